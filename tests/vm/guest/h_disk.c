@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A block device of the test's own: a null_blk made through configfs that
+ * keeps its data in memory, can be slow and can have bad sectors.
+ */
+#include "t.h"
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+
+#define NULLB "/sys/kernel/config/nullb"
+
+static void attr(struct disk *d, const char *name, const char *value)
+{
+	put_str(join(d->cfg, name), value);
+}
+
+void mkfs_on(const char *dev)
+{
+	if (!strcmp(t_fs(), "xfs"))
+		CHECK_EQ(t_run("mkfs.xfs", "-q", "-f", dev, NULL), 0);
+	else
+		CHECK_EQ(t_run("mkfs.ext4", "-q", "-F", "-b", "4096", "-E",
+			       "lazy_itable_init=1,nodiscard", dev, NULL), 0);
+}
+
+/* The node is named after the directory, on older kernels after the index */
+static void find_node(struct disk *d)
+{
+	char index[16] = "";
+
+	snprintf(d->dev, sizeof(d->dev), "/dev/%s", d->name);
+	if (!access(d->dev, F_OK))
+		return;
+	CHECK(get_str(join(d->cfg, "index"), index, sizeof(index)) > 0);
+	index[strcspn(index, "\n")] = 0;
+	snprintf(d->dev, sizeof(d->dev), "/dev/nullb%s", index);
+	CHECK_OK(access(d->dev, F_OK));
+}
+
+void disk_make(struct disk *d, const char *name, int mib)
+{
+	char size[16];
+
+	if (access(NULLB, F_OK))
+		SKIP("no null_blk in configfs");
+	snprintf(d->name, sizeof(d->name), "%s", name);
+	snprintf(d->cfg, sizeof(d->cfg), NULLB "/%s", name);
+	snprintf(size, sizeof(size), "%d", mib);
+	CHECK_OK(mkdir(d->cfg, 0755));
+	defer_rmdir(d->cfg);
+	attr(d, "memory_backed", "1");
+	attr(d, "size", size);
+	attr(d, "power", "1");
+	defer_write(join(d->cfg, "power"), "0");
+	find_node(d);
+}
+
+void disk_mkfs(struct disk *d)
+{
+	mkfs_on(d->dev);
+}
+
+void disk_mount(struct disk *d, const char *mnt)
+{
+	do_mount(d->dev, mnt, t_fs(), 0, NULL);
+}
+
+/* Power cycles the disk (its data stays): from now on so many MB a second */
+void disk_slow(struct disk *d, int mbps)
+{
+	char rate[16];
+
+	snprintf(rate, sizeof(rate), "%d", mbps);
+	attr(d, "power", "0");
+	attr(d, "mbps", rate);
+	attr(d, "power", "1");
+	find_node(d);
+}
+
+/* Reads of [off, off + len) of the file now fail; off is a page's */
+void disk_bad(struct disk *d, const char *path, u64 off, u64 len)
+{
+	char buf[sizeof(struct fiemap) + sizeof(struct fiemap_extent)] = "";
+	struct fiemap *fm = (void *)buf;
+	struct fiemap_extent *fe = fm->fm_extents;
+	int fd = xopen(path, O_RDONLY);
+	char range[64];
+	u64 at;
+
+	fm->fm_start = off;
+	fm->fm_length = len;
+	fm->fm_flags = FIEMAP_FLAG_SYNC;
+	fm->fm_extent_count = 1;
+	CHECK_OK(ioctl(fd, FS_IOC_FIEMAP, fm));
+	CHECK_EQ(fm->fm_mapped_extents, 1);
+	CHECK(fe->fe_logical <= off);
+	CHECK(fe->fe_logical + fe->fe_length >= off + len);
+	at = (fe->fe_physical + off - fe->fe_logical) / 512;
+	snprintf(range, sizeof(range), "+%llu-%llu", (unsigned long long)at,
+		 (unsigned long long)(at + len / 512 - 1));
+	attr(d, "badblocks", range);
+	close(fd);
+	kmsg_allow("I/O error");
+	kmsg_allow("EXT4-fs");
+	kmsg_allow("XFS");
+}

@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Events: what makes one, and what it says. */
+#include "t.h"
+#include <pthread.h>
+
+#define SEED 0xe7e47
+#define SIZE (256 * KIB)
+#define ALL (K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH))
+
+/* A mounted file, cold, no readahead anywhere; its id */
+static u64 cold(void)
+{
+	mk_file(lo("f"), SEED, SIZE);
+	ra_off();
+	setup();
+	drop(lo("f"));
+	return path_id(up("f"));
+}
+
+static u64 hot(void)
+{
+	u64 id = cold();
+
+	warm(lo("f"));
+	return id;
+}
+
+/* One read of the file by a process of its own */
+static void reader(const char *path, u64 off, u64 len)
+{
+	static char buf[SIZE];
+	int fd = xopen(path, O_RDONLY);
+
+	CHECK_EQ(pread(fd, buf, len, off), len);
+	CHECK_BYTES(buf, SEED, off, len);
+	close(fd);
+}
+
+static void is(const struct rfs_event *e, u64 off, u64 len, u32 flags)
+{
+	CHECK_EQ(e->offset, off);
+	CHECK_EQ(e->length, len);
+	CHECK_EQ(e->flags, flags);
+}
+
+/* Loads single pages through the lower file, without an event */
+static void load_page(u64 index)
+{
+	int low = xopen(lo("f"), O_RDONLY);
+	char c;
+
+	CHECK_EQ(posix_fadvise(low, 0, 0, POSIX_FADV_RANDOM), 0);
+	CHECK_EQ(pread(low, &c, 1, index * PAGE), 1);
+	close(low);
+}
+
+TEST(event_open_and_close, 15)
+{
+	u64 id = cold(), t0 = now_ns();
+	int dev = dev_masked(ALL);
+	struct evs *s;
+	pid_t pid = t_fork();
+
+	if (!pid) {
+		close(xopen(up("f"), O_RDONLY));
+		_exit(T_PASS);
+	}
+	JOIN(pid);
+	s = drain(dev);
+	CHECK_EQ(s->n, 2);
+	CHECK_EQ(s->e[0].kind, RFS_EVENT_OPEN);
+	is(&s->e[0], 0, SIZE, 0);
+	CHECK_EQ(s->e[1].kind, RFS_EVENT_CLOSE);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(s->e[i].file, id);
+		CHECK_EQ(s->e[i].count, 1);
+		CHECK_EQ(s->e[i].tgid, pid);
+		CHECK_EQ(s->e[i].tid, pid);
+		CHECK_EQ(s->e[i].cpu, 0);
+		CHECK(s->e[i].time_ns >= t0);
+	}
+	CHECK(s->e[1].time_ns >= s->e[0].time_ns);
+}
+
+static void *thread_reads(void *arg)
+{
+	reader(up("f"), 0, PAGE);
+	*(pid_t *)arg = syscall(SYS_gettid);
+	return NULL;
+}
+
+TEST(event_names_process_and_thread, 15)
+{
+	static pid_t *tid;
+	struct rfs_event *e;
+	pthread_t t;
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	pid_t pid;
+
+	tid = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid = t_fork();
+	if (!pid) {
+		CHECK_EQ(pthread_create(&t, NULL, thread_reads, tid), 0);
+		CHECK_EQ(pthread_join(t, NULL), 0);
+		_exit(T_PASS);
+	}
+	JOIN(pid);
+	e = only(drain(dev), RFS_EVENT_MISS, id);
+	CHECK_EQ(e->tgid, pid);
+	CHECK_EQ(e->tid, *tid);
+	CHECK(e->tid != e->tgid);
+}
+
+TEST(event_names_cpu, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+	int cpu = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	struct rfs_event *e;
+
+	if (!cpu)
+		SKIP("one CPU");
+	IN_CHILD(t_pin(cpu); reader(up("f"), 0, PAGE));
+	e = only(drain(dev), RFS_EVENT_TOUCH, id);
+	CHECK_EQ(e->cpu, cpu);
+}
+
+TEST(event_close_comes_with_last_descriptor, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(CLOSE)), go[2], done[2];
+	char c = 0;
+	pid_t pid;
+
+	CHECK_OK(pipe(go));
+	CHECK_OK(pipe(done));
+	pid = t_fork();
+	if (!pid) {
+		int fd = xopen(up("f"), O_RDONLY), two = dup(fd);
+
+		close(fd);
+		CHECK_EQ(write(done[1], &c, 1), 1);
+		CHECK_EQ(read(go[0], &c, 1), 1);
+		close(two);
+		_exit(T_PASS);
+	}
+	CHECK_EQ(read(done[0], &c, 1), 1);
+	CHECK_EQ(drain(dev)->n, 0);
+	CHECK_EQ(write(go[1], &c, 1), 1);
+	JOIN(pid);
+	only(drain(dev), RFS_EVENT_CLOSE, id);
+}
+
+TEST(event_close_comes_before_munmap, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(CLOSE) | K(MISS));
+	struct evs *s;
+
+	IN_CHILD(int fd = xopen(up("f"), O_RDONLY);
+		 u8 *p = xmap(fd, 0, SIZE, PROT_READ, MAP_SHARED);
+		 CHECK_OK(madvise(p, SIZE, MADV_RANDOM));
+		 close(fd);
+		 CHECK_BYTES(p + 9 * PAGE, SEED, 9 * PAGE, 8));
+	s = drain(dev);
+	CHECK_EQ(s->n, 2);
+	CHECK_EQ(s->e[0].kind, RFS_EVENT_CLOSE);
+	CHECK_EQ(s->e[0].file, id);
+	CHECK_EQ(s->e[1].kind, RFS_EVENT_MISS);
+	CHECK_EQ(s->e[1].file, id);
+}
+
+TEST(event_directory_opens_make_none, 15)
+{
+	int dev;
+
+	cold();
+	xmkdir(lo("dir"));
+	dev = dev_masked(ALL);
+	IN_CHILD(DIR *d = opendir(up("dir"));
+		 CHECK(d && readdir(d));
+		 closedir(d));
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+/* Misses */
+
+TEST(event_miss_read_exact, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	struct evs *s;
+
+	IN_CHILD(reader(up("f"), 64 * KIB, 64 * KIB));
+	s = drain(dev);
+	is(only(s, RFS_EVENT_MISS, id), 64 * KIB, 64 * KIB, 0);
+	CHECK_EQ(s->n, 1);
+}
+
+TEST(event_miss_read_whole_file, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+
+	IN_CHILD(reader(up("f"), 0, SIZE));
+	is(only(drain(dev), RFS_EVENT_MISS, id), 0, SIZE, 0);
+}
+
+TEST(event_miss_read_unaligned_names_its_pages, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	struct rfs_event *e;
+
+	IN_CHILD(reader(up("f"), 5 * PAGE + 100, 2 * PAGE));
+	e = only(drain(dev), RFS_EVENT_MISS, id);
+	CHECK_EQ(e->offset / PAGE, 5);
+	CHECK_EQ(PAGES(e->offset + e->length), 8);
+}
+
+TEST(event_miss_per_gap, 15)
+{
+	static u8 vec[SIZE / PAGE];
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	struct evs *s;
+
+	load_page(2);
+	load_page(3);
+	load_page(8);
+	CHECK_EQ(residency(lo("f"), vec), 3);
+	IN_CHILD(reader(up("f"), 0, 16 * PAGE));
+	s = pick(drain(dev), RFS_EVENT_MISS, id);
+	CHECK_EQ(s->n, 3);
+	is(&s->e[0], 0, 2 * PAGE, 0);
+	is(&s->e[1], 4 * PAGE, 4 * PAGE, 0);
+	is(&s->e[2], 9 * PAGE, 7 * PAGE, 0);
+}
+
+TEST(event_miss_of_first_page_only, 15)
+{
+	u64 id = hot();
+	int dev, low = xopen(lo("f"), O_RDONLY);
+
+	for (int i = 0; i < 20 && resident(lo("f")) == SIZE / PAGE; i++)
+		CHECK_EQ(posix_fadvise(low, 0, PAGE, POSIX_FADV_DONTNEED), 0);
+	if (resident(lo("f")) != SIZE / PAGE - 1)
+		SKIP("the first page does not go alone");
+	dev = dev_masked(K(MISS));
+	IN_CHILD(reader(up("f"), 0, SIZE));
+	is(only(drain(dev), RFS_EVENT_MISS, id), 0, PAGE, 0);
+}
+
+TEST(event_no_miss_when_warm, 15)
+{
+	int dev;
+
+	hot();
+	dev = dev_masked(K(MISS));
+	IN_CHILD(reader(up("f"), 0, SIZE);
+		 check_map(up("f"), SEED, SIZE));
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+TEST(event_miss_clipped_to_file, 15)
+{
+	u64 id = cold(), end;
+	int dev = dev_masked(K(MISS));
+	struct rfs_event *e;
+
+	CHECK_OK(truncate(lo("f"), 5000));
+	CHECK_OK(posix_fadvise(xopen(lo("f"), O_RDONLY), 0, 0,
+			       POSIX_FADV_RANDOM));
+	drop(lo("f"));
+	IN_CHILD(static char buf[SIZE];
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, 0), 5000);
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, SIZE), 0));
+	e = only(drain(dev), RFS_EVENT_MISS, id);
+	end = e->offset + e->length;
+	CHECK_EQ(e->offset, 0);
+	CHECK(end == 5000 || end == 2 * PAGE);
+}
+
+TEST(event_miss_by_splice, 15)
+{
+	u64 id = cold(), sum = 0;
+	int dev = dev_masked(K(MISS)), p[2];
+	struct evs *s;
+
+	CHECK_OK(pipe(p));
+	IN_CHILD(loff_t off = 8 * PAGE;
+		 CHECK_EQ(splice(xopen(up("f"), O_RDONLY), &off, p[1], NULL,
+				 4 * PAGE, 0), 4 * PAGE));
+	s = pick(drain(dev), RFS_EVENT_MISS, id);
+	CHECK(s->n >= 1);
+	CHECK_EQ(s->e[0].offset, 8 * PAGE);
+	for (int i = 0; i < s->n; i++)
+		sum += s->e[i].length;
+	CHECK_EQ(sum, 4 * PAGE);
+}
+
+/* A process that maps the file and touches one byte of a page */
+static void toucher(u64 page)
+{
+	int fd = xopen(up("f"), O_RDONLY);
+	u8 *p = xmap(fd, 0, SIZE, PROT_READ, MAP_SHARED);
+
+	close(fd);
+	CHECK_OK(madvise(p, SIZE, MADV_RANDOM));
+	CHECK_BYTES(p + page * PAGE, SEED, page * PAGE, 8);
+}
+
+TEST(event_miss_fault_exact, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	struct evs *s;
+
+	IN_CHILD(toucher(5));
+	s = drain(dev);
+	is(only(s, RFS_EVENT_MISS, id), 5 * PAGE, PAGE, RFS_EV_MMAP);
+	CHECK_EQ(s->n, 1);
+	CHECK_EQ(resident(lo("f")), 1);
+}
+
+TEST(event_miss_fault_each_page, 15)
+{
+	static u8 seen[SIZE / PAGE];
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	struct evs *s;
+
+	IN_CHILD(int fd = xopen(up("f"), O_RDONLY);
+		 u8 *p = xmap(fd, 0, SIZE, PROT_READ, MAP_PRIVATE);
+		 CHECK_OK(madvise(p, SIZE, MADV_RANDOM));
+		 CHECK_BYTES(p, SEED, 0, SIZE));
+	s = pick(drain(dev), RFS_EVENT_MISS, id);
+	CHECK_EQ(total_count(s), SIZE / PAGE);
+	for (int i = 0; i < s->n; i++) {
+		CHECK_EQ(s->e[i].flags, RFS_EV_MMAP);
+		for (u64 at = 0; at < s->e[i].length; at += PAGE)
+			seen[(s->e[i].offset + at) / PAGE]++;
+	}
+	for (u64 i = 0; i < SIZE / PAGE; i++)
+		CHECK_EQ(seen[i], 1);
+}
+
+TEST(event_miss_again_after_drop, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+
+	IN_CHILD(toucher(5));
+	only(drain(dev), RFS_EVENT_MISS, id);
+	IN_CHILD(toucher(5));
+	CHECK_EQ(drain(dev)->n, 0);
+	drop(lo("f"));
+	IN_CHILD(toucher(5));
+	only(drain(dev), RFS_EVENT_MISS, id);
+}
+
+TEST(event_direct_read_makes_no_miss, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(OPEN) | K(MISS));
+	struct evs *s;
+
+	IN_CHILD(int fd = xopen(up("f"), O_RDONLY | O_DIRECT);
+		 u8 *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		 CHECK_EQ(pread(fd, p, SIZE, 0), SIZE);
+		 CHECK_BYTES(p, SEED, 0, SIZE));
+	s = drain(dev);
+	CHECK_EQ(s->n, 1);
+	is(only(s, RFS_EVENT_OPEN, id), 0, SIZE, RFS_EV_DIRECT);
+}
+
+TEST(event_nowait_read_makes_no_miss, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+
+	IN_CHILD(int fd = xopen(up("f"), O_RDONLY);
+		 char buf[PAGE];
+		 struct iovec v = { buf, PAGE };
+		 ssize_t n = preadv2(fd, &v, 1, 0, RWF_NOWAIT);
+		 if (n < 0 && errno == EOPNOTSUPP)
+			SKIP("the lower file system has no RWF_NOWAIT"));
+	CHECK_EQ(drain(dev)->n, 0);
+	drop(lo("f"));
+	IN_CHILD(reader(up("f"), 0, PAGE));
+	only(drain(dev), RFS_EVENT_MISS, id);
+}
+
+/* Touches */
+
+TEST(event_touch_by_read_exact, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+	struct evs *s;
+
+	IN_CHILD(reader(up("f"), 3000, 10000));
+	s = drain(dev);
+	is(only(s, RFS_EVENT_TOUCH, id), 3000, 10000, 0);
+	CHECK_EQ(s->n, 1);
+}
+
+TEST(event_touch_when_cold_too, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(TOUCH) | K(MISS));
+	struct evs *s;
+
+	IN_CHILD(reader(up("f"), 4 * PAGE, 4 * PAGE));
+	s = drain(dev);
+	is(only(s, RFS_EVENT_TOUCH, id), 4 * PAGE, 4 * PAGE, 0);
+	is(only(s, RFS_EVENT_MISS, id), 4 * PAGE, 4 * PAGE, 0);
+}
+
+TEST(event_touch_clipped_to_file, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+
+	IN_CHILD(static char buf[SIZE];
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE,
+				SIZE - 100), 100);
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, SIZE), 0));
+	is(only(drain(dev), RFS_EVENT_TOUCH, id), SIZE - 100, 100, 0);
+}
+
+TEST(event_touch_by_mmap, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+	struct rfs_event *e;
+
+	IN_CHILD(int fd = xopen(up("f"), O_RDONLY);
+		 u8 *p = xmap(fd, 0, SIZE, PROT_READ, MAP_SHARED);
+		 CHECK_BYTES(p + 33 * PAGE, SEED, 33 * PAGE, 8));
+	e = only(drain(dev), RFS_EVENT_TOUCH, id);
+	CHECK_EQ(e->flags, RFS_EV_MMAP);
+	CHECK_EQ(e->offset % PAGE, 0);
+	CHECK_EQ(e->length % PAGE, 0);
+	CHECK(e->offset <= 33 * PAGE && e->offset + e->length > 33 * PAGE);
+	CHECK_LE(e->length, 2 * MIB);
+	CHECK_LE(e->offset + e->length, SIZE);
+}
+
+TEST(event_mapped_touch_names_every_page_read, 15)
+{
+	static u8 seen[SIZE / PAGE];
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+	struct evs *s;
+
+	IN_CHILD(check_map(up("f"), SEED, SIZE));
+	s = pick(drain(dev), RFS_EVENT_TOUCH, id);
+	for (int i = 0; i < s->n; i++) {
+		for (u64 at = s->e[i].offset / PAGE;
+		     at < PAGES(s->e[i].offset + s->e[i].length); at++)
+			seen[at] = 1;
+	}
+	for (u64 i = 0; i < SIZE / PAGE; i++)
+		CHECK_EQ(seen[i], 1);
+}
+
+/* Whose events */
+
+TEST(event_own_process_is_filtered, 15)
+{
+	int dev;
+
+	cold();
+	dev = dev_masked(ALL);
+	reader(up("f"), 0, 64 * KIB);
+	toucher(40);
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+TEST(event_own_threads_are_filtered, 15)
+{
+	pthread_t t;
+	pid_t tid;
+	int dev;
+
+	cold();
+	dev = dev_masked(ALL);
+	CHECK_EQ(pthread_create(&t, NULL, thread_reads, &tid), 0);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+TEST(event_lower_reads_make_none, 15)
+{
+	int dev;
+
+	cold();
+	dev = dev_masked(ALL);
+	IN_CHILD(reader(lo("f"), 0, 64 * KIB);
+		 check_map(lo("f"), SEED, SIZE));
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+TEST(event_other_mount_is_not_heard, 15)
+{
+	u64 id = cold();
+	int dev = dev_masked(K(MISS));
+	char *other = join("/mnt", "event_other");
+
+	mkdir(other, 0755);
+	defer_rmdir(other);
+	must_mount_rfs(t_lower, other, NULL);
+	IN_CHILD(reader(join("/mnt", "event_other/f"), 0, PAGE));
+	CHECK_EQ(drain(dev)->n, 0);
+	IN_CHILD(reader(up("f"), 8 * PAGE, PAGE));
+	only(drain(dev), RFS_EVENT_MISS, id);
+}
