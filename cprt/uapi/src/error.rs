@@ -157,6 +157,7 @@ fn command_failure(command: &str, error: &io::Error) -> (ErrorKind, &'static str
             "this kernel or the lower file system cannot do it",
         ),
         (_, Some(libc::EINVAL)) => (ErrorKind::Invalid, "the kernel refuses the arguments"),
+        (_, Some(libc::EISDIR)) => (ErrorKind::Invalid, "only a regular file has pages"),
         (_, Some(libc::ESRCH)) => (ErrorKind::NoProcess, "there is no such process to charge"),
         (_, Some(libc::EPERM | libc::EACCES)) => {
             (ErrorKind::Permission, "the caller may not do this")

@@ -1,6 +1,7 @@
 //! What can be done to the page cache of a file: load, stop, evict, and look.
 //!
-//! Ranges are in bytes. `0..u64::MAX` is the whole file, however long it is.
+//! Ranges are in bytes. `0..u64::MAX` is the whole file, however long it is: no file of Linux reaches
+//! beyond `i64::MAX`, and no further is the kernel asked.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -266,9 +267,15 @@ fn resident_error(source: std::io::Error) -> Error {
     Error::command("RESIDENT", source)
 }
 
+/// Where Linux's offsets end. The kernel refuses a range that reaches beyond.
+const LAST_OFFSET: u64 = i64::MAX.cast_unsigned();
+
 /// Offset and length; a range that ends before it begins is as empty as any.
-const fn span(range: Range<u64>) -> (u64, u64) {
-    (range.start, range.end.saturating_sub(range.start))
+fn span(range: Range<u64>) -> (u64, u64) {
+    (
+        range.start,
+        range.end.min(LAST_OFFSET).saturating_sub(range.start),
+    )
 }
 
 #[cfg(test)]
@@ -278,7 +285,9 @@ mod tests {
     #[test]
     fn ranges_become_offset_and_length() {
         let cases = [
-            (0..u64::MAX, (0, u64::MAX)),
+            (0..u64::MAX, (0, LAST_OFFSET)),
+            (4096..u64::MAX, (4096, LAST_OFFSET - 4096)),
+            (u64::MAX - 1..u64::MAX, (u64::MAX - 1, 0)),
             (4096..8192, (4096, 4096)),
             (7..7, (7, 0)),
             (Range { start: 9, end: 7 }, (9, 0)),
