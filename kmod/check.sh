@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Everything that reads the module without running it: compiler warnings and sparse for every kernel
+# of tests/vm/kernels, checkpatch, and the rule that only compat/ knows kernel versions.
+#
+#   kmod/check.sh [KERNEL...]     default: all of them
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=$PWD/target/checkpatch failed=0
+fail() { echo "kmod/check.sh: $*" >&2 && failed=1; }
+
+# No package of headers has checkpatch; the source that the debug kernel is made of does.
+fetch_checkpatch() {
+	tarball=$(PYTHONPATH=tests/vm python3 -c 'import archive, debug
+folder, suite = archive.cache_dir() / "debug", archive.Suite(debug.SUITE)
+version = suite.need(debug.SOURCE).version if suite.refresh() else debug.newest_cached(folder)
+suite.unpack([suite.need(debug.SOURCE)], folder / f"source-{version}")
+print(folder / f"source-{version}/usr/src/{debug.SOURCE}.tar.xz")')
+	mkdir -p "$tools"
+	tar -xf "$tarball" -C "$tools" --strip-components=2 --wildcards '*/scripts/checkpatch.pl' \
+		'*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch'
+}
+# In kmod: its .checkpatch.conf counts there, and include/uapi is known for what it is.
+checkpatch() (cd kmod && "$tools/checkpatch.pl" --terse --no-summary "$@")
+
+echo "== versions only in kmod/compat"
+if git grep --untracked -nE 'LINUX_VERSION_CODE|KERNEL_VERSION' -- \
+	'kmod/*.[ch]' 'kmod/Kbuild' ':!kmod/compat'; then fail "a version is compat/'s business"; fi
+
+echo "== checkpatch"
+[[ -x $tools/checkpatch.pl ]] || fetch_checkpatch
+mapfile -t sources < <(cd kmod && git ls-files --cached --others --exclude-standard '*.[ch]' ':!trace.h')
+checkpatch --file "${sources[@]}" || fail "checkpatch has remarks"
+# The layout of TRACE_EVENT is older than these two rules.
+[[ ! -e kmod/trace.h ]] || checkpatch --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT --file trace.h ||
+	fail "checkpatch has remarks"
+
+kernels=("$@")
+[[ $# -gt 0 ]] || mapfile -t kernels < <(awk '!/^#/ && NF { print $1 }' tests/vm/kernels)
+for kernel in "${kernels[@]}"; do
+	echo "== W=1 and sparse: $kernel"
+	python3 tests/vm/vm.py build --werror "$kernel" W=1 C=2 CF=-D__CHECK_ENDIAN__ ||
+		fail "$kernel: not clean"
+done
+exit "$failed"

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * rfs: everything that differs between the kernels from 5.10 on. The other
+ * files are written against the newest and see the names given here.
+ */
+#ifndef _RFS_COMPAT_H
+#define _RFS_COMPAT_H
+
+#include <linux/version.h>
+#if LINUX_VERSION_CODE < KERNEL_VERSION(5, 10, 0)
+#error "rfs needs Linux 5.10 or newer"
+#endif
+
+#include <linux/cred.h>
+#include <linux/dcache.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/fsnotify_backend.h>
+#include <linux/memcontrol.h>
+#include <linux/mm.h>
+#include <linux/mount.h>
+#include <linux/namei.h>
+#include <linux/pagemap.h>
+#include <linux/slab.h>
+#include <linux/xattr.h>
+#ifdef HAVE_BACKING_MMAP
+#include <linux/backing-file.h>
+#endif
+
+/* 5.12, 6.3: who maps ids became an argument */
+#if defined(HAVE_MNT_IDMAP)
+#define rfs_permission_lower(inode, mask) inode_permission(&nop_mnt_idmap, inode, mask)
+#define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(&nop_mnt_idmap, d, name, buf, size)
+#elif defined(HAVE_MNT_USERNS)
+#define rfs_permission_lower(inode, mask) inode_permission(&init_user_ns, inode, mask)
+#define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(&init_user_ns, d, name, buf, size)
+#else
+#define rfs_permission_lower(inode, mask) inode_permission(inode, mask)
+#define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(d, name, buf, size)
+#endif
+
+static inline bool rfs_mnt_is_idmapped(const struct vfsmount *mnt)
+{
+#ifdef HAVE_IDMAPPED_MNT
+	return is_idmapped_mnt(mnt);
+#else
+	return false;
+#endif
+}
+
+/* 6.7: the table of xattr handlers is const all through */
+#ifdef HAVE_XATTR_TABLE_CONST
+#define rfs_xattr_table(table) (table)
+#else
+#define rfs_xattr_table(table) ((const struct xattr_handler **)(table))
+#endif
+
+/* 5.18: inodes are put on the shrinker's list of their super block */
+#ifdef HAVE_ALLOC_INODE_SB
+#define rfs_alloc_inode_sb(sb, cache, gfp) alloc_inode_sb(sb, cache, gfp)
+#else
+#define rfs_alloc_inode_sb(sb, cache, gfp) kmem_cache_alloc(cache, gfp)
+#endif
+
+/* 6.18: renamed */
+#ifdef HAVE_INODE_JUST_DROP
+#define rfs_drop_unused_inode inode_just_drop
+#else
+#define rfs_drop_unused_inode generic_delete_inode
+#endif
+
+/* 6.19: i_state is read through an accessor */
+static inline bool rfs_inode_is_new(struct inode *inode)
+{
+#ifdef HAVE_INODE_STATE_READ
+	return inode_state_read_once(inode) & I_NEW;
+#else
+	return inode->i_state & I_NEW;
+#endif
+}
+
+/* 6.17: s_d_op is set by a function */
+static inline void rfs_set_dentry_ops(struct super_block *sb, const struct dentry_operations *ops)
+{
+#ifdef HAVE_SET_DEFAULT_D_OP
+	set_default_d_op(sb, ops);
+#else
+	sb->s_d_op = ops;
+#endif
+}
+
+/* 6.16: lookups by name take a qstr */
+static inline struct dentry *rfs_lookup_lower(const struct qstr *name, struct dentry *base)
+{
+#ifdef HAVE_LOOKUP_NOPERM
+	return lookup_noperm_unlocked(&QSTR_LEN(name->name, name->len), base);
+#else
+	return lookup_one_len_unlocked(name->name, base, name->len);
+#endif
+}
+
+/* 6.14: d_revalidate is told the parent and the name */
+static inline int rfs_revalidate_lower(struct inode *dir, struct dentry *lower, unsigned int flags)
+{
+	if (!(lower->d_flags & DCACHE_OP_REVALIDATE))
+		return 1;
+#ifdef HAVE_D_REVALIDATE_NAME
+	return lower->d_op->d_revalidate(dir, &lower->d_name, lower, flags);
+#else
+	return lower->d_op->d_revalidate(lower, flags);
+#endif
+}
+
+/* 6.0: a group may say that its locks are taken in reclaim; 6.11: no need to */
+#ifndef FSNOTIFY_GROUP_NOFS
+#define FSNOTIFY_GROUP_NOFS 0
+#endif
+
+static inline struct fsnotify_group *rfs_alloc_group(const struct fsnotify_ops *ops)
+{
+#ifdef HAVE_FSNOTIFY_GROUP_FLAGS
+	return fsnotify_alloc_group(ops, FSNOTIFY_GROUP_NOFS);
+#else
+	return fsnotify_alloc_group(ops);
+#endif
+}
+
+/*
+ * Opening the lower file such that /proc/PID/maps tells the path in rfs:
+ * 6.5 made backing files of the fake paths, later they took the user's file.
+ * They are built where overlayfs or fuse's passthrough is configured.
+ */
+static inline struct file *rfs_open_backing(struct file *user, int flags,
+					    const struct path *lower, const struct cred *cred)
+{
+#if defined(HAVE_BACKING_OPEN_FILE)
+	return backing_file_open(user, flags, lower, cred);
+#elif defined(HAVE_BACKING_OPEN_PATH)
+	return backing_file_open(&user->f_path, flags, lower, cred);
+#elif defined(HAVE_OPEN_FAKE_PATH)
+	return open_with_fake_path(&user->f_path, flags, d_inode(lower->dentry), cred);
+#else
+#error "this kernel has neither open_with_fake_path nor backing_file_open"
+#endif
+}
+
+/* 6.8: there is a helper for it, which from 7.x on carries the LSM hook */
+static inline int rfs_mmap_lower(struct file *user, struct file *lower,
+				 struct vm_area_struct *vma, const struct cred *cred)
+{
+#ifdef HAVE_BACKING_MMAP
+	struct backing_file_ctx ctx = {
+		.cred = cred,
+#ifdef HAVE_BACKING_CTX_USER_FILE
+		.user_file = user,
+#endif
+	};
+
+	return backing_file_mmap(lower, vma, &ctx);
+#else
+	if (!lower->f_op->mmap)
+		return -ENODEV;
+#ifdef HAVE_VMA_SET_FILE
+	vma_set_file(vma, lower);
+	return call_mmap(lower, vma);
+#else
+	{
+		int err;
+
+		/* before 5.11 the caller puts the file it gave when this fails */
+		vma->vm_file = get_file(lower);
+		err = call_mmap(lower, vma);
+		fput(err ? lower : user);
+		return err;
+	}
+#endif
+#endif
+}
+
+/*
+ * 5.12: filemap_map_pages() finds the address from the page offset. Before, it
+ * trusts vmf->address, and maps wrong pages if that isn't moved along.
+ */
+static inline void rfs_move_window(struct vm_fault *vmf, unsigned long address)
+{
+#ifndef HAVE_MAP_PAGES_RETURNS
+	vmf->address = address;
+#endif
+}
+
+#ifdef HAVE_MAP_PAGES_RETURNS
+#define rfs_map_pages_t vm_fault_t
+#define rfs_call_map_pages(ops, vmf, start, end) ((ops)->map_pages(vmf, start, end))
+#define rfs_map_pages_return(ret) return ret
+#else
+#define rfs_map_pages_t void
+#define rfs_call_map_pages(ops, vmf, start, end) ((ops)->map_pages(vmf, start, end), 0)
+#define rfs_map_pages_return(ret) ((void)(ret))
+#endif
+
+/* 5.16: completions have one result */
+#ifdef HAVE_KI_COMPLETE_RET2
+#define RFS_COMPLETE_ARGS(iocb, ret) struct kiocb *iocb, long ret, long ret2
+#define rfs_complete(iocb, ret) ((iocb)->ki_complete(iocb, ret, ret2))
+#else
+#define RFS_COMPLETE_ARGS(iocb, ret) struct kiocb *iocb, long ret
+#define rfs_complete(iocb, ret) ((iocb)->ki_complete(iocb, ret))
+#endif
+
+/* 5.15: the readahead state is part of the control */
+#ifdef HAVE_READAHEAD_RA
+#define RFS_DEFINE_READAHEAD(name, file, mapping, index) \
+	DEFINE_READAHEAD(name, file, &(file)->f_ra, mapping, index)
+#else
+#define RFS_DEFINE_READAHEAD(name, file, mapping, index) \
+	DEFINE_READAHEAD(name, file, mapping, index)
+#endif
+
+/* 5.13: page cache is charged to the active memory cgroup if there is one */
+#if defined(HAVE_ACTIVE_MEMCG_CACHE) && defined(CONFIG_MEMCG)
+#define RFS_CAN_CHARGE 1
+#define rfs_charge_begin(memcg) set_active_memcg(memcg)
+#define rfs_charge_end(old) ((void)set_active_memcg(old))
+#else
+#define RFS_CAN_CHARGE 0
+#define rfs_charge_begin(memcg) ((void)(memcg), (struct mem_cgroup *)NULL)
+#define rfs_charge_end(old) ((void)(old))
+#endif
+
+/* 5.16: folios, which may be large */
+static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
+{
+#ifdef HAVE_FOLIO
+	struct folio *folio = page_folio(page);
+
+	return folio->index + folio_nr_pages(folio);
+#else
+	return index + 1;
+#endif
+}
+
+#if defined(HAVE_FOLIO) && defined(HAVE_READAHEAD_RA) && defined(CONFIG_TRANSPARENT_HUGEPAGE)
+#define RFS_CAN_LARGE 1
+#else
+#define RFS_CAN_LARGE 0
+#endif
+
+/* 6.1: statx tells what O_DIRECT asks for */
+static inline void rfs_hide_dioalign(struct kstat *stat)
+{
+#ifdef HAVE_STATX_DIOALIGN
+	stat->dio_mem_align = 0;
+	stat->dio_offset_align = 0;
+#endif
+}
+
+/* 6.0: O_DIRECT is a mode of the file */
+#ifndef FMODE_CAN_ODIRECT
+#define FMODE_CAN_ODIRECT ((__force fmode_t)0)
+#endif
+
+#endif /* _RFS_COMPAT_H */

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * rfs: the inode and dentry operations whose arguments changed, as thin
+ * shells round the functions that do the work
+ */
+#ifndef _RFS_COMPAT_IOPS_H
+#define _RFS_COMPAT_IOPS_H
+
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+#include "../rfs.h"
+
+/* 5.12, 6.3: who maps ids became an argument */
+#if defined(HAVE_MNT_IDMAP)
+static inline int rfs_permission(struct mnt_idmap *idmap, struct inode *inode, int mask)
+{
+	return rfs_inode_permission(inode, mask);
+}
+
+static inline int rfs_getattr(struct mnt_idmap *idmap, const struct path *path,
+			      struct kstat *stat, u32 mask, unsigned int flags)
+{
+	return rfs_inode_getattr(path, stat, mask, flags);
+}
+#elif defined(HAVE_MNT_USERNS)
+static inline int rfs_permission(struct user_namespace *ns, struct inode *inode, int mask)
+{
+	return rfs_inode_permission(inode, mask);
+}
+
+static inline int rfs_getattr(struct user_namespace *ns, const struct path *path,
+			      struct kstat *stat, u32 mask, unsigned int flags)
+{
+	return rfs_inode_getattr(path, stat, mask, flags);
+}
+#else
+#define rfs_permission rfs_inode_permission
+#define rfs_getattr rfs_inode_getattr
+#endif
+
+/*
+ * 6.2: ACLs are asked for by an operation of their own; before, they are
+ * xattrs like others, and the handler for all names passes them on.
+ */
+#ifdef HAVE_VFS_GET_ACL
+static inline struct posix_acl *rfs_get_acl(struct mnt_idmap *idmap, struct dentry *dentry,
+					    int type)
+{
+	return vfs_get_acl(&nop_mnt_idmap, rfs_lower_dentry(dentry), posix_acl_xattr_name(type));
+}
+
+#define RFS_ACL_OPS .get_acl = rfs_get_acl,
+#else
+#define RFS_ACL_OPS
+#endif
+
+/* 6.14: d_revalidate is told the parent and the name */
+#ifdef HAVE_D_REVALIDATE_NAME
+static inline int rfs_d_revalidate(struct inode *dir, const struct qstr *name,
+				   struct dentry *dentry, unsigned int flags)
+{
+	return rfs_dentry_revalidate(dentry, flags);
+}
+#else
+#define rfs_d_revalidate rfs_dentry_revalidate
+#endif
+
+/*
+ * Who wants the dentry that has the data asks d_real: 6.5 made its argument a
+ * type. With the fake paths before it, file_dentry() of a lower file must find
+ * the lower dentry by it.
+ */
+#ifdef HAVE_D_REAL_TYPE
+static inline struct dentry *rfs_d_real(struct dentry *dentry, enum d_real_type type)
+{
+	struct dentry *lower = rfs_lower_dentry(dentry);
+
+	return lower ? d_real(lower, type) : dentry;
+}
+#else
+static inline struct dentry *rfs_d_real(struct dentry *dentry, const struct inode *inode)
+{
+	struct dentry *lower = rfs_lower_dentry(dentry);
+
+	if (!lower || (inode && d_inode(dentry) == inode))
+		return dentry;
+	return d_real(lower, inode);
+}
+#endif
+
+#endif /* _RFS_COMPAT_IOPS_H */

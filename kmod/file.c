@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * rfs: open files. Each has a file of the lower file system behind it, opened
+ * as the one who mounted, and passes everything on.
+ */
+#include <linux/fadvise.h>
+#include <linux/splice.h>
+#include <linux/uio.h>
+#include "rfs.h"
+
+static const struct file_operations rfs_file_fops_nodirect;
+
+/* what open(2) has done with already */
+#define RFS_OPEN_DROPPED (O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC)
+
+int rfs_open(struct inode *inode, struct file *file)
+{
+	struct rfs_sb *rs = rfs_sb(inode->i_sb);
+	/* under overlayfs the file's own dentry is that of overlayfs */
+	struct path lower_path = rfs_lower_path(file_dentry(file));
+	bool deny = READ_ONCE(rs->odirect_deny);
+	struct file *lower;
+
+	if (deny && (file->f_flags & O_DIRECT))
+		return -EINVAL;
+	lower = rfs_open_backing(file, (file->f_flags & ~RFS_OPEN_DROPPED) | O_NOATIME,
+				 &lower_path, rs->cred);
+	if (IS_ERR(lower))
+		return PTR_ERR(lower);
+	file->private_data = lower;
+	rfs_copy_attr(inode);
+	rfs_set_mapping(inode, lower_path.dentry);
+	if (!S_ISREG(inode->i_mode))
+		return 0;
+	if (deny)
+		file->f_op = &rfs_file_fops_nodirect;
+	/* cachestat, readahead and sync_file_range go by the mapping */
+	file->f_mapping = lower->f_mapping;
+	file->f_mode |= lower->f_mode & FMODE_NOWAIT;
+	if (!deny)
+		file->f_mode |= lower->f_mode & FMODE_CAN_ODIRECT;
+	rfs_note_open(inode, file, RFS_EVENT_OPEN);
+	return 0;
+}
+
+int rfs_release(struct inode *inode, struct file *file)
+{
+	if (S_ISREG(inode->i_mode))
+		rfs_note_open(inode, file, RFS_EVENT_CLOSE);
+	fput(rfs_lower_file(file));
+	return 0;
+}
+
+/* O_DIRECT and the like may have been changed by fcntl(2) since the open */
+static void rfs_sync_flags(struct file *lower, unsigned int flags)
+{
+	const unsigned int settable = O_APPEND | O_NONBLOCK | O_NDELAY | O_DIRECT;
+
+	if (likely(!((lower->f_flags ^ flags) & settable)))
+		return;
+	spin_lock(&lower->f_lock);
+	lower->f_flags = (lower->f_flags & ~settable) | (flags & settable);
+	spin_unlock(&lower->f_lock);
+}
+
+static ssize_t rfs_read_lower(struct kiocb *iocb, struct iov_iter *iter, struct file *lower)
+{
+	struct kiocb below;
+	ssize_t ret;
+
+	/* only a direct read may be answered later: everything else is done here */
+	if ((iocb->ki_flags & IOCB_DIRECT) && !is_sync_kiocb(iocb))
+		return rfs_aio_read(iocb, iter, lower);
+	kiocb_clone(&below, iocb, lower);
+	below.ki_complete = NULL;
+	ret = lower->f_op->read_iter(&below, iter);
+	iocb->ki_pos = below.ki_pos;
+	return ret;
+}
+
+static ssize_t rfs_read_iter(struct kiocb *iocb, struct iov_iter *iter)
+{
+	struct file *file = iocb->ki_filp;
+	struct file *lower = rfs_lower_file(file);
+	struct inode *inode = file_inode(file);
+	u32 kinds = rfs_wanted(inode);
+	loff_t pos = iocb->ki_pos;
+	ssize_t ret;
+
+	if (!iov_iter_count(iter))
+		return 0;
+	rfs_sync_flags(lower, file->f_flags);
+	if ((kinds & BIT(RFS_EVENT_MISS)) && !(iocb->ki_flags & (IOCB_DIRECT | IOCB_NOWAIT)))
+		rfs_note_read(inode, pos, iov_iter_count(iter));
+	ret = rfs_read_lower(iocb, iter, lower);
+	if (kinds && ret > 0)
+		rfs_note_done(inode, 0, kinds, pos, ret);
+	return ret;
+}
+
+static ssize_t rfs_splice_read(struct file *file, loff_t *ppos, struct pipe_inode_info *pipe,
+			       size_t len, unsigned int flags)
+{
+	struct file *lower = rfs_lower_file(file);
+	struct inode *inode = file_inode(file);
+	u32 kinds = rfs_wanted(inode);
+	loff_t pos = *ppos;
+	ssize_t ret;
+
+	if (!lower->f_op->splice_read)
+		return -EINVAL;
+	rfs_sync_flags(lower, file->f_flags);
+	if ((kinds & BIT(RFS_EVENT_MISS)) && !(file->f_flags & O_DIRECT))
+		rfs_note_read(inode, pos, len);
+	ret = lower->f_op->splice_read(lower, ppos, pipe, len, flags);
+	if (kinds && ret > 0)
+		rfs_note_done(inode, 0, kinds, pos, ret);
+	return ret;
+}
+
+static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
+{
+	struct inode *inode = file_inode(file);
+	struct file *lower = rfs_lower_file(file);
+	loff_t pos;
+
+	if (whence == SEEK_SET || whence == SEEK_CUR || whence == SEEK_END)
+		return generic_file_llseek_size(file, offset, whence, inode->i_sb->s_maxbytes,
+						i_size_read(rfs_lower_inode(inode)));
+	/* holes are known below; the lower file's position is only lent */
+	inode_lock(inode);
+	lower->f_pos = file->f_pos;
+	pos = vfs_llseek(lower, offset, whence);
+	if (pos >= 0)
+		file->f_pos = pos;
+	inode_unlock(inode);
+	return pos;
+}
+
+static int rfs_fadvise(struct file *file, loff_t offset, loff_t len, int advice)
+{
+	return vfs_fadvise(rfs_lower_file(file), offset, len, advice);
+}
+
+/* nothing is ever dirty here, and syncing what is below is for its writers */
+static int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
+{
+	return 0;
+}
+
+static int rfs_refuse_direct(int flags)
+{
+	return flags & O_DIRECT ? -EINVAL : 0;
+}
+
+long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	void __user *uarg = (void __user *)arg;
+	struct inode *inode = file_inode(file);
+	struct rfs_file_info info;
+	int err;
+
+	if ((cmd & ~IOCSIZE_MASK) != (RFS_IOC_FILE & ~IOCSIZE_MASK))
+		return -ENOTTY;
+	err = rfs_get_arg(&info, sizeof(info), uarg);
+	if (err)
+		return err;
+	info.device = rfs_sb(inode->i_sb)->dev->nr;
+	info.file = rfs_i(inode)->id;
+	return rfs_put_arg(uarg, &info, sizeof(info));
+}
+
+#define RFS_FILE_OPS						\
+	.open			= rfs_open,			\
+	.release		= rfs_release,			\
+	.read_iter		= rfs_read_iter,		\
+	.splice_read		= rfs_splice_read,		\
+	.llseek			= rfs_llseek,			\
+	.mmap			= rfs_mmap,			\
+	.get_unmapped_area	= thp_get_unmapped_area,	\
+	.fadvise		= rfs_fadvise,			\
+	.fsync			= rfs_fsync,			\
+	.unlocked_ioctl		= rfs_file_ioctl,		\
+	.compat_ioctl		= compat_ptr_ioctl
+
+const struct file_operations rfs_file_fops = {
+	RFS_FILE_OPS,
+};
+
+/* odirect=deny, also for a later fcntl(2) */
+static const struct file_operations rfs_file_fops_nodirect = {
+	RFS_FILE_OPS,
+	.check_flags		= rfs_refuse_direct,
+};

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * rfs: inodes. One stands for one inode below and lives no longer than it is
+ * used, so that nothing that was deleted below is kept alive.
+ */
+#include <linux/fs_stack.h>
+#include <linux/posix_acl.h>
+#include <linux/xattr.h>
+#include "rfs.h"
+#include "compat/iops.h"
+
+/* the flags that mean the same on a read-only mirror */
+#define RFS_COPIED_FLAGS (S_SYNC | S_NOATIME | S_APPEND | S_IMMUTABLE)
+
+static const struct inode_operations rfs_file_iops;
+static const struct inode_operations rfs_symlink_iops;
+static const struct inode_operations rfs_special_iops;
+
+/* rfs can be stacked on rfs: each depth has locks of its own kind */
+static struct lock_class_key rfs_lock_key[FILESYSTEM_MAX_STACK_DEPTH];
+static struct lock_class_key rfs_dir_lock_key[FILESYSTEM_MAX_STACK_DEPTH];
+
+static void rfs_annotate_lock(struct inode *inode)
+{
+	int depth = inode->i_sb->s_stack_depth - 1;
+
+	if (WARN_ON_ONCE(depth < 0 || depth >= FILESYSTEM_MAX_STACK_DEPTH))
+		return;
+	if (S_ISDIR(inode->i_mode))
+		lockdep_set_class(&inode->i_rwsem, &rfs_dir_lock_key[depth]);
+	else
+		lockdep_set_class(&inode->i_rwsem, &rfs_lock_key[depth]);
+}
+
+/* for those who look at the inode without asking getattr: exec, protected symlinks */
+void rfs_copy_attr(struct inode *inode)
+{
+	struct inode *lower = rfs_lower_inode(inode);
+
+	fsstack_copy_attr_all(inode, lower);
+	inode->i_flags &= RFS_COPIED_FLAGS;
+	i_size_write(inode, i_size_read(lower));
+}
+
+/* With a stacked file system below, the page cache is that of what it shows. */
+void rfs_set_mapping(struct inode *inode, struct dentry *lower)
+{
+	WRITE_ONCE(rfs_i(inode)->mapping, d_real_inode(lower)->i_mapping);
+}
+
+static int rfs_test_inode(struct inode *inode, void *lower)
+{
+	return rfs_lower_inode(inode) == lower;
+}
+
+/* takes a reference to the lower inode that evict_inode puts */
+static int rfs_set_inode(struct inode *inode, void *lower)
+{
+	rfs_i(inode)->lower = igrab(lower);
+	return rfs_i(inode)->lower ? 0 : -ESTALE;
+}
+
+static int rfs_init_inode(struct inode *inode)
+{
+	struct rfs_sb *rs = rfs_sb(inode->i_sb);
+	struct inode *lower = rfs_lower_inode(inode);
+	u64 id = atomic64_inc_return(&rs->next_id);
+	int err;
+
+	inode->i_ino = lower->i_ino;
+	inode->i_generation = lower->i_generation;
+	inode->i_mode = lower->i_mode;
+	rfs_copy_attr(inode);
+	rfs_annotate_lock(inode);
+#ifdef CONFIG_FS_POSIX_ACL
+	inode->i_acl = ACL_DONT_CACHE;
+	inode->i_default_acl = ACL_DONT_CACHE;
+#endif
+	err = xa_err(xa_store(&rs->files, id, inode, GFP_KERNEL));
+	if (err)
+		return err;
+	rfs_i(inode)->id = id;
+
+	switch (inode->i_mode & S_IFMT) {
+	case S_IFREG:
+		inode->i_op = &rfs_file_iops;
+		inode->i_fop = &rfs_file_fops;
+		return 0;
+	case S_IFDIR:
+		inode->i_op = &rfs_dir_iops;
+		inode->i_fop = &rfs_dir_fops;
+		return rfs_notify_watch(inode);
+	case S_IFLNK:
+		inode->i_op = &rfs_symlink_iops;
+		return 0;
+	default:
+		inode->i_op = &rfs_special_iops;
+		init_special_inode(inode, inode->i_mode, lower->i_rdev);
+		return 0;
+	}
+}
+
+/*
+ * A directory gets an inode for each dentry: when it is renamed below, the old
+ * dentry goes and a new one comes, and the two must not be aliases. Everything
+ * else is found again by its lower inode, so that hard links are one file.
+ */
+static struct inode *rfs_get_inode(struct super_block *sb, struct inode *lower)
+{
+	struct inode *inode;
+
+	if (!S_ISDIR(lower->i_mode))
+		return iget5_locked(sb, (unsigned long)lower, rfs_test_inode, rfs_set_inode, lower);
+	inode = new_inode(sb);
+	if (inode && rfs_set_inode(inode, lower)) {
+		iput(inode);
+		return ERR_PTR(-ESTALE);
+	}
+	return inode;
+}
+
+struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
+{
+	struct inode *inode = rfs_get_inode(sb, d_inode(lower));
+	bool hashed = !d_is_dir(lower);
+	int err;
+
+	if (!inode)
+		return ERR_PTR(-ENOMEM);
+	if (IS_ERR(inode) || (hashed && !rfs_inode_is_new(inode)))
+		return inode;
+	rfs_set_mapping(inode, lower);
+	err = rfs_init_inode(inode);
+	if (!hashed) {
+		if (!err)
+			return inode;
+		iput(inode);
+	} else {
+		if (!err) {
+			unlock_new_inode(inode);
+			return inode;
+		}
+		iget_failed(inode);
+	}
+	return ERR_PTR(err);
+}
+
+/* Returns the inode with a reference, or NULL if no file has this id now. */
+struct inode *rfs_find_file(struct rfs_sb *rs, u64 id)
+{
+	struct inode *inode;
+
+	if (id != (unsigned long)id)
+		return NULL;
+	/* under the lock evict_inode can't have erased it, so it is still memory */
+	xa_lock(&rs->files);
+	inode = xa_load(&rs->files, id);
+	if (inode)
+		inode = igrab(inode);
+	xa_unlock(&rs->files);
+	return inode;
+}
+
+int rfs_inode_permission(struct inode *inode, int mask)
+{
+	return rfs_permission_lower(rfs_lower_inode(inode), mask);
+}
+
+int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_mask,
+		      unsigned int flags)
+{
+	struct inode *inode = d_inode(path->dentry);
+	struct path lower = rfs_lower_path(path->dentry);
+	int err = vfs_getattr_nosec(&lower, stat, request_mask, flags);
+
+	if (err)
+		return err;
+	stat->dev = inode->i_sb->s_dev;
+	/* what copy_file_range(2) goes by */
+	if (i_size_read(inode) != stat->size)
+		i_size_write(inode, stat->size);
+	if (READ_ONCE(rfs_sb(inode->i_sb)->odirect_deny))
+		rfs_hide_dioalign(stat);
+	return 0;
+}
+
+static const char *rfs_get_link(struct dentry *dentry, struct inode *inode,
+				struct delayed_call *done)
+{
+	if (!dentry)
+		return ERR_PTR(-ECHILD);
+	return vfs_get_link(rfs_lower_dentry(dentry), done);
+}
+
+ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size)
+{
+	return vfs_listxattr(rfs_lower_dentry(dentry), list, size);
+}
+
+static int rfs_xattr_get(const struct xattr_handler *handler, struct dentry *dentry,
+			 struct inode *inode, const char *name, void *buffer, size_t size)
+{
+	return rfs_getxattr_lower(rfs_lower_dentry(dentry), name, buffer, size);
+}
+
+/* the empty prefix takes all names */
+static const struct xattr_handler rfs_xattr_handler = {
+	.prefix	= "",
+	.get	= rfs_xattr_get,
+};
+
+const struct xattr_handler *const rfs_xattr_handlers[] = {
+	&rfs_xattr_handler,
+	NULL
+};
+
+static int rfs_fiemap(struct inode *inode, struct fiemap_extent_info *info, u64 start, u64 len)
+{
+	struct inode *lower = rfs_lower_inode(inode);
+
+	if (!lower->i_op->fiemap)
+		return -EOPNOTSUPP;
+	return lower->i_op->fiemap(lower, info, start, len);
+}
+
+static const struct inode_operations rfs_file_iops = {
+	.permission	= rfs_permission,
+	.getattr	= rfs_getattr,
+	.listxattr	= rfs_listxattr,
+	.fiemap		= rfs_fiemap,
+	RFS_ACL_OPS
+};
+
+static const struct inode_operations rfs_symlink_iops = {
+	.get_link	= rfs_get_link,
+	.permission	= rfs_permission,
+	.getattr	= rfs_getattr,
+	.listxattr	= rfs_listxattr,
+};
+
+static const struct inode_operations rfs_special_iops = {
+	.permission	= rfs_permission,
+	.getattr	= rfs_getattr,
+	.listxattr	= rfs_listxattr,
+	RFS_ACL_OPS
+};

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * rfs - the read-only routing file system: it mirrors a directory at the lower
+ * file system's own speed and tells user space about page-cache misses.
+ */
+#include <linux/module.h>
+#include "rfs.h"
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+static int __init rfs_init(void)
+{
+	int err;
+
+	err = rfs_inode_cache_create();
+	if (err)
+		return err;
+	err = rfs_aio_init();
+	if (err)
+		goto out_inodes;
+	err = rfs_notify_init();
+	if (err)
+		goto out_aio;
+	err = register_filesystem(&rfs_fs_type);
+	if (err)
+		goto out_notify;
+	return 0;
+
+out_notify:
+	rfs_notify_exit();
+out_aio:
+	rfs_aio_exit();
+out_inodes:
+	rfs_inode_cache_destroy();
+	return err;
+}
+
+static void __exit rfs_exit(void)
+{
+	unregister_filesystem(&rfs_fs_type);
+	rfs_notify_exit();
+	rfs_aio_exit();
+	rfs_inode_cache_destroy();
+}
+
+module_init(rfs_init);
+module_exit(rfs_exit);
+MODULE_DESCRIPTION("Read-only routing file system that reports page-cache misses");
+MODULE_AUTHOR("The PPC authors");
+MODULE_LICENSE("GPL");
+MODULE_ALIAS_FS("rfs");

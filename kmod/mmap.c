@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * rfs: mappings
+ *
+ * A mapping of an rfs file is one of the lower file: the VMA gets the lower
+ * file and a copy of the lower vm_ops in which only fault and map_pages are
+ * ours. All else, huge pages among it, is what the lower file system does.
+ * The lower file was opened for ours and pins the mount, and with it the copy
+ * and the inode in vm_private_data.
+ */
+#include <linux/huge_mm.h>
+#include <linux/rcupdate.h>
+#include "rfs.h"
+
+/* our copy of one set of vm_ops; a list a super block, hardly ever longer than one */
+struct rfs_vm {
+	struct vm_operations_struct ops;
+	const struct vm_operations_struct *lower;
+	struct rfs_vm *next;
+};
+
+static const struct vm_operations_struct *rfs_lower_vm(const struct vm_area_struct *vma)
+{
+	return container_of(vma->vm_ops, struct rfs_vm, ops)->lower;
+}
+
+static vm_fault_t rfs_fault(struct vm_fault *vmf)
+{
+	struct inode *inode = vmf->vma->vm_private_data;
+	u32 kinds = rfs_wanted(inode);
+
+	/* a second try is for a page that the first has asked for */
+	if (kinds && !(vmf->flags & FAULT_FLAG_TRIED))
+		rfs_note_fault(inode, vmf->pgoff, kinds);
+	return rfs_lower_vm(vmf->vma)->fault(vmf);
+}
+
+/*
+ * The kernel maps what is cached within 64 KiB round a fault. A model is read
+ * from end to end, so map the whole page table that the fault has allocated
+ * anyway: 1/32 of the faults.
+ */
+static void rfs_widen(struct vm_fault *vmf, pgoff_t *start, pgoff_t *end)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long from = max(vmf->address & PMD_MASK, vma->vm_start);
+	unsigned long to = min((vmf->address & PMD_MASK) + PMD_SIZE, vma->vm_end);
+
+	*start = linear_page_index(vma, from);
+	*end = linear_page_index(vma, to - 1);
+	rfs_move_window(vmf, from);
+}
+
+/* what a fault on a cached page makes accessible from there on, up to the next gap */
+static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32 kinds)
+{
+	struct address_space *mapping = rfs_mapping(inode);
+	loff_t size = i_size_read(mapping->host);
+	loff_t pos = (loff_t)index << PAGE_SHIFT;
+	pgoff_t gap;
+
+	if (pos >= size)
+		return;
+	end = min_t(pgoff_t, end, (size - 1) >> PAGE_SHIFT);
+	gap = rfs_next_gap(mapping, index, end);
+	if (gap > index)
+		rfs_note_done(inode, RFS_EV_MMAP, kinds, pos,
+			      min_t(u64, (u64)(gap - index) << PAGE_SHIFT, size - pos));
+}
+
+static rfs_map_pages_t rfs_map_pages(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct inode *inode = vma->vm_private_data;
+	u32 kinds = rfs_wanted(inode) & (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS));
+	pgoff_t index = vmf->pgoff;
+	vm_fault_t ret;
+
+	/* who reads at random needs no neighbours */
+	if (!(vma->vm_flags & VM_RAND_READ))
+		rfs_widen(vmf, &start, &end);
+	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
+	if (kinds)
+		rfs_note_mapped(inode, index, end, kinds);
+	rfs_map_pages_return(ret);
+}
+
+static struct rfs_vm *rfs_vm_find(struct rfs_sb *rs, const struct vm_operations_struct *lower)
+{
+	struct rfs_vm *vm;
+
+	for (vm = smp_load_acquire(&rs->vms); vm; vm = vm->next)
+		if (vm->lower == lower)
+			break;
+	return vm;
+}
+
+/* Returns our copy of these vm_ops, which lives as long as the super block. */
+static struct rfs_vm *rfs_vm_get(struct rfs_sb *rs, const struct vm_operations_struct *lower)
+{
+	struct rfs_vm *vm = rfs_vm_find(rs, lower);
+
+	if (vm)
+		return vm;
+	mutex_lock(&rs->vm_lock);
+	vm = rfs_vm_find(rs, lower);
+	if (vm)
+		goto out;
+	vm = kzalloc(sizeof(*vm), GFP_KERNEL);
+	if (!vm)
+		goto out;
+	vm->ops = *lower;
+	vm->ops.fault = rfs_fault;
+	if (lower->map_pages)
+		vm->ops.map_pages = rfs_map_pages;
+	vm->lower = lower;
+	vm->next = rs->vms;
+	/* pairs with the reader in rfs_vm_find() */
+	smp_store_release(&rs->vms, vm);
+out:
+	mutex_unlock(&rs->vm_lock);
+	return vm;
+}
+
+void rfs_vm_free(struct rfs_sb *rs)
+{
+	struct rfs_vm *vm, *next;
+
+	for (vm = rs->vms; vm; vm = next) {
+		next = vm->next;
+		kfree(vm);
+	}
+}
+
+int rfs_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct inode *inode = file_inode(file);
+	struct rfs_sb *rs = rfs_sb(inode->i_sb);
+	struct file *lower = rfs_lower_file(file);
+	struct rfs_vm *vm;
+	int err;
+
+	err = rfs_mmap_lower(file, lower, vma, rs->cred);
+	if (err)
+		return err;
+	/*
+	 * A stacked file system below has put a file of its own there, which
+	 * doesn't pin us: such mappings work, but we hear nothing of them.
+	 */
+	if (vma->vm_file != lower || vma->vm_private_data)
+		return 0;
+	if (!vma->vm_ops || !vma->vm_ops->fault)
+		return 0;
+	vm = rfs_vm_get(rs, vma->vm_ops);
+	if (!vm)
+		return 0;
+	vma->vm_private_data = inode;
+	vma->vm_ops = &vm->ops;
+	return 0;
+}

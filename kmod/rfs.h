@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * rfs - the read-only routing file system: what its files know of each other
+ */
+#ifndef _RFS_H
+#define _RFS_H
+
+#include <linux/atomic.h>
+#include <linux/fs.h>
+#include <linux/fs_context.h>
+#include <linux/kref.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/mount.h>
+#include <linux/pagemap.h>
+#include <linux/rwsem.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <linux/xarray.h>
+#include <uapi/linux/rfs.h>
+
+/* one CPU's queue may grow to this many pages */
+#define RFS_QUEUE_PAGES		256
+/* a load looks whether it shall stop each so many bytes */
+#define RFS_LOAD_CHUNK		SZ_2M
+/* finer beacons than this would cost more than they tell */
+#define RFS_PROGRESS_MIN	SZ_64K
+
+struct rfs_queue;
+struct rfs_progress;
+
+/*
+ * The device of a mount. It outlives the mount while somebody holds it open;
+ * sb is NULL from then on.
+ */
+struct rfs_dev {
+	struct kref kref;
+	struct miscdevice misc;
+	char name[16];
+	int nr;
+
+	/* read for each event; 0 while nobody wants any */
+	u32 kinds;
+	pid_t reader;
+	u64 progress_bytes;
+	struct rfs_queue __percpu *queues;
+
+	wait_queue_head_t wait;
+	atomic_t armed;			/* somebody wants to be woken */
+	atomic_t opened;
+	struct mutex read_lock;		/* one read(2) at a time, and next_cpu */
+	unsigned int next_cpu;
+
+	struct rw_semaphore sb_lock;	/* held for reading by commands */
+	struct super_block *sb;
+	bool dead;
+
+	spinlock_t jobs_lock;
+	struct list_head jobs;		/* loads in flight */
+
+	atomic64_t loads;
+	atomic64_t loaded;
+	atomic64_t evicts;
+	atomic64_t evicted;
+};
+
+/* what a super block of rfs knows */
+struct rfs_sb {
+	struct path lower;		/* private mount and its root */
+	const struct cred *cred;	/* of the one who mounted */
+	bool odirect_deny;
+	struct rfs_dev *dev;
+
+	struct xarray files;		/* file id -> inode, no reference */
+	atomic64_t next_id;
+	atomic64_t nr_files;
+
+	struct mutex vm_lock;		/* adding to vms */
+	struct rfs_vm *vms;
+};
+
+struct rfs_inode {
+	struct inode vfs_inode;
+	struct inode *lower;
+	struct address_space *mapping;	/* where the pages are, below all stacking */
+	u64 id;
+	struct fsnotify_mark *mark;	/* directories only */
+	struct rfs_progress *progress;
+};
+
+static inline struct rfs_sb *rfs_sb(const struct super_block *sb)
+{
+	return sb->s_fs_info;
+}
+
+static inline struct rfs_inode *rfs_i(const struct inode *inode)
+{
+	return container_of(inode, struct rfs_inode, vfs_inode);
+}
+
+static inline struct inode *rfs_lower_inode(const struct inode *inode)
+{
+	return rfs_i(inode)->lower;
+}
+
+static inline struct address_space *rfs_mapping(const struct inode *inode)
+{
+	return READ_ONCE(rfs_i(inode)->mapping);
+}
+
+/* the dentry below: set once before the dentry is hashed, put by d_release */
+static inline struct dentry *rfs_lower_dentry(const struct dentry *dentry)
+{
+	return READ_ONCE(dentry->d_fsdata);
+}
+
+/* the path below, without a reference of its own */
+static inline struct path rfs_lower_path(const struct dentry *dentry)
+{
+	return (struct path) {
+		.mnt = rfs_sb(dentry->d_sb)->lower.mnt,
+		.dentry = rfs_lower_dentry(dentry),
+	};
+}
+
+static inline struct file *rfs_lower_file(const struct file *file)
+{
+	return file->private_data;
+}
+
+/* super.c */
+extern struct file_system_type rfs_fs_type;
+int rfs_inode_cache_create(void);
+void rfs_inode_cache_destroy(void);
+
+/* inode.c */
+struct inode *rfs_iget(struct super_block *sb, struct dentry *lower);
+void rfs_set_mapping(struct inode *inode, struct dentry *lower);
+struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
+void rfs_copy_attr(struct inode *inode);
+int rfs_inode_permission(struct inode *inode, int mask);
+int rfs_inode_getattr(const struct path *path, struct kstat *stat,
+		      u32 request_mask, unsigned int flags);
+ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size);
+extern const struct xattr_handler *const rfs_xattr_handlers[];
+
+/* dir.c */
+extern const struct dentry_operations rfs_dentry_ops;
+extern const struct inode_operations rfs_dir_iops;
+extern const struct file_operations rfs_dir_fops;
+int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags);
+void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower);
+void rfs_dentry_forget(struct inode *dir, const struct qstr *name);
+
+/* notify.c */
+int rfs_notify_init(void);
+void rfs_notify_exit(void);
+int rfs_notify_watch(struct inode *dir);
+void rfs_notify_unwatch(struct inode *dir);
+void rfs_notify_flush(void);
+
+/* file.c */
+extern const struct file_operations rfs_file_fops;
+int rfs_open(struct inode *inode, struct file *file);
+int rfs_release(struct inode *inode, struct file *file);
+long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+
+/* aio.c */
+int rfs_aio_init(void);
+void rfs_aio_exit(void);
+ssize_t rfs_aio_read(struct kiocb *iocb, struct iov_iter *iter, struct file *lower);
+
+/* mmap.c */
+int rfs_mmap(struct file *file, struct vm_area_struct *vma);
+void rfs_vm_free(struct rfs_sb *rs);
+
+/* miss.c */
+u32 rfs_wanted(const struct inode *inode);
+void rfs_note_open(struct inode *inode, struct file *file, u32 kind);
+void rfs_note_read(struct inode *inode, loff_t pos, size_t len);
+void rfs_note_done(struct inode *inode, u32 flags, u32 kinds, loff_t pos, u64 len);
+void rfs_note_fault(struct inode *inode, pgoff_t index, u32 kinds);
+void rfs_progress_free(struct rfs_inode *ri);
+
+/* queue.c */
+int rfs_queues_create(struct rfs_dev *dev);
+void rfs_queues_destroy(struct rfs_dev *dev);
+void rfs_queues_open(struct rfs_dev *dev);
+void rfs_queues_close(struct rfs_dev *dev);
+bool rfs_queues_waiting(struct rfs_dev *dev);
+void rfs_queues_stats(struct rfs_dev *dev, struct rfs_stats *stats);
+unsigned int rfs_queues_pop(struct rfs_dev *dev, struct rfs_event *ev, unsigned int n);
+void rfs_queues_lost(struct rfs_dev *dev, const struct rfs_event *ev, unsigned int n);
+void rfs_queue_event(struct rfs_dev *dev, struct rfs_event *ev);
+
+/* dev.c */
+struct rfs_dev *rfs_dev_create(struct super_block *sb);
+void rfs_dev_shutdown(struct rfs_dev *dev);
+void rfs_dev_put(struct rfs_dev *dev);
+
+/* ioctl.c */
+long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg);
+int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize);
+
+/* pages.c */
+pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last);
+pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t last);
+u64 rfs_load_features(void);
+int rfs_load(struct rfs_dev *dev, struct inode *inode, struct rfs_load *load);
+u64 rfs_stop(struct rfs_dev *dev, u64 cookie);
+int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict);
+int rfs_resident(struct inode *inode, struct rfs_resident *res);
+struct file *rfs_open_lower(struct inode *inode, int flags);
+
+
+/* compat/large.c */
+bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr);
+
+#endif /* _RFS_H */
