@@ -1,0 +1,211 @@
+"""A kernel to test on: its image, its modules, and headers that a module can be built against.
+
+The packages are unpacked into the cache, not installed, so what expects to lie in /usr is made to fit there: the
+headers' Makefile is pointed at the copy, and tools linked with a newer C library than this machine's get their own.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+import subprocess
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from archive import ArchiveError, Suite, cache_dir
+
+LIST = Path(__file__).with_name("kernels")
+METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
+# What the headers' tools are linked with.
+TOOL_LIBRARIES = ["libc6", "libelf1t64", "zlib1g", "libzstd1"]
+# What a kernel's configuration says its compiler can do, and the gcc that first could: the kernels are built with
+# newer compilers than this machine need have. None of these changes the layout of a structure.
+COMPILER_CAN = {
+    "CONFIG_CC_HAS_ASSUME": 13,
+    "CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT": 14,
+    "CONFIG_CC_OPT_INLINE_MEMSET": 14,
+    "CONFIG_CC_HAS_COUNTED_BY": 15,
+    "CONFIG_CC_HAS_MULTIDIMENSIONAL_NONSTRING": 15,
+    "CONFIG_CC_HAS_COUNTED_BY_PTR": 16,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list."""
+
+    name: str
+    suite: str
+    tools: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel. `root` holds everything; the rest are paths below it, or words about it."""
+
+    name: str
+    suite: str
+    version: str
+    release: str
+    image: str
+    modules: str
+    headers: str
+
+    def find_module(self, name: str) -> Path | None:
+        """The file of a module; None where the kernel has it built in, or not at all."""
+        pattern = re.sub(r"[-_]", "[-_]", name)
+        for found in Path(self.modules).rglob(f"{pattern}.ko*"):
+            return found
+        return None
+
+    def has_builtin(self, name: str) -> bool:
+        listed = (Path(self.modules) / "modules.builtin").read_text()
+        return re.search(r"/" + re.sub(r"[-_]", "[-_]", name) + r"\.ko", listed) is not None
+
+    def load_order(self, names: list[str]) -> list[Path]:
+        """The files of the named modules with all they depend on, in the order they have to be loaded."""
+        ordered: dict[str, Path] = {}
+
+        def visit(name: str) -> None:
+            path = self.find_module(name)
+            if path is None or str(path) in ordered:
+                return
+            for needed in module_depends(path):
+                visit(needed)
+            ordered[str(path)] = path
+
+        for name in names:
+            visit(name)
+        return list(ordered.values())
+
+
+def module_bytes(path: Path) -> bytes:
+    """A module as insmod wants it: some kernels' packages ship them compressed."""
+    data = path.read_bytes()
+    return lzma.decompress(data) if path.suffix == ".xz" else data
+
+
+def module_depends(path: Path) -> list[str]:
+    found = re.search(rb"\0depends=([^\0]*)\0", module_bytes(path))
+    return [name for name in found[1].decode().split(",") if name] if found else []
+
+
+def listed() -> list[Entry]:
+    """The kernels of the list, in its order."""
+    lines = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
+    return [Entry(*fields) for fields in lines if fields]
+
+
+def entry(name: str) -> Entry:
+    for candidate in listed():
+        if candidate.name == name:
+            return candidate
+    known = " ".join(candidate.name for candidate in listed())
+    raise ArchiveError(f"no kernel {name} in {LIST.name}; it has: {known}")
+
+
+def fetch(name: str, force: bool = False) -> Kernel:
+    """The newest such kernel, from the archive or, where nothing changed or no network is there, from the cache."""
+    wanted = entry(name)
+    record = cache_dir() / "kernels" / f"{name}.json"
+    suite = Suite(wanted.suite)
+    fresh = suite.refresh(force)
+    if record.exists() and (not fresh or record.stat().st_mtime > suite.updated()):
+        known = Kernel(**json.loads(record.read_text()))
+        if Path(known.headers).is_dir() and known.suite == wanted.suite:
+            return known
+    packages = suite.closure(METAPACKAGES, r"linux-.*")
+    # A metapackage has no number in its name and nothing in it.
+    solid = [package for package in packages if re.search(r"\d", package.name.replace("amd64", ""))]
+    version = next(package.version for package in packages if package.name == METAPACKAGES[0])
+    root = record.parent / f"{name}-{version.replace('~', '-')}"
+    suite.unpack(solid, root, lambda partial: fit_headers(partial, root, Suite(wanted.tools)))
+    kernel = describe(wanted, version, root)
+    scratch = record.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    scratch.write_text(json.dumps(asdict(kernel), indent=1))
+    scratch.replace(record)
+    return kernel
+
+
+def cached(name: str) -> Kernel | None:
+    """The kernel a run without network would take."""
+    record = cache_dir() / "kernels" / f"{name}.json"
+    return Kernel(**json.loads(record.read_text())) if record.exists() else None
+
+
+def only(paths: list[Path], what: str) -> Path:
+    if len(paths) != 1:
+        raise ArchiveError(f"expected one {what} in the packages, found {[str(path) for path in paths]}")
+    return paths[0]
+
+
+def describe(wanted: Entry, version: str, root: Path) -> Kernel:
+    """Finds the parts: 7.x keeps the image beside the modules, older ones in /boot."""
+    headers = only(list(root.glob("usr/src/linux-headers-*-cloud-amd64")), "headers folder")
+    release = headers.name.removeprefix("linux-headers-")
+    images = [*root.glob(f"boot/vmlinuz-{release}"), *root.glob(f"usr/lib/modules/{release}/vmlinuz")]
+    modules = [*root.glob(f"lib/modules/{release}"), *root.glob(f"usr/lib/modules/{release}")]
+    return Kernel(
+        name=wanted.name,
+        suite=wanted.suite,
+        version=version,
+        release=release,
+        image=str(only(images, "kernel image")),
+        modules=str(only(modules, "modules folder")),
+        headers=str(headers),
+    )
+
+
+def fit_headers(partial: Path, final: Path, tools: Suite) -> None:
+    """Makes unpacked headers work from where they lie, and their tools run here."""
+    for makefile in partial.glob("usr/src/linux-headers-*/Makefile"):
+        text = makefile.read_text()
+        makefile.write_text(text.replace("/usr/src/linux-headers", f"{final}/usr/src/linux-headers"))
+    fit_config(partial)
+    ours = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[-1].split("."))
+    too_new = [path for path in partial.glob("usr/lib/linux-kbuild-*/**/*") if newest_glibc(path) > ours]
+    if not too_new:
+        return
+    tools.refresh()
+    libraries = [tools.need(name) for name in TOOL_LIBRARIES]
+    version = next(package.version for package in libraries if package.name == "libc6")
+    folder = final.parent / f"libc-{version}"
+    tools.unpack(libraries, folder)
+    for path in too_new:
+        wrap_tool(path, final / path.relative_to(partial), folder)
+
+
+def fit_config(partial: Path) -> None:
+    """Takes back what the configuration says of a newer compiler than this machine's."""
+    shown = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True).stdout
+    major = int(shown.split(".")[0])
+    names = "|".join(name for name, since in COMPILER_CAN.items() if since > major)
+    for path in partial.glob("usr/src/linux-headers-*-cloud-amd64/include/*/auto*conf*"):
+        text = path.read_text()
+        if names:
+            text = re.sub(rf"^(#define )?({names})[= ].*\n", "", text, flags=re.MULTILINE)
+        # BTF is never made for rfs.ko, so a differing pahole is nothing to warn of.
+        path.write_text(re.sub(r"^CONFIG_PAHOLE_VERSION=.*$", "CONFIG_PAHOLE_VERSION=0", text, flags=re.MULTILINE))
+
+
+def newest_glibc(path: Path) -> tuple[int, ...]:
+    """The newest C library version a program asks for; () for anything that is no program."""
+    if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
+        return ()
+    data = path.read_bytes()
+    if not data.startswith(b"\x7fELF"):
+        return ()
+    return max(((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", data)), default=())
+
+
+def wrap_tool(path: Path, final: Path, libraries: Path) -> None:
+    """Puts a script in a tool's place that runs it with its own loader and libraries."""
+    path.rename(path.with_name(path.name + ".elf"))
+    library = libraries / "usr/lib/x86_64-linux-gnu"
+    path.write_text(
+        f'#!/bin/sh\nexec "{library}/ld-linux-x86-64.so.2" --library-path "{library}" "{final}.elf" "$@"\n'
+    )
+    path.chmod(0o755)
