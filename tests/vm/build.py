@@ -1,0 +1,154 @@
+"""Builds what goes into a guest: rfs.ko for its kernel, the test program, and PID 1.
+
+Nothing is written into the tree: each kernel has a folder of its own in the cache, with a copy of kmod/ to build in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from archive import ArchiveError, cache_dir, locked
+from kernel import Kernel
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+# Another module, or other tests, to try the rig itself with.
+MODULE = Path(os.environ.get("RFS_KMOD") or TREE / "kmod")
+GUEST = HERE / "guest"
+# Two checkouts share a cache, but not what is built from them.
+TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
+COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+WARNING = re.compile(r"(:\d+: warning:|: warning: |^WARNING: )", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """A compiler said no; its words are in the message."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A module as it was built: its bytes are kept, since somebody else may build anew at any time."""
+
+    path: Path
+    data: bytes
+    log: str
+    warnings: int
+
+
+def copy_tree(source: Path, target: Path) -> bool:
+    """Makes target the same as source, touching only what differs. Returns whether anything did."""
+    changed = False
+    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    for name in sorted(wanted):
+        new, old = source / name, target / name
+        if not old.exists() or old.read_bytes() != new.read_bytes():
+            old.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(new, old)
+            changed = True
+    listing = target / ".sources"
+    names = "".join(f"{name}\n" for name in sorted(wanted))
+    before = listing.read_text().splitlines() if listing.exists() else []
+    for gone in set(before) - set(names.splitlines()):
+        (target / gone).unlink(missing_ok=True)
+        changed = True
+    listing.write_text(names)
+    return changed
+
+
+def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MODULE) -> Built:
+    """rfs.ko for a kernel. With make variables of one's own (W=1, C=2) everything is compiled anew."""
+    variables = variables or []
+    if not (source / "Kbuild").exists():
+        raise BuildError(f"{source} has no Kbuild")
+    special = "".join("-" + re.sub(r"\W+", "_", variable) for variable in variables)
+    folder = cache_dir() / "build" / f"{TREE_ID}-{kernel.name}-{kernel.release}{special}"
+    with locked(folder.with_name(folder.name + ".lock")):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / "rfs.ko"
+        log = folder / ".log"
+        changed = copy_tree(source, folder)
+        if target.exists() and log.exists() and not changed and not variables:
+            return built(target, log.read_text())
+        target.unlink(missing_ok=True)
+        base = ["make", "-C", kernel.headers, f"M={folder}", "CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES="]
+        if variables:
+            run_make([*base, "clean"])
+        log.unlink(missing_ok=True)
+        text = run_make([*base, f"-j{os.cpu_count() or 1}", *variables, "modules"])
+        log.write_text(text)
+        return built(target, text)
+
+
+def make_environment() -> dict[str, str]:
+    """Ours without what a make above us left there: its V=1 or T=... would mean something else to the kernel's."""
+    foreign = {"V", "K", "T", "C", "W", "M", "O", "MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS"}
+    return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+def run_make(command: list[str]) -> str:
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=make_environment(),
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\n{done.stdout}")
+    return done.stdout
+
+
+def built(target: Path, log: str) -> Built:
+    if not target.exists():
+        raise BuildError(f"the build ended well but made no {target.name}:\n{log}")
+    return Built(target, target.read_bytes(), log, len(WARNING.findall(log)))
+
+
+def program(name: str, sources: list[Path], flags: list[str]) -> Path:
+    """A static program for the guest, compiled when one of its sources, or a header beside them, is newer."""
+    target = cache_dir() / "build" / f"{TREE_ID}-guest" / name
+    with locked(target.with_name(name + ".lock")):
+        inputs = [*sources, *GUEST.rglob("*.h"), *(MODULE / "include").rglob("*.h")]
+        newest = max(path.stat().st_mtime for path in inputs)
+        if target.exists() and target.stat().st_mtime > newest:
+            return target
+        scratch = target.with_name(name + ".new")
+        command = [*COMPILE, "-o", str(scratch), *(str(path) for path in sorted(sources)), *flags]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command)}\n{done.stdout}")
+        scratch.replace(target)
+    return target
+
+
+def init() -> Path:
+    return program("init", [GUEST / "init.c", *(GUEST / "init").glob("*.c")], [])
+
+
+def test_program() -> Path:
+    """The tests: every C file of the guest folder but PID 1."""
+    sources = [path for path in GUEST.glob("*.c") if path.name != "init.c"]
+    given = os.environ.get("RFS_TEST")
+    if given:
+        return Path(given)
+    if not sources:
+        raise ArchiveError(f"{GUEST} has no tests")
+    return program("rfs-test", sources, ["-I", str(MODULE / "include/uapi")])
+
+
+def extra_programs() -> list[Path]:
+    """What else goes into the guest's /bin: what lies in the cache's extra folder, and what EXTRA names."""
+    folder = cache_dir() / "extra"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    found += [Path(path) for path in os.environ.get("EXTRA", "").split(":") if path]
+    missing = [str(path) for path in found if not path.is_file()]
+    if missing:
+        raise ArchiveError(f"EXTRA: no such file: {', '.join(missing)}")
+    return found

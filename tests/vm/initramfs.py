@@ -1,0 +1,133 @@
+"""The guest's root: an archive in memory, written here because its format is simpler than the tools that write it."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from archive import ArchiveError
+from kernel import Kernel, module_bytes
+
+# The modules a guest needs; a kernel that has one built in has no file of it.
+MODULES = [
+    "virtio_pci",
+    "virtio_blk",
+    "ext4",
+    "xfs",
+    "null_blk",
+    "dm_mod",
+    "dm_delay",
+    "loop",
+    "overlay",
+    "fuse",
+    "squashfs",
+]
+# What a module is loaded with. The null_blk disks are made later, through configfs.
+PARAMETERS = {"null_blk": "nr_devices=0"}
+PROGRAMS = ["mkfs.ext4", "mkfs.xfs"]
+FOLDERS = ["bin", "sbin", "etc", "dev", "proc", "sys", "tmp", "modules", "mnt", "lower", "lib", "lib64"]
+MAGIC = "070701"
+
+
+class Initramfs:
+    """An archive in the making (cpio, newc format)."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._inode = 0
+        self._folders: set[str] = set()
+
+    def _entry(self, name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
+        self._inode += 1
+        raw = name.encode() + b"\0"
+        fields = [self._inode, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(raw), 0]
+        header = (MAGIC + "".join(f"{value:08x}" for value in fields)).encode() + raw
+        self._parts += [header, bytes(-len(header) % 4), data, bytes(-len(data) % 4)]
+
+    def folder(self, name: str) -> None:
+        name = name.strip("/")
+        if not name or name == "." or name in self._folders:
+            return
+        self.folder(str(Path(name).parent))
+        self._folders.add(name)
+        self._entry(name, stat.S_IFDIR | 0o755)
+
+    def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        self.folder(str(Path(name).parent))
+        self._entry(name.strip("/"), stat.S_IFREG | mode, data)
+
+    def link(self, name: str, target: str) -> None:
+        self.folder(str(Path(name).parent))
+        self._entry(name.strip("/"), stat.S_IFLNK | 0o777, target.encode())
+
+    def console(self) -> None:
+        """The kernel opens it for init before anything is mounted."""
+        self.folder("dev")
+        self._entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
+
+    def write(self, path: Path) -> None:
+        self._entry("TRAILER!!!", 0)
+        path.write_bytes(b"".join(self._parts))
+
+
+def host_program(name: str) -> Path:
+    """A program of this machine; /sbin is not on everybody's path."""
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if found is None:
+        raise ArchiveError(f"{name} is not installed; `make deps` installs what the rig needs")
+    return Path(found)
+
+
+def libraries_of(program: Path) -> list[Path]:
+    """The libraries a program is linked with, and its loader; none for a static one."""
+    shown = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    if shown.returncode != 0:
+        return []
+    words = [word for line in shown.stdout.splitlines() for word in line.split()]
+    return [Path(word) for word in words if word.startswith("/")]
+
+
+def add_programs(root: Initramfs, extra: list[Path]) -> None:
+    busybox = host_program("busybox")
+    shown = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True)
+    programs = {f"sbin/{name}": host_program(name) for name in PROGRAMS} | {"bin/busybox": busybox}
+    programs |= {f"bin/{path.name}": path for path in extra}
+    for applet in shown.stdout.split():
+        if f"bin/{applet}" not in programs:
+            root.link(f"bin/{applet}", "/bin/busybox")
+    libraries: set[Path] = set()
+    for name, path in programs.items():
+        root.file(name, path.read_bytes(), 0o755)
+        libraries.update(libraries_of(path))
+    for library in sorted(libraries):
+        root.file(str(library), library.read_bytes(), 0o755)
+
+
+def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
+    """Puts the modules in and returns the lines that tell init to load them."""
+    lines = []
+    for path in kernel.load_order(MODULES):
+        name = path.name.split(".")[0]
+        root.file(f"modules/{name}.ko", module_bytes(path))
+        parameters = PARAMETERS.get(name.replace("-", "_"), "")
+        lines.append(f"load /modules/{name}.ko {parameters}".rstrip())
+    return lines
+
+
+def make(path: Path, kernel: Kernel, init: Path, rfs: bytes | None, programs: list[Path], conf: list[str]) -> None:
+    """Writes the archive of one boot."""
+    root = Initramfs()
+    for folder in FOLDERS:
+        root.folder(folder)
+    root.console()
+    root.file("init", init.read_bytes(), 0o755)
+    add_programs(root, programs)
+    loads = add_modules(root, kernel)
+    if rfs is not None:
+        root.file("rfs.ko", rfs)
+    root.file("etc/vm.conf", "".join(f"{line}\n" for line in [f"kernel {kernel.name}", *loads, *conf]).encode())
+    root.file("etc/passwd", b"root:x:0:0:root:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n")
+    root.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+    root.write(path)
