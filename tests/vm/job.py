@@ -1,0 +1,252 @@
+"""One boot of one machine, and what became of every test it was to run."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import build
+import debug
+import initramfs
+import kernel as kernels
+import machine
+from archive import ArchiveError, cache_dir
+
+FILE_SYSTEMS = ["ext4", "xfs"]
+# Tests that run for long on purpose: only when asked for by name, and on the debug kernel.
+STORM = "storm"
+# Emulated and with every checker on, a kernel is about this much slower than the limits are made for.
+DEBUG_FACTOR = 6
+BOOT_S = 120
+# How long past a test's own limit, or between two tests, the guest may be silent before it counts as hung.
+SILENCE_S = 60
+# A command in a guest may compute for long without a word.
+EXEC_SILENCE_S = 1800
+MEMORY_MB = 3072
+DEBUG_MEMORY_MB = 4096
+# Logs of old runs are kept for a day.
+KEEP_S = 24 * 3600
+# The kernel's own words for why it died; the first one is the cause.
+DEATH = re.compile(r"WARNING:|BUG:|KASAN|UBSAN|Oops|general protection|possible circular|possible recursive|panic|"
+                   r"suspicious RCU|INFO: task|inconsistent lock|invalid opcode|stack segment")
+
+
+@dataclass(frozen=True)
+class Test:
+    name: str
+    limit_s: int
+
+
+@dataclass(frozen=True)
+class Result:
+    kernel: str
+    fs: str
+    test: str
+    status: str
+    ms: int
+    message: str
+
+
+@dataclass
+class Job:
+    """The tests of one kernel on one file system."""
+
+    kernel: str
+    fs: str
+    tests: list[Test]
+    factor: int = 1
+    folder: Path = Path()
+    results: list[Result] = field(default_factory=list)
+    running: str = ""
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel}-{self.fs}"
+
+    @property
+    def console(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def planned(self) -> list[str]:
+        """Every test that has to end in a result, the rig's own ones at the end."""
+        extra = ["module_unload", "kmemleak"] if self.kernel == debug.NAME else ["module_unload"]
+        return [test.name for test in self.tests] + extra
+
+    def add(self, test: str, status: str, ms: int, message: str, heard: Callable[[Result], None]) -> None:
+        result = Result(self.kernel, self.fs, test, status, ms, message)
+        self.results.append(result)
+        heard(result)
+
+    def run(self, heard: Callable[[Result], None]) -> None:
+        """Boots, runs, and accounts for every test: what the guest does not report has failed."""
+        try:
+            plan = prepare(self)
+            with machine.boot(plan) as guest:
+                ending = self.follow(guest, heard)
+            plan.initramfs.unlink(missing_ok=True)
+        except (ArchiveError, build.BuildError, OSError, subprocess.CalledProcessError) as error:
+            self.error = str(error)
+            ending = self.error.splitlines()[0]
+        done = {result.test for result in self.results}
+        for test in self.planned():
+            if test in done:
+                continue
+            if test == self.running:
+                self.add(test, "fail", 0, ending or "the machine was switched off", heard)
+            else:
+                self.add(test, "fail", 0, f"not run: {ending}" if ending else "not run", heard)
+
+    def follow(self, guest: machine.Machine, heard: Callable[[Result], None]) -> str:
+        """Takes in what the guest reports until it is done. Returns why it ended early, if it did."""
+        deadline = time.monotonic() + BOOT_S * self.factor
+        fatal = ""
+        while True:
+            try:
+                line = guest.line(deadline)
+            except TimeoutError:
+                guest.stop()
+                return f"the machine hung{self.cause(': ')}"
+            if line is None:
+                return fatal or f"the machine died{self.cause(': ')}"
+            word, _, rest = line.partition(" ")
+            if word == "DONE":
+                self.running = ""
+                return fatal
+            if word == "FATAL":
+                fatal = fatal or rest
+            limit = SILENCE_S * self.factor
+            if word == "START":
+                _, self.running, limit_s = rest.split(" ")
+                limit += int(limit_s)
+            elif word == "RESULT":
+                _, test, status, ms, message = (rest + " ").split(" ", 4)
+                self.running = ""
+                self.add(test, status, int(ms), message.strip(), heard)
+            elif word != "FATAL":
+                fatal = fatal or line  # QEMU's own words
+            deadline = time.monotonic() + limit
+
+    def cause(self, before: str) -> str:
+        """The first thing the kernel complained of since the running test began."""
+        text = self.console.read_text(errors="replace") if self.console.exists() else ""
+        recent = text[max(0, text.rfind("\n--- ")):]
+        for line in recent.splitlines():
+            if DEATH.search(line):
+                return before + re.sub(r"^\[[\s\d.]+\]\s*", "", line).strip()
+        return ""
+
+
+def run_folder() -> Path:
+    """A folder for the logs of this run; those of long ago go."""
+    base = cache_dir() / "runs"
+    base.mkdir(parents=True, exist_ok=True)
+    for old in base.iterdir():
+        if time.time() - old.stat().st_mtime > KEEP_S:
+            shutil.rmtree(old, ignore_errors=True)
+    folder = base / f"{time.strftime('%H%M%S')}-{os.getpid()}"
+    folder.mkdir()
+    return folder
+
+
+def fetch_kernel(name: str) -> kernels.Kernel:
+    return debug.fetch() if name == debug.NAME else kernels.fetch(name)
+
+
+def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
+    """Builds what a boot needs. `conf` replaces the lines that say which tests to run."""
+    kernel = fetch_kernel(job.kernel)
+    built = build.module(kernel) if build.MODULE.is_dir() else None
+    if conf is None:
+        conf = ["mode test", *(f"run {test.name} {test.limit_s}" for test in job.tests)]
+    programs = [build.test_program(), *build.extra_programs()]
+    image = job.folder / f"{job.name}.cpio"
+    renamed = rename_program(programs[0], job.folder)
+    initramfs.make(
+        image,
+        kernel,
+        build.init(),
+        built.data if built else None,
+        [renamed, *programs[1:]],
+        [f"fs {job.fs}", f"factor {job.factor}", *conf],
+    )
+    is_debug = job.kernel == debug.NAME
+    return machine.Plan(
+        image=kernel.image,
+        initramfs=image,
+        console=job.console,
+        memory_mb=DEBUG_MEMORY_MB if is_debug else MEMORY_MB,
+    )
+
+
+def rename_program(program: Path, folder: Path) -> Path:
+    """The guest knows the test program by one name, whatever file it comes from."""
+    if program.name == "rfs-test":
+        return program
+    renamed = folder / "rfs-test"
+    shutil.copy(program, renamed)
+    return renamed
+
+
+def listed_tests() -> list[Test]:
+    """The tests there are: the program says so itself, and being static it can say so here."""
+    done = subprocess.run([str(build.test_program()), "--list"], capture_output=True, text=True, check=True)
+    pairs = [line.split() for line in done.stdout.splitlines()]
+    return [Test(name, int(limit)) for name, limit in pairs]
+
+
+def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
+    """The tests a pattern names: shell wildcards or a part of the name, several separated by commas."""
+    words = [word for word in re.split(r"[,\s]+", pattern) if word]
+    chosen = []
+    for test in tests:
+        wanted = not words
+        for word in words:
+            exact = any(other.name == word for other in tests)
+            wanted |= test.name == word if exact else fnmatch.fnmatch(test.name, word if "*" in word else f"*{word}*")
+        if test.name.startswith(STORM) and not storms and not any(word.startswith(STORM) for word in words):
+            wanted = False
+        if wanted:
+            chosen.append(test)
+    return chosen
+
+
+def execute(
+    job: Job, command: str, icount: bool = False, sink: Callable[[str], None] | None = None
+) -> tuple[int, list[str]]:
+    """Runs one command line in a guest. Returns its exit status, -1 where the machine died, and its output."""
+    plan = prepare(job, ["mode exec", f"exec {command}"])
+    plan.icount = icount
+    lines: list[str] = []
+    status = -1
+    started = False
+    with machine.boot(plan) as guest:
+        while (line := guest.line(time.monotonic() + EXEC_SILENCE_S)) is not None:
+            word, _, rest = line.partition(" ")
+            if not started:
+                started = word == "START"
+                if word == "FATAL":
+                    raise ArchiveError(f"{job.kernel}: {rest}; console: {job.console}")
+            elif word == "EXIT":
+                status = int(rest)
+            elif line != "DONE":
+                lines.append(line)
+                if sink:
+                    sink(line)
+    plan.initramfs.unlink(missing_ok=True)
+    return status, lines
+
+
+def shell(job: Job) -> int:
+    """Boots to a shell on this terminal."""
+    plan = prepare(job, ["mode shell"])
+    plan.interactive = True
+    with machine.boot(plan) as guest:
+        return guest.process.wait()

@@ -1,0 +1,34 @@
+# The make targets of the VM rig; included by the top Makefile.
+#
+#   make vm K=6.12 T=pattern [V=1]    tests on one kernel, on ext4 and xfs
+#   make vm-matrix [T=pattern]        tests on every kernel of tests/vm/kernels, and a table
+#   make vm-debug [T=pattern]         tests and storms on the debug kernel (built once, 8 minutes)
+#   make vm-shell K=6.12              a shell in a guest
+#   make vm-clean                     remove builds and logs from the cache
+
+K ?= 6.12
+T ?=
+VM := python3 $(dir $(lastword $(MAKEFILE_LIST)))vm.py
+
+# Words such as V=1 and EXTRA=... given to make reach the rig as environment variables.
+export V JOBS EXTRA
+
+.PHONY: vm vm-matrix vm-debug vm-shell vm-clean deps
+
+vm:
+	@$(VM) run $(K) "$(T)"
+
+vm-matrix:
+	@$(VM) matrix "$(T)"
+
+vm-debug:
+	@$(VM) debug "$(T)"
+
+vm-shell:
+	@$(VM) shell $(K)
+
+vm-clean:
+	@$(VM) clean
+
+deps:
+	@sh $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))deps.sh

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Boots kernels in virtual machines and runs the tests of rfs.ko on them.
+
+environment:
+  V=1          one line per test, not only the failures
+  JOBS=N       machines at a time (default: the number of processors, at most 4)
+  EXTRA=A:B    more programs for the guest's /bin
+  PPC_CACHE    where downloads and builds are kept (default: $XDG_CACHE_HOME/ppc or ~/.cache/ppc)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import build
+import debug
+import job as jobs
+import kernel as kernels
+import machine
+from archive import ArchiveError, cache_dir
+from report import Report
+
+
+# Commands that end in a count, whatever happens.
+TESTING = {"run", "matrix", "debug"}
+
+
+def run_jobs(planned: list[jobs.Job]) -> int:
+    """Runs machines side by side; the exit status says whether everything passed."""
+    report = Report(planned, verbose=os.environ.get("V", "0") not in ("", "0"))
+    workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(one.run, report.heard) for one in planned]:
+            done.result()
+    return report.close()
+
+
+def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, storms: bool) -> list[jobs.Job]:
+    tests = jobs.select(jobs.listed_tests(), pattern, storms)
+    if not tests:
+        raise ArchiveError(f"no test matches {pattern!r}")
+    folder = jobs.run_folder()
+    return [jobs.Job(name, fs, tests, factor, folder) for name in names for fs in file_systems]
+
+
+def check_name(name: str) -> str:
+    if name != debug.NAME:
+        kernels.entry(name)
+    return name
+
+
+def command_run(args: argparse.Namespace) -> int:
+    name = check_name(args.kernel)
+    is_debug = name == debug.NAME
+    factor = args.factor or (jobs.DEBUG_FACTOR if is_debug else 1)
+    return run_jobs(plan([name], args.tests, args.fs, factor, storms=False))
+
+
+def command_matrix(args: argparse.Namespace) -> int:
+    names = [entry.name for entry in kernels.listed()]
+    return run_jobs(plan(names, args.tests, args.fs, args.factor or 1, storms=False))
+
+
+def command_debug(args: argparse.Namespace) -> int:
+    debug.fetch()
+    return run_jobs(plan([debug.NAME], args.tests, args.fs, args.factor or jobs.DEBUG_FACTOR, storms=True))
+
+
+def command_kernels(_: argparse.Namespace) -> int:
+    """Every kernel of the list, as the cache has it."""
+    for entry in kernels.listed():
+        known = kernels.cached(entry.name)
+        version = f"{known.version:<24} cached" if known else f"{'-':<24} not cached"
+        print(f"{entry.name:<8} {entry.suite:<20} {version}")
+    return 0
+
+
+def command_fetch(args: argparse.Namespace) -> int:
+    for name in args.kernels or [entry.name for entry in kernels.listed()]:
+        kernel = jobs.fetch_kernel(check_name(name))
+        print(f"{kernel.name:<8} {kernel.suite:<20} {kernel.version:<24} {kernel.headers}")
+    machine.fetch()
+    return 0
+
+
+def command_build(args: argparse.Namespace) -> int:
+    kernel = jobs.fetch_kernel(check_name(args.kernel))
+    source = Path(args.source).resolve() if args.source else build.MODULE
+    made = build.module(kernel, args.variables, source)
+    if made.warnings:
+        print(made.log)
+    print(f"{made.path}: built for {kernel.release}, {made.warnings} warnings")
+    return 1 if made.warnings and args.werror else 0
+
+
+def command_exec(args: argparse.Namespace) -> int:
+    one = jobs.Job(check_name(args.kernel), args.fs[0], [], args.factor or 1, jobs.run_folder())
+    status, lines = jobs.execute(one, " ".join(args.command), icount=args.icount, sink=print)
+    if status:
+        print(f"exit status {status}; console: {one.console}", file=sys.stderr)
+    return status if 0 <= status < 256 else 1
+
+
+def command_shell(args: argparse.Namespace) -> int:
+    one = jobs.Job(check_name(args.kernel), args.fs[0], [], 1, jobs.run_folder())
+    return jobs.shell(one)
+
+
+def command_clean(_: argparse.Namespace) -> int:
+    """Builds and logs go, and kernels that a newer one has replaced; what the next run needs stays."""
+    for name in ("build", "runs"):
+        shutil.rmtree(cache_dir() / name, ignore_errors=True)
+    kept = [known.headers for entry in kernels.listed() if (known := kernels.cached(entry.name))]
+    for folder in (cache_dir() / "kernels").glob("*-*"):
+        is_kernel = folder.is_dir() and not folder.name.startswith("libc-")
+        if is_kernel and not any(headers.startswith(f"{folder}/") for headers in kept):
+            shutil.rmtree(folder)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = top.add_subparsers(dest="name", required=True)
+
+    def command(name: str, function: object, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(function=function)
+        return made
+
+    def testing(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--fs", type=lambda word: word.split(","), default=jobs.FILE_SYSTEMS, help="ext4,xfs")
+        made.add_argument("--factor", type=int, default=0, help="stretch every time limit")
+
+    made = command("run", command_run, "run tests on one kernel")
+    made.add_argument("kernel")
+    made.add_argument("tests", nargs="?", default="", help="wildcards or part of a name; commas between several")
+    testing(made)
+    made = command("matrix", command_matrix, "run tests on every kernel of the list and print a table")
+    made.add_argument("tests", nargs="?", default="")
+    testing(made)
+    made = command("debug", command_debug, "run all tests and the storms on the debug kernel")
+    made.add_argument("tests", nargs="?", default="")
+    testing(made)
+    command("kernels", command_kernels, "list the kernels and the versions in the cache")
+    made = command("fetch", command_fetch, "fetch kernels and QEMU; print where the headers are")
+    made.add_argument("kernels", nargs="*")
+    made = command("build", command_build, "build rfs.ko for a kernel, with make variables such as W=1 or C=2")
+    made.add_argument("kernel")
+    made.add_argument("variables", nargs="*")
+    made.add_argument("--source", help="another module's folder than kmod/")
+    made.add_argument("--werror", action="store_true", help="fail on any warning")
+    made = command("exec", command_exec, "boot, run one command line in the guest, print what it prints")
+    made.add_argument("kernel")
+    made.add_argument("command", nargs="+")
+    made.add_argument("--icount", action="store_true", help="one processor that counts instructions")
+    testing(made)
+    made = command("shell", command_shell, "boot to a shell")
+    made.add_argument("kernel")
+    testing(made)
+    command("clean", command_clean, "remove builds and logs from the cache; downloads stay")
+    return top
+
+
+def main() -> int:
+    args = parser().parse_args()
+    try:
+        return int(args.function(args))
+    except (ArchiveError, build.BuildError) as error:
+        print(f"vm: {error}", file=sys.stderr)
+        if args.name in TESTING:
+            print("0 passed, 1 failed")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
