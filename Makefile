@@ -1,0 +1,106 @@
+# PPC: one Makefile over all of it. `make` lists what there is.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# The one version of the tree.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
+
+# What the tests run inside a guest is linked statically: the guest has no libraries.
+GUEST_TARGET := x86_64-unknown-linux-gnu
+GUEST_PROGRAMS := $(addprefix $(or $(CARGO_TARGET_DIR),target)/$(GUEST_TARGET)/debug/examples/,rfs-smoke rfs-events)
+empty :=
+space := $(empty) $(empty)
+ifeq ($(findstring $(firstword $(GUEST_PROGRAMS)),$(EXTRA)),)
+override EXTRA := $(subst $(space),:,$(strip $(GUEST_PROGRAMS) $(EXTRA)))
+endif
+
+# Needed by `make check` on top of what the rig's `make deps` installs.
+CHECK_PACKAGES := bindgen libclang1 shellcheck
+
+include tests/vm/vm.mk
+
+##@ Building
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+	@printf '\n%s\n' 'On virtual machines'
+	@sed -n 's/^#   make /  /p' tests/vm/vm.mk
+
+.PHONY: module
+module: ## build kmod/rfs.ko for the running kernel, or for the headers in KDIR=
+	$(MAKE) -C kmod modules
+
+.PHONY: install
+install: module ## install rfs.ko for that kernel
+	$(MAKE) -C kmod modules_install
+
+.PHONY: install-dkms
+install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
+	install -d $(DESTDIR)/usr/src/rfs-$(VERSION)
+	cp -r $(filter-out %.mod.c,$(wildcard kmod/*.[ch])) $(addprefix kmod/,Kbuild Makefile compat include) \
+		$(DESTDIR)/usr/src/rfs-$(VERSION)
+	sed '/^PACKAGE_VERSION=/s/#MODULE_VERSION#/$(VERSION)/' kmod/dkms.conf > $(DESTDIR)/usr/src/rfs-$(VERSION)/dkms.conf
+	$(if $(DESTDIR),,dkms add rfs/$(VERSION) && dkms install rfs/$(VERSION))
+
+.PHONY: clean
+clean: ## remove what was built in the tree (`make vm-clean`: in the cache)
+	rm -rf $(or $(CARGO_TARGET_DIR),target)
+	git clean -qXf kmod
+
+##@ Testing
+.PHONY: test
+test: deps rust ## all tests, those on virtual machines of every kernel included; ends in their sum
+	@tests/total.py \
+		rust='cargo test --workspace --locked --no-fail-fast' \
+		tools='python3 -m unittest discover -s tests -p "test_*.py"' \
+		vm='$(MAKE) --no-print-directory vm-matrix'
+
+.PHONY: rust
+rust:
+	@command -v cargo > /dev/null || { \
+		echo "no cargo: install Rust $$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml) or newer with rustup" >&2; \
+		exit 1; }
+
+# Every way to start a guest brings them along.
+vm vm-matrix vm-debug vm-shell: guest-programs
+
+.PHONY: guest-programs
+guest-programs: rust
+	@RUSTFLAGS='-C target-feature=+crt-static' cargo build --quiet --locked --target $(GUEST_TARGET) \
+		--package rfs-uapi --examples
+
+##@ Checking
+.PHONY: check
+check: check-rust check-scripts check-uapi check-module ## every static check there is
+
+.PHONY: check-deps
+check-deps: deps
+	@missing=; for package in $(CHECK_PACKAGES); do \
+		dpkg-query -W -f '$${db:Status-Status}\n' $$package 2> /dev/null | grep -qx installed || missing+=" $$package"; \
+	done; \
+	command="apt-get update && apt-get install -y --no-install-recommends$$missing"; \
+	if [[ -n $$missing && $$(id -u) -ne 0 ]]; then echo "run as root: $$command" >&2; exit 1; fi; \
+	[[ -z $$missing ]] || eval "$$command"
+
+.PHONY: check-rust
+check-rust: rust ## rustfmt, clippy, rustdoc, cargo-deny where it is installed
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --locked
+	@if cargo deny --version > /dev/null 2>&1; then cargo deny --locked check; \
+		else echo "skipped: cargo-deny is not installed"; fi
+
+.PHONY: check-scripts
+check-scripts: check-deps ## shellcheck, Python syntax
+	git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs shellcheck --severity=warning
+	python3 -m compileall -q tests
+
+.PHONY: check-uapi
+check-uapi: check-deps ## the committed Rust mirror against rfs.h
+	cprt/uapi/bindgen.sh --check
+
+.PHONY: check-module
+check-module: deps ## W=1 and sparse for every kernel, checkpatch
+	kmod/check.sh
