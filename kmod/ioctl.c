@@ -300,7 +300,7 @@ long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	down_read(&dev->sb_lock);
 	err = dev->sb ? command->run(dev, &karg) : -ENODEV;
 	up_read(&dev->sb_lock);
-	if (!err || command->answer_always) {
+	if ((_IOC_DIR(command->cmd) & _IOC_READ) && (!err || command->answer_always)) {
 		int put = rfs_put_arg(uarg, &karg, command->size);
 
 		err = err ? err : put;

@@ -73,7 +73,7 @@ int rfs_notify_watch(struct inode *dir)
 	rm->id = ri->id;
 	/* reclaim evicts inodes and takes the group's lock for it: stay out of it */
 	nofs = memalloc_nofs_save();
-	err = fsnotify_add_inode_mark(&rm->mark, ri->lower, true);
+	err = rfs_add_mark(&rm->mark, ri->lower);
 	memalloc_nofs_restore(nofs);
 	if (err)
 		fsnotify_put_mark(&rm->mark);

@@ -394,8 +394,11 @@ int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
 		unmap_mapping_range(mapping, pos, len, 0);
 	invalidate_mapping_pages(mapping, first, last);
 	after = rfs_count_cached(mapping, first, last, NULL);
-	if (after) {
-		/* what sits in other CPUs' batches goes only after a drain, which fadvise does */
+	if (after && !mapping_tagged(mapping, PAGECACHE_TAG_DIRTY)) {
+		/*
+		 * What sits in other CPUs' batches goes only after a drain, which
+		 * fadvise does. It would write out what is dirty, though.
+		 */
 		file = rfs_open_lower(inode, 0);
 		if (!IS_ERR(file)) {
 			vfs_fadvise(file, pos, len, POSIX_FADV_DONTNEED);

@@ -111,7 +111,11 @@ static inline int rfs_revalidate_lower(struct inode *dir, struct dentry *lower, 
 #endif
 }
 
-/* 6.0: a group may say that its locks are taken in reclaim; 6.11: no need to */
+/*
+ * 6.0: a group says that an inode may have several of its marks and that its
+ * locks are taken in reclaim, too (6.11: no need to). Before, the former was
+ * said with each mark.
+ */
 #ifndef FSNOTIFY_GROUP_NOFS
 #define FSNOTIFY_GROUP_NOFS 0
 #endif
@@ -119,9 +123,18 @@ static inline int rfs_revalidate_lower(struct inode *dir, struct dentry *lower, 
 static inline struct fsnotify_group *rfs_alloc_group(const struct fsnotify_ops *ops)
 {
 #ifdef HAVE_FSNOTIFY_GROUP_FLAGS
-	return fsnotify_alloc_group(ops, FSNOTIFY_GROUP_NOFS);
+	return fsnotify_alloc_group(ops, FSNOTIFY_GROUP_DUPS | FSNOTIFY_GROUP_NOFS);
 #else
 	return fsnotify_alloc_group(ops);
+#endif
+}
+
+static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
+{
+#ifdef HAVE_FSNOTIFY_GROUP_FLAGS
+	return fsnotify_add_inode_mark(mark, inode, 0);
+#else
+	return fsnotify_add_inode_mark(mark, inode, true);
 #endif
 }
 
