@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Disks that fail or are slow: errors reach the reader, loads can be stopped. */
+#include "t.h"
+#include <pthread.h>
+
+#define SEED 0xd15c
+#define SIZE (16 * PAGE)
+#define BAD (3 * PAGE)
+
+static char disk_dir[256], mnt[256];
+
+static char *below(const char *name)
+{
+	return join(disk_dir, name);
+}
+
+static char *above(const char *name)
+{
+	return join(mnt, name);
+}
+
+/* Makes the mount points /mnt/NAME.d (the disk) and t_mnt (rfs on it) */
+static void points(void)
+{
+	snprintf(disk_dir, sizeof(disk_dir), "%s.d", t_mnt);
+	snprintf(mnt, sizeof(mnt), "%s", t_mnt);
+	mkdir(disk_dir, 0755);
+	defer_rmdir(disk_dir);
+}
+
+/* A file of which one page cannot be read, on both sides and cold */
+static void failing(struct disk *d, const char *name)
+{
+	points();
+	disk_make(d, name, 400);
+	disk_mkfs(d);
+	disk_mount(d, disk_dir);
+	mk_file(below("f"), SEED, SIZE);
+	must_mount_rfs(disk_dir, mnt, NULL);
+	drop(below("f"));
+	disk_bad(d, below("f"), BAD, PAGE);
+}
+
+/* One cold read, and that what it gives is right; -errno if it fails */
+static ssize_t read_cold(const char *path, u64 off, size_t len)
+{
+	static char buf[SIZE];
+	ssize_t n;
+	int fd;
+
+	drop(below("f"));
+	fd = xopen(path, O_RDONLY);
+	n = pread(fd, buf, len, off);
+	if (n > 0)
+		CHECK_BYTES(buf, SEED, off, n);
+	n = n < 0 ? -errno : n;
+	close(fd);
+	return n;
+}
+
+TEST(eio_by_read, 30)
+{
+	struct disk d;
+
+	failing(&d, "eio_by_read");
+	CHECK_EQ(read_cold(below("f"), BAD, PAGE), -EIO);
+	CHECK_EQ(read_cold(above("f"), BAD, PAGE), -EIO);
+	CHECK_EQ(read_cold(above("f"), 0, SIZE), read_cold(below("f"), 0, SIZE));
+	/* Good pages that share a folio with the bad one may fail below too */
+	for (u64 at = 0; at < SIZE; at += PAGE)
+		CHECK_EQ(read_cold(above("f"), at, PAGE),
+			 read_cold(below("f"), at, PAGE));
+}
+
+TEST(eio_by_direct_read, 30)
+{
+	struct disk d;
+	u8 *p;
+	int fd;
+
+	failing(&d, "eio_by_direct");
+	p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	fd = xopen(above("f"), O_RDONLY | O_DIRECT);
+	CHECK_ERR(pread(fd, p, PAGE, BAD), EIO);
+	CHECK_EQ(pread(fd, p, BAD, 0), BAD);
+	CHECK_BYTES(p, SEED, 0, BAD);
+}
+
+/* A cold touch through a mapping: does it raise SIGBUS? */
+static bool bus_cold(const char *path, u64 at)
+{
+	int fd, v;
+	u8 *p;
+
+	drop(below("f"));
+	fd = xopen(path, O_RDONLY);
+	p = xmap(fd, 0, SIZE, PROT_READ, MAP_SHARED);
+	close(fd);
+	v = sigbus_at(p + at);
+	if (v >= 0)
+		CHECK_BYTES(p + at, SEED, at, 1);
+	CHECK_OK(munmap(p, SIZE));
+	return v < 0;
+}
+
+TEST(eio_by_mapping_is_sigbus, 30)
+{
+	struct disk d;
+
+	failing(&d, "eio_by_map");
+	CHECK(bus_cold(below("f"), BAD));
+	CHECK(bus_cold(above("f"), BAD));
+	for (u64 at = 0; at < SIZE; at += PAGE)
+		CHECK_EQ(bus_cold(above("f"), at), bus_cold(below("f"), at));
+}
+
+TEST(eio_by_load, 30)
+{
+	struct rfs_load l;
+	struct disk d;
+	int dev;
+	u64 id;
+
+	failing(&d, "eio_by_load");
+	id = path_id(above("f"));
+	dev = dev_open(mnt, 0);
+	CHECK_ERR(load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT), EIO);
+	CHECK_LE(l.done, BAD);
+	CHECK_OK(load(dev, &l, id, 0, BAD, RFS_LOAD_WAIT));
+	CHECK_OK(load(dev, &l, id, BAD + PAGE, SIZE, RFS_LOAD_WAIT));
+	/* Nobody waits, nobody hears of it */
+	drop(below("f"));
+	CHECK_OK(load(dev, &l, id, BAD, PAGE, 0));
+}
+
+/* A slow disk: 32 MiB at 32 MB a second */
+
+#define SLOW_SIZE (32 * MIB)
+
+struct loader {
+	int dev;
+	u64 id, cookie;
+	struct rfs_load l;
+	int rc, err;
+	u64 took_ms;
+};
+
+static void slow(struct disk *d, const char *name, struct loader *w)
+{
+	points();
+	disk_make(d, name, 400);
+	disk_mkfs(d);
+	disk_mount(d, disk_dir);
+	mk_file(below("f"), SEED, SLOW_SIZE);
+	do_umount(disk_dir);
+	disk_slow(d, 32);
+	disk_mount(d, disk_dir);
+	must_mount_rfs(disk_dir, mnt, NULL);
+	w->dev = dev_open(mnt, O_NONBLOCK);
+}
+
+static void *loads(void *arg)
+{
+	struct loader *w = arg;
+	u64 t = now_ns();
+
+	w->l = (struct rfs_load){
+		.size = sizeof(w->l), .flags = RFS_LOAD_WAIT, .file = w->id,
+		.length = SLOW_SIZE, .cookie = w->cookie,
+	};
+	w->rc = ioctl(w->dev, RFS_IOC_LOAD, &w->l);
+	w->err = errno;
+	w->took_ms = (now_ns() - t) / 1000000;
+	return NULL;
+}
+
+static u64 stop(int dev, u64 cookie)
+{
+	struct rfs_stop s = { .size = sizeof(s), .cookie = cookie };
+
+	CHECK_OK(ioctl(dev, RFS_IOC_STOP, &s));
+	return s.stopped;
+}
+
+static void was_stopped(const struct loader *w)
+{
+	errno = w->err;
+	CHECK_EQ(w->rc, 0);
+	CHECK(w->l.flags & RFS_LOAD_STOPPED);
+	CHECK(w->l.done < SLOW_SIZE);
+	CHECK(w->took_ms < 900);
+}
+
+static void stopped_by(const char *name, u64 cookie, u64 other, u64 by)
+{
+	struct loader w = { .cookie = cookie };
+	struct disk d;
+	pthread_t t;
+
+	slow(&d, name, &w);
+	w.id = path_id(above("f"));
+	CHECK_EQ(stop(w.dev, 0), 0);
+	CHECK_EQ(pthread_create(&t, NULL, loads, &w), 0);
+	sleep_ms(150);
+	CHECK_EQ(stop(w.dev, other), 0);
+	CHECK_EQ(stop(w.dev, by), 1);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	was_stopped(&w);
+	CHECK_EQ(stop(w.dev, 0), 0);
+	CHECK(cached(w.dev, w.id, 0, SLOW_SIZE) < PAGES(SLOW_SIZE));
+}
+
+TEST(load_stopped_by_cookie, 30)
+{
+	stopped_by("stop_cookie", 7, 8, 7);
+}
+
+TEST(load_stopped_by_zero, 30)
+{
+	stopped_by("stop_all", 9, 1, 0);
+}
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+}
+
+TEST(load_stopped_by_signal, 30)
+{
+	struct sigaction sa = { .sa_handler = on_alarm };
+	struct itimerval it = { .it_value.tv_usec = 150000 };
+	struct loader w = { .cookie = 1 };
+	struct disk d;
+
+	slow(&d, "stop_signal", &w);
+	w.id = path_id(above("f"));
+	CHECK_OK(sigaction(SIGALRM, &sa, NULL));
+	CHECK_OK(setitimer(ITIMER_REAL, &it, NULL));
+	loads(&w);
+	was_stopped(&w);
+}
+
+TEST(load_killed_with_its_process, 30)
+{
+	struct loader w = { .cookie = 1 };
+	struct disk d;
+	pid_t pid;
+	u64 t;
+
+	slow(&d, "stop_kill", &w);
+	w.id = path_id(above("f"));
+	pid = t_fork();
+	if (!pid) {
+		loads(&w);
+		_exit(T_FAIL);
+	}
+	sleep_ms(150);
+	t = now_ns();
+	t_kill(pid);
+	CHECK((now_ns() - t) / 1000000 < 900);
+}
+
+TEST(load_does_not_hold_up_umount, 30)
+{
+	struct loader w = { .cookie = 1 };
+	struct disk d;
+	pthread_t t;
+	u64 start;
+	int fd;
+
+	slow(&d, "stop_umount", &w);
+	fd = xopen(above("f"), O_RDONLY);
+	w.id = file_id(fd);
+	close(fd);
+	CHECK_EQ(pthread_create(&t, NULL, loads, &w), 0);
+	sleep_ms(150);
+	start = now_ns();
+	do_umount(mnt);
+	CHECK((now_ns() - start) / 1000000 < 2000);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	if (w.rc)
+		CHECK(w.err == ENODEV || w.err == ESTALE);
+	else
+		was_stopped(&w);
+}
+
+TEST(load_slow_one_does_not_hold_up_others, 30)
+{
+	struct rfs_stats st;
+	struct loader w = { .cookie = 5 };
+	struct disk d;
+	pthread_t t;
+	u64 start;
+
+	slow(&d, "stop_others", &w);
+	put_str(below("small"), "hello");
+	w.id = path_id(above("f"));
+	CHECK_EQ(pthread_create(&t, NULL, loads, &w), 0);
+	sleep_ms(100);
+	start = now_ns();
+	get_stats(w.dev, &st);
+	CHECK_EQ(cached(w.dev, path_id(above("small")), 0, 5), 1);
+	CHECK((now_ns() - start) / 1000000 < 300);
+	CHECK_EQ(stop(w.dev, 5), 1);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	was_stopped(&w);
+}

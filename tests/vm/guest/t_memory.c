@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Where a load puts pages and who pays: NUMA nodes, memory cgroups. */
+#include "t.h"
+#include <linux/mempolicy.h>
+
+#define SEED 0x3e3
+#define SIZE (4 * MIB)
+#define GROUP "/sys/fs/cgroup/rfs_test"
+
+static struct rfs_load l;
+
+static u64 cold(int *dev)
+{
+	u64 id;
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	id = path_id(up("f"));
+	drop(lo("f"));
+	*dev = dev_open(t_mnt, O_NONBLOCK);
+	return id;
+}
+
+/* How many of the file's pages are on the node */
+static u64 pages_on(int node)
+{
+	static void *page[PAGES(SIZE)];
+	static int status[PAGES(SIZE)];
+	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
+	u64 n = 0;
+
+	CHECK_BYTES(p, SEED, 0, SIZE);
+	for (u64 i = 0; i < PAGES(SIZE); i++)
+		page[i] = p + i * PAGE;
+	CHECK_OK(syscall(SYS_move_pages, 0, PAGES(SIZE), page, NULL, status,
+			 0));
+	for (u64 i = 0; i < PAGES(SIZE); i++) {
+		CHECK(status[i] >= 0);
+		n += status[i] == node;
+	}
+	CHECK_OK(munmap(p, SIZE));
+	return n;
+}
+
+static void load_on(int node, u32 flags)
+{
+	unsigned long nodes = 1ul << node;
+	int dev;
+	u64 id = cold(&dev);
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		SKIP("one NUMA node");
+	CHECK_OK(syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 64));
+	CHECK_OK(load(dev, &l, id, 0, SIZE, flags | RFS_LOAD_WAIT));
+	CHECK_OK(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0));
+	CHECK_EQ(l.loaded, PAGES(SIZE));
+	CHECK_EQ(pages_on(node), PAGES(SIZE));
+}
+
+TEST(load_on_node_0, 15)
+{
+	load_on(0, 0);
+}
+
+TEST(load_on_node_1, 15)
+{
+	load_on(1, 0);
+}
+
+TEST(load_large_on_node_1, 15)
+{
+	struct rfs_hello h;
+
+	must_mount_rfs(t_lower, t_mnt, NULL);
+	get_hello(dev_open(t_mnt, 0), &h);
+	do_umount(t_mnt);
+	if (!(h.features & RFS_FEATURE_LARGE))
+		SKIP("no large folios here");
+	load_on(1, RFS_LOAD_LARGE);
+}
+
+/* The number behind a word in a file of the group; 0 if it is absent */
+static u64 group_value(const char *file, const char *word)
+{
+	static char buf[16384];
+	char *p = buf;
+
+	CHECK(get_str(join(GROUP, file), buf, sizeof(buf)) >= 0);
+	if (*word) {
+		while ((p = strstr(p, word)) && p != buf && p[-1] != '\n')
+			p++;
+		if (!p)
+			return 0;
+		p += strlen(word);
+	}
+	return strtoull(p, NULL, 10);
+}
+
+/* Makes a group with a process in it */
+static pid_t group(void)
+{
+	char num[16];
+	pid_t pid;
+
+	if (access("/sys/fs/cgroup/cgroup.controllers", F_OK))
+		SKIP("no cgroup2");
+	put_str("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
+	rmdir(GROUP);
+	CHECK_OK(mkdir(GROUP, 0755));
+	pid = t_fork();
+	if (!pid) {
+		pause();
+		_exit(T_FAIL);
+	}
+	snprintf(num, sizeof(num), "%d", pid);
+	put_str(GROUP "/cgroup.procs", num);
+	return pid;
+}
+
+static void group_end(pid_t pid)
+{
+	t_kill(pid);
+	drop(lo("f"));
+	for (int i = 0; i < 50 && rmdir(GROUP); i++)
+		sleep_ms(20);
+}
+
+static int charge(int dev, u64 id, pid_t pid)
+{
+	l = (struct rfs_load){
+		.size = sizeof(l), .flags = RFS_LOAD_WAIT | RFS_LOAD_CHARGE,
+		.file = id, .length = SIZE, .charge = pid,
+	};
+	return ioctl(dev, RFS_IOC_LOAD, &l);
+}
+
+TEST(load_charges_the_group_of_a_process, 20)
+{
+	struct rfs_hello h;
+	int dev;
+	u64 id = cold(&dev), before, after;
+	pid_t pid = group();
+
+	get_hello(dev, &h);
+	if (!(h.features & RFS_FEATURE_CHARGE)) {
+		CHECK_ERR(charge(dev, id, pid), EOPNOTSUPP);
+		CHECK_EQ(resident(lo("f")), 0);
+		group_end(pid);
+		SKIP("no charging here");
+	}
+	before = group_value("memory.current", "");
+	CHECK_OK(charge(dev, id, pid));
+	CHECK_EQ(l.loaded, PAGES(SIZE));
+	after = group_value("memory.current", "");
+	CHECK(after >= before + SIZE * 9 / 10);
+	CHECK_LE(after, before + 2 * SIZE);
+	group_end(pid);
+}
+
+TEST(load_without_charge_leaves_the_group_alone, 20)
+{
+	int dev;
+	u64 id = cold(&dev), before;
+	pid_t pid = group();
+
+	before = group_value("memory.current", "");
+	CHECK_OK(load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT));
+	CHECK_LE(group_value("memory.current", ""), before + SIZE / 10);
+	group_end(pid);
+}
+
+TEST(load_charged_to_a_small_group_fails_nobody, 20)
+{
+	struct rfs_hello h;
+	int dev;
+	u64 id = cold(&dev);
+	pid_t pid = group();
+
+	get_hello(dev, &h);
+	if (!(h.features & RFS_FEATURE_CHARGE)) {
+		group_end(pid);
+		SKIP("no charging here");
+	}
+	/* Reclaim in the group may take back what was just loaded */
+	put_str(GROUP "/memory.high", "1048576");
+	if (charge(dev, id, pid))
+		CHECK(errno == ENOMEM || errno == EIO || errno == EINTR);
+	check_path(up("f"), SEED, SIZE);
+	group_end(pid);
+}
