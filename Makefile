@@ -64,7 +64,7 @@ rust:
 		exit 1; }
 
 # Every way to start a guest brings them along.
-vm vm-matrix vm-debug vm-shell: guest-programs
+vm vm-matrix vm-debug vm-shell vm-exec: guest-programs
 
 .PHONY: guest-programs
 guest-programs: rust
