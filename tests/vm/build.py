@@ -78,9 +78,9 @@ def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MO
         target.unlink(missing_ok=True)
         base = ["make", "-C", kernel.headers, f"M={folder}", "CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES="]
         if variables:
-            run_make([*base, "clean"])
+            run_make([*base, "clean"], kernel)
         log.unlink(missing_ok=True)
-        text = run_make([*base, f"-j{os.cpu_count() or 1}", *variables, "modules"])
+        text = run_make([*base, f"-j{os.cpu_count() or 1}", *variables, "modules"], kernel)
         log.write_text(text)
         return built(target, text)
 
@@ -91,7 +91,7 @@ def make_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
-def run_make(command: list[str]) -> str:
+def run_make(command: list[str], kernel: Kernel) -> str:
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def run_make(command: list[str]) -> str:
         env=make_environment(),
     )
     if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\n{done.stdout}")
+        raise BuildError(f"rfs.ko does not build for {kernel.name}\n{' '.join(command)}\n{done.stdout}")
     return done.stdout
 
 
@@ -123,7 +123,7 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
         command = [*COMPILE, "-o", str(scratch), *(str(path) for path in sorted(sources)), *flags]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:
-            raise BuildError(f"{' '.join(command)}\n{done.stdout}")
+            raise BuildError(f"{name} does not compile\n{' '.join(command)}\n{done.stdout}")
         scratch.replace(target)
     return target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import build
 import debug
@@ -22,6 +24,9 @@ from archive import ArchiveError, cache_dir
 FILE_SYSTEMS = ["ext4", "xfs"]
 # Tests that run for long on purpose: only when asked for by name, and on the debug kernel.
 STORM = "storm"
+TEST_PROGRAM = "rfs-test"
+# In a run's folder: the module's source and the programs as they were when it began.
+INPUTS = "inputs"
 # Emulated and with every checker on, a kernel is about this much slower than the limits are made for.
 DEBUG_FACTOR = 6
 BOOT_S = 120
@@ -66,6 +71,7 @@ class Job:
     results: list[Result] = field(default_factory=list)
     running: str = ""
     error: str = ""
+    version: str = "-"
 
     @property
     def name(self) -> str:
@@ -129,7 +135,7 @@ class Job:
             elif word == "RESULT":
                 _, test, status, ms, message = (rest + " ").split(" ", 4)
                 self.running = ""
-                self.add(test, status, int(ms), message.strip(), heard)
+                self.add(test, status, int(ms), message.strip().removeprefix(f"{test}: "), heard)
             elif word != "FATAL":
                 fatal = fatal or line  # QEMU's own words
             deadline = time.monotonic() + limit
@@ -145,7 +151,7 @@ class Job:
 
 
 def run_folder() -> Path:
-    """A folder for the logs of this run; those of long ago go."""
+    """A folder for what goes into this run and for its logs; those of long ago go."""
     base = cache_dir() / "runs"
     base.mkdir(parents=True, exist_ok=True)
     for old in base.iterdir():
@@ -153,6 +159,7 @@ def run_folder() -> Path:
             shutil.rmtree(old, ignore_errors=True)
     folder = base / f"{time.strftime('%H%M%S')}-{os.getpid()}"
     folder.mkdir()
+    take_inputs(folder)
     return folder
 
 
@@ -163,18 +170,19 @@ def fetch_kernel(name: str) -> kernels.Kernel:
 def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
     """Builds what a boot needs. `conf` replaces the lines that say which tests to run."""
     kernel = fetch_kernel(job.kernel)
-    built = build.module(kernel) if build.MODULE.is_dir() else None
+    job.version = kernel.version
+    inputs = job.folder / INPUTS
+    source = inputs / build.MODULE.name
+    built = build.module(kernel, source=source) if source.is_dir() else None
     if conf is None:
         conf = ["mode test", *(f"run {test.name} {test.limit_s}" for test in job.tests)]
-    programs = [build.test_program(), *build.extra_programs()]
     image = job.folder / f"{job.name}.cpio"
-    renamed = rename_program(programs[0], job.folder)
     initramfs.make(
         image,
         kernel,
-        build.init(),
+        inputs / "init",
         built.data if built else None,
-        [renamed, *programs[1:]],
+        sorted((inputs / "bin").iterdir()),
         [f"fs {job.fs}", f"factor {job.factor}", *conf],
     )
     is_debug = job.kernel == debug.NAME
@@ -186,18 +194,21 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
     )
 
 
-def rename_program(program: Path, folder: Path) -> Path:
-    """The guest knows the test program by one name, whatever file it comes from."""
-    if program.name == "rfs-test":
-        return program
-    renamed = folder / "rfs-test"
-    shutil.copy(program, renamed)
-    return renamed
+def take_inputs(folder: Path) -> None:
+    """Copies what the machines of a run are to get, so that edits meanwhile do not mix two states of the tree."""
+    inputs = folder / INPUTS
+    (inputs / "bin").mkdir(parents=True)
+    if build.MODULE.is_dir():
+        shutil.copytree(build.MODULE, inputs / build.MODULE.name)
+    shutil.copy(build.init(), inputs / "init")
+    for program in build.extra_programs():
+        shutil.copy(program, inputs / "bin" / program.name)
+    shutil.copy(build.test_program(), inputs / "bin" / TEST_PROGRAM)
 
 
-def listed_tests() -> list[Test]:
+def listed_tests(folder: Path) -> list[Test]:
     """The tests there are: the program says so itself, and being static it can say so here."""
-    done = subprocess.run([str(build.test_program()), "--list"], capture_output=True, text=True, check=True)
+    done = subprocess.run([str(folder / INPUTS / "bin" / TEST_PROGRAM), "--list"], capture_output=True, text=True, check=True)
     pairs = [line.split() for line in done.stdout.splitlines()]
     return [Test(name, int(limit)) for name, limit in pairs]
 
@@ -219,21 +230,23 @@ def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
 
 
 def execute(
-    job: Job, command: str, icount: bool = False, sink: Callable[[str], None] | None = None
+    job: Job, command: str, sink: Callable[[str], None] | None = None, **changes: Any
 ) -> tuple[int, list[str]]:
-    """Runs one command line in a guest. Returns its exit status, -1 where the machine died, and its output."""
-    plan = prepare(job, ["mode exec", f"exec {command}"])
-    plan.icount = icount
+    """Runs one command line in a guest. Returns its exit status, -1 where the machine died, and its output.
+
+    `changes` are fields of machine.Plan: icount=True, cpus=4, extra=[...].
+    """
+    plan = dataclasses.replace(prepare(job, ["mode exec", f"exec {command}"]), **changes)
     lines: list[str] = []
     status = -1
     started = False
     with machine.boot(plan) as guest:
-        while (line := guest.line(time.monotonic() + EXEC_SILENCE_S)) is not None:
+        while (line := patient_line(guest)) is not None:
             word, _, rest = line.partition(" ")
+            if word == "FATAL" and not started:
+                raise ArchiveError(f"{job.kernel}: {rest}; console: {job.console}")
             if not started:
                 started = word == "START"
-                if word == "FATAL":
-                    raise ArchiveError(f"{job.kernel}: {rest}; console: {job.console}")
             elif word == "EXIT":
                 status = int(rest)
             elif line != "DONE":
@@ -242,6 +255,15 @@ def execute(
                     sink(line)
     plan.initramfs.unlink(missing_ok=True)
     return status, lines
+
+
+def patient_line(guest: machine.Machine) -> str | None:
+    """The next line of a command's output; a machine silent for too long counts as switched off."""
+    try:
+        return guest.line(time.monotonic() + EXEC_SILENCE_S)
+    except TimeoutError:
+        guest.stop()
+        return None
 
 
 def shell(job: Job) -> int:

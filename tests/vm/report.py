@@ -8,8 +8,9 @@ from collections import Counter
 
 from job import Job, Result
 
-# How often a quiet run says how far it is.
-PROGRESS_EVERY = 50
+# A quiet run says how far it is about this many times, and not for every few tests.
+PROGRESS_LINES = 20
+PROGRESS_LEAST = 25
 
 
 class Report:
@@ -28,22 +29,18 @@ class Report:
             if self.verbose or (result.status == "fail" and not not_run):
                 words = f"{result.status}  {result.kernel} {result.fs} {result.test} {result.ms} ms  {result.message}"
                 print(words.rstrip(), flush=True)
-            if not self.verbose and self.seen % PROGRESS_EVERY == 0:
+            if not self.verbose and self.seen % max(PROGRESS_LEAST, self.total // PROGRESS_LINES) == 0:
                 print(f"... {self.seen} of {self.total}", file=sys.stderr, flush=True)
 
     def close(self) -> int:
         """The table, where to look on failure, and the closing line. Returns the exit status."""
         counts = {job.name: Counter(result.status for result in job.results) for job in self.jobs}
-        for job in self.jobs:
-            if job.error:
-                print(f"{job.name}: {job.error}")
+        for error, names in self.errors().items():
+            print(f"{' '.join(names)}: {error}")
         if len({job.kernel for job in self.jobs}) > 1:
             self.table(counts)
         for job in self.jobs:
-            not_run = sum(result.message.startswith("not run") for result in job.results)
-            if counts[job.name]["fail"]:
-                tail = f" ({not_run} not run)" if not_run else ""
-                print(f"{job.name}: {counts[job.name]['fail']} failed{tail}; console: {job.console}")
+            self.console(job, counts[job.name]["fail"])
         total = sum(counts.values(), Counter())
         # The rig's own tests do not make a run: something of rfs must have been tested.
         own = {"module_unload", "kmemleak"}
@@ -55,12 +52,30 @@ class Report:
         print(f"{total['pass']} passed, {total['fail']} failed{skipped}")
         return 0 if executed and not total["fail"] else 1
 
+    def errors(self) -> dict[str, list[str]]:
+        """What kept machines from being booted; both file systems of a kernel fail for the same reason."""
+        found: dict[str, list[str]] = {}
+        for job in self.jobs:
+            if job.error:
+                found.setdefault(job.error, []).append(job.name)
+        return found
+
+    def console(self, job: Job, failed: int) -> None:
+        """Where to look, and why what did not run did not."""
+        if not failed:
+            return
+        not_run = [result.message for result in job.results if result.message.startswith("not run")]
+        tail = f" ({len(not_run)} {not_run[0]})" if not_run else ""
+        where = f"; console: {job.console}" if job.console.exists() else ""
+        print(f"{job.name}: {failed} failed{tail}{where}")
+
     def table(self, counts: dict[str, Counter[str]]) -> None:
         systems = list(dict.fromkeys(job.fs for job in self.jobs))
-        print(f"{'kernel':<8}" + "".join(f"  {fs + ' passed/failed/skipped':<28}" for fs in systems))
+        print(f"{'kernel':<8}  {'version':<20}" + "".join(f"  {fs + ' passed/failed/skipped':<28}" for fs in systems).rstrip())
         for kernel in dict.fromkeys(job.kernel for job in self.jobs):
             cells = []
             for fs in systems:
                 count = counts[f"{kernel}-{fs}"]
                 cells.append(f"  {count['pass']}/{count['fail']}/{count['skip']}".ljust(30))
-            print((f"{kernel:<8}" + "".join(cells)).rstrip())
+            version = next(job.version for job in self.jobs if job.kernel == kernel)
+            print((f"{kernel:<8}  {version:<20}" + "".join(cells)).rstrip())

@@ -4,6 +4,7 @@
 #   make vm-matrix [T=pattern]        tests on every kernel of tests/vm/kernels, and a table
 #   make vm-debug [T=pattern]         tests and storms on the debug kernel (built once, 8 minutes)
 #   make vm-shell K=6.12              a shell in a guest
+#   make vm-exec K=6.12 EXEC='...'    one command line in a guest
 #   make vm-clean                     remove builds and logs from the cache
 
 K ?= 6.12
@@ -13,7 +14,9 @@ VM := python3 $(dir $(lastword $(MAKEFILE_LIST)))vm.py
 # Words such as V=1 and EXTRA=... given to make reach the rig as environment variables.
 export V JOBS EXTRA
 
-.PHONY: vm vm-matrix vm-debug vm-shell vm-clean deps
+quoted = '$(subst ','\'',$(1))'
+
+.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-clean deps
 
 vm:
 	@$(VM) run $(K) "$(T)"
@@ -26,6 +29,9 @@ vm-debug:
 
 vm-shell:
 	@$(VM) shell $(K)
+
+vm-exec:
+	@$(VM) exec $(K) -- $(call quoted,$(EXEC))
 
 vm-clean:
 	@$(VM) clean

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,10 +42,10 @@ def run_jobs(planned: list[jobs.Job]) -> int:
 
 
 def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, storms: bool) -> list[jobs.Job]:
-    tests = jobs.select(jobs.listed_tests(), pattern, storms)
+    folder = jobs.run_folder()
+    tests = jobs.select(jobs.listed_tests(folder), pattern, storms)
     if not tests:
         raise ArchiveError(f"no test matches {pattern!r}")
-    folder = jobs.run_folder()
     return [jobs.Job(name, fs, tests, factor, folder) for name in names for fs in file_systems]
 
 
@@ -100,7 +101,7 @@ def command_build(args: argparse.Namespace) -> int:
 
 def command_exec(args: argparse.Namespace) -> int:
     one = jobs.Job(check_name(args.kernel), args.fs[0], [], args.factor or 1, jobs.run_folder())
-    status, lines = jobs.execute(one, " ".join(args.command), icount=args.icount, sink=print)
+    status, lines = jobs.execute(one, " ".join(args.command), sink=print, icount=args.icount)
     if status:
         print(f"exit status {status}; console: {one.console}", file=sys.stderr)
     return status if 0 <= status < 256 else 1
@@ -170,7 +171,7 @@ def main() -> int:
     args = parser().parse_args()
     try:
         return int(args.function(args))
-    except (ArchiveError, build.BuildError) as error:
+    except (ArchiveError, build.BuildError, OSError, subprocess.CalledProcessError) as error:
         print(f"vm: {error}", file=sys.stderr)
         if args.name in TESTING:
             print("0 passed, 1 failed")
