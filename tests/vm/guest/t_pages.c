@@ -226,6 +226,23 @@ static long faults_after(int dev, u64 id, u64 size, u32 flags)
 	return minor_faults() - n;
 }
 
+/* Does the lower file system make huge folios, if asked for by a mapping? */
+static bool lower_is_large(u64 size)
+{
+	u8 *p = xmap(xopen(lo("f"), O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
+	long n;
+
+	drop(lo("f"));
+	if (madvise(p, size, MADV_HUGEPAGE))
+		return false;
+	CHECK_BYTES(p, SEED, 0, size);
+	CHECK_OK(munmap(p, size));
+	check_map(lo("f"), SEED, MIB);
+	n = minor_faults();
+	check_map(lo("f"), SEED, size);
+	return minor_faults() - n < 64;
+}
+
 TEST(load_large_saves_faults, 20)
 {
 	struct rfs_hello h;
@@ -237,13 +254,14 @@ TEST(load_large_saves_faults, 20)
 	get_hello(dev, &h);
 	if (!(h.features & RFS_FEATURE_LARGE))
 		SKIP("no large folios here");
+	if (!lower_is_large(size))
+		SKIP("the lower file system has no large folios");
 	small = faults_after(dev, id, size, 0);
 	large = faults_after(dev, id, size, RFS_LOAD_LARGE);
 	printf("minor faults of 8 MiB: %ld after LOAD, %ld after LARGE\n",
 	       small, large);
-	if (large >= small)
-		SKIP("the lower file system has no large folios");
-	CHECK_LE(large, small / 4);
+	CHECK(small >= 64);
+	CHECK_LE(large, small / 2);
 }
 
 /* Eviction */
@@ -439,22 +457,27 @@ TEST(evict_mapped_range_only, 20)
 
 TEST(evict_keeps_dirty_pages, 15)
 {
+	static char buf[PAGE];
 	int dev;
-	u64 id = loaded(SIZE, &dev);
+	u64 id = loaded(SIZE, &dev), gone = 0;
 	int fd = xopen(lo("f"), O_WRONLY);
 
 	write_pat(fd, SEED + 1, 5 * PAGE, PAGE);
-	CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
+	/* A clean page may be busy for a moment, a dirty one stays */
+	for (int i = 0; i < 5; i++) {
+		CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
+		gone += e.evicted;
+		if (e.kept <= 1)
+			break;
+	}
 	CHECK_EQ(e.kept, 1);
-	CHECK_EQ(e.evicted, NPAGES - 1);
+	CHECK_EQ(gone, NPAGES - 1);
 	only_cached(dev, id, 5, 6);
 	CHECK_OK(fsync(fd));
 	CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
 	CHECK_EQ(e.kept, 0);
 	CHECK_EQ(e.evicted, 1);
-	fd = xopen(up("f"), O_RDONLY);
-	static char buf[PAGE];
-	CHECK_EQ(pread(fd, buf, PAGE, 5 * PAGE), PAGE);
+	CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, PAGE, 5 * PAGE), PAGE);
 	CHECK_BYTES(buf, SEED + 1, 5 * PAGE, PAGE);
 }
 

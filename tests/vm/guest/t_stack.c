@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0
+/* On and under other file systems: overlayfs, rfs, tmpfs, idmapped mounts. */
+#include "t.h"
+
+#define SEED 0x57ac
+#define SIZE (2 * MIB + 77)
+
+static char *point(const char *suffix)
+{
+	static char buf[4][256];
+	static int next;
+	char *p = buf[next++ % 4];
+
+	snprintf(p, sizeof(buf[0]), "%s.%s", t_mnt, suffix);
+	CHECK(!mkdir(p, 0755) || errno == EEXIST);
+	defer_rmdir(p);
+	return p;
+}
+
+/* Cold and warm, by read and by mmap */
+static void all_bytes(const char *path, const char *cold)
+{
+	drop(cold);
+	check_path(path, SEED, SIZE);
+	check_path(path, SEED, SIZE);
+	drop(cold);
+	check_map(path, SEED, SIZE);
+	check_map(path, SEED, SIZE);
+}
+
+static void overlay(const char *lowerdir, const char *mnt)
+{
+	char opts[1024];
+
+	CHECK(!mkdir(lo("upper"), 0755) || errno == EEXIST);
+	CHECK(!mkdir(lo("work"), 0755) || errno == EEXIST);
+	snprintf(opts, sizeof(opts), "lowerdir=%s,upperdir=%s,workdir=%s",
+		 lowerdir, lo("upper"), lo("work"));
+	do_mount("overlay", mnt, "overlay", 0, opts);
+	kmsg_allow("overlayfs:");
+}
+
+TEST(stack_under_overlayfs, 15)
+{
+	char *ovl = point("ovl");
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	must_mount_rfs(lo("a"), t_mnt, NULL);
+	overlay(t_mnt, ovl);
+	all_bytes(join(ovl, "f"), lo("a/f"));
+	/* Its layers are mounts of its own */
+	do_umount(t_mnt);
+	all_bytes(join(ovl, "f"), lo("a/f"));
+}
+
+TEST(stack_under_overlayfs_copies_up, 15)
+{
+	char *ovl = point("ovl");
+	int fd;
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	must_mount_rfs(lo("a"), t_mnt, NULL);
+	overlay(t_mnt, ovl);
+	fd = xopen(join(ovl, "f"), O_RDWR);
+	check_fd(fd, SEED, SIZE);
+	write_pat(fd, SEED + 1, 0, SIZE);
+	close(fd);
+	check_path(lo("a/f"), SEED, SIZE);
+	check_path(up("f"), SEED, SIZE);
+	check_path(lo("upper/f"), SEED + 1, SIZE);
+	check_path(join(ovl, "f"), SEED + 1, SIZE);
+}
+
+TEST(stack_under_overlayfs_makes_events, 15)
+{
+	char *ovl = point("ovl");
+	int dev;
+	u64 id;
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	ra_off();
+	must_mount_rfs(lo("a"), t_mnt, NULL);
+	overlay(t_mnt, ovl);
+	id = path_id(up("f"));
+	drop(lo("a/f"));
+	dev = dev_open(t_mnt, O_NONBLOCK);
+	dev_mask(dev, K(MISS), 0);
+	IN_CHILD(char buf[PAGE];
+		 CHECK_EQ(pread(xopen(join(ovl, "f"), O_RDONLY), buf, PAGE,
+				3 * PAGE), PAGE);
+		 CHECK_BYTES(buf, SEED, 3 * PAGE, PAGE));
+	CHECK_EQ(only(drain(dev), RFS_EVENT_MISS, id)->offset, 3 * PAGE);
+}
+
+TEST(stack_over_overlayfs, 15)
+{
+	char *ovl = point("ovl");
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	overlay(lo("a"), ovl);
+	mk_file(join(ovl, "g"), SEED, SIZE);
+	must_mount_rfs(ovl, t_mnt, NULL);
+	all_bytes(up("f"), lo("a/f"));
+	all_bytes(up("g"), lo("upper/g"));
+}
+
+TEST(stack_over_overlayfs_makes_miss_events, 15)
+{
+	char *ovl = point("ovl");
+	struct rfs_event *e;
+	int dev;
+	u64 id;
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	ra_off();
+	overlay(lo("a"), ovl);
+	must_mount_rfs(ovl, t_mnt, NULL);
+	id = path_id(up("f"));
+	drop(lo("a/f"));
+	dev = dev_open(t_mnt, O_NONBLOCK);
+	dev_mask(dev, K(MISS), 0);
+	IN_CHILD(char buf[PAGE];
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, PAGE, 3 * PAGE),
+			  PAGE);
+		 CHECK_BYTES(buf, SEED, 3 * PAGE, PAGE));
+	e = only(drain(dev), RFS_EVENT_MISS, id);
+	CHECK_EQ(e->offset, 3 * PAGE);
+	CHECK_EQ(e->length, PAGE);
+	IN_CHILD(char buf[PAGE];
+		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, PAGE, 3 * PAGE),
+			  PAGE));
+	CHECK_EQ(drain(dev)->n, 0);
+}
+
+TEST(stack_over_overlayfs_shows_copied_up_file, 15)
+{
+	char *ovl = point("ovl");
+	int fd;
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, SIZE);
+	overlay(lo("a"), ovl);
+	must_mount_rfs(ovl, t_mnt, NULL);
+	check_path(up("f"), SEED, SIZE);
+	fd = xopen(join(ovl, "f"), O_RDWR);
+	write_pat(fd, SEED + 1, 0, SIZE);
+	close(fd);
+	check_path(up("f"), SEED + 1, SIZE);
+	check_map(up("f"), SEED + 1, SIZE);
+}
+
+TEST(stack_over_rfs, 15)
+{
+	char *two = point("two");
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	must_mount_rfs(t_mnt, two, NULL);
+	all_bytes(join(two, "f"), lo("f"));
+	CHECK_OK(rename(lo("f"), lo("g")));
+	CHECK_ERR(access(join(two, "f"), F_OK), ENOENT);
+	check_path(join(two, "g"), SEED, SIZE);
+}
+
+TEST(stack_over_the_limit_einval, 15)
+{
+	char *two = point("two"), *three = point("three");
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	must_mount_rfs(t_mnt, two, NULL);
+	CHECK_ERR(mount_rfs(two, three, NULL), EINVAL);
+	kmsg_allow("stack");
+	check_path(join(two, "f"), SEED, SIZE);
+}
+
+TEST(stack_over_tmpfs, 15)
+{
+	char *t = point("tmp");
+
+	do_mount("tmpfs", t, "tmpfs", 0, NULL);
+	mk_file(join(t, "f"), SEED, SIZE);
+	must_mount_rfs(t, t_mnt, NULL);
+	check_path(up("f"), SEED, SIZE);
+	check_map(up("f"), SEED, SIZE);
+	check_map(up("f"), SEED, SIZE);
+	CHECK_OK(truncate(join(t, "f"), 100));
+	check_path(up("f"), SEED, 100);
+	CHECK_OK(unlink(join(t, "f")));
+	CHECK_ERR(access(up("f"), F_OK), ENOENT);
+}
+
+TEST(stack_over_tmpfs_commands, 15)
+{
+	char *t = point("tmp");
+	struct rfs_evict e;
+	struct rfs_load l;
+	int dev;
+	u64 id;
+
+	do_mount("tmpfs", t, "tmpfs", 0, NULL);
+	mk_file(join(t, "f"), SEED, SIZE);
+	must_mount_rfs(t, t_mnt, NULL);
+	id = path_id(up("f"));
+	dev = dev_open(t_mnt, O_NONBLOCK);
+	/* Its pages have no other place: whatever is said, they stay */
+	if (evict(dev, &e, id, 0, SIZE, 0) == 0)
+		CHECK_EQ(e.evicted, 0);
+	if (load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT) == 0)
+		CHECK_EQ(l.loaded, 0);
+	check_path(up("f"), SEED, SIZE);
+	check_map(up("f"), SEED, SIZE);
+}
+
+TEST(stack_over_proc_or_sysfs_is_harmless, 15)
+{
+	char a[64], b[64];
+
+	if (mount_rfs("/proc/sys", t_mnt, NULL))
+		SKIP("refused: %s", strerror(errno));
+	CHECK(get_str(up("kernel/ostype"), a, sizeof(a)) > 0);
+	CHECK(get_str("/proc/sys/kernel/ostype", b, sizeof(b)) > 0);
+	CHECK_STR(a, b);
+	CHECK(open(up("kernel/hostname"), O_WRONLY) < 0);
+}
+
+/* Idmapped lower mounts */
+
+struct t_mount_attr {
+	u64 set, clr, propagation, userns_fd;
+};
+
+#define T_MOUNT_ATTR_IDMAP	0x100000
+#define T_OPEN_TREE_CLONE	1
+#define T_AT_EMPTY_PATH		0x1000
+#define T_MOVE_EMPTY_PATH	4
+
+/* A user namespace in which 0 to 9 are 10000 to 10009 outside */
+static int other_userns(void)
+{
+	int ready[2], fd;
+	char path[64], c;
+	pid_t pid;
+
+	CHECK_OK(pipe(ready));
+	pid = t_fork();
+	if (!pid) {
+		if (unshare(CLONE_NEWUSER))
+			_exit(T_FAIL);
+		CHECK_EQ(write(ready[1], "r", 1), 1);
+		pause();
+	}
+	close(ready[1]);
+	if (read(ready[0], &c, 1) != 1)
+		SKIP("no user namespaces");
+	snprintf(path, sizeof(path), "/proc/%d/uid_map", pid);
+	put_str(path, "0 10000 10");
+	snprintf(path, sizeof(path), "/proc/%d/gid_map", pid);
+	put_str(path, "0 10000 10");
+	snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
+	fd = xopen(path, O_RDONLY);
+	t_kill(pid);
+	return fd;
+}
+
+static void idmapped(const char *mnt)
+{
+	struct t_mount_attr a = {
+		.set = T_MOUNT_ATTR_IDMAP, .userns_fd = other_userns(),
+	};
+	int tree = syscall(NR_open_tree, AT_FDCWD, t_lower,
+			   T_OPEN_TREE_CLONE | O_CLOEXEC);
+
+	if (tree < 0 || syscall(NR_mount_setattr, tree, "", T_AT_EMPTY_PATH, &a,
+				sizeof(a)))
+		SKIP("no idmapped mounts: %s", strerror(errno));
+	CHECK_OK(syscall(NR_move_mount, tree, "", AT_FDCWD, mnt,
+			 T_MOVE_EMPTY_PATH));
+	defer_umount(mnt);
+	close(tree);
+}
+
+TEST(stack_over_idmapped_refused_or_right, 15)
+{
+	char *map = point("map");
+	struct stat a, b;
+
+	mk_file(lo("f"), SEED, SIZE);
+	CHECK_OK(chown(lo("f"), 5, 5));
+	CHECK_OK(chmod(lo("f"), 0600));
+	idmapped(map);
+	CHECK_OK(stat(join(map, "f"), &a));
+	CHECK_EQ(a.st_uid, 10005);
+	if (mount_rfs(map, t_mnt, NULL)) {
+		CHECK_EQ(errno, EINVAL);
+		return;
+	}
+	CHECK_OK(stat(up("f"), &b));
+	CHECK_EQ(b.st_uid, 10005);
+	CHECK_EQ(b.st_gid, 10005);
+	AS_USER(10005, 10005, check_path(up("f"), SEED, SIZE));
+	AS_USER(5, 5, CHECK_ERR(open(up("f"), O_RDONLY), EACCES));
+}
+
+TEST(stack_idmapped_on_top_refused_or_right, 15)
+{
+	struct t_mount_attr a = { .set = T_MOUNT_ATTR_IDMAP };
+	int tree;
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	a.userns_fd = other_userns();
+	tree = syscall(NR_open_tree, AT_FDCWD, t_mnt,
+		       T_OPEN_TREE_CLONE | O_CLOEXEC);
+	if (tree < 0)
+		SKIP("no open_tree");
+	if (syscall(NR_mount_setattr, tree, "", T_AT_EMPTY_PATH, &a,
+		    sizeof(a))) {
+		CHECK(errno == EINVAL || errno == ENOSYS);
+		return;
+	}
+	check_path(up("f"), SEED, SIZE);
+}
