@@ -6,6 +6,7 @@
 #include <linux/refcount.h>
 #include <linux/uio.h>
 #include "rfs.h"
+#include "compat/ops.h"
 
 struct rfs_aio {
 	struct kiocb below;
@@ -23,7 +24,7 @@ static void rfs_aio_put(struct rfs_aio *aio)
 	kmem_cache_free(rfs_aio_cache, aio);
 }
 
-static void rfs_aio_done(RFS_COMPLETE_ARGS(below, ret))
+void rfs_aio_finish(struct kiocb *below, long ret)
 {
 	struct rfs_aio *aio = container_of(below, struct rfs_aio, below);
 	struct kiocb *above = aio->above;

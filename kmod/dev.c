@@ -66,6 +66,7 @@ static int rfs_dev_release(struct inode *inode, struct file *file)
 static bool rfs_dev_ready(struct rfs_dev *dev)
 {
 	atomic_set(&dev->armed, 1);
+	/* pairs with the one in rfs_queue_event() */
 	smp_mb();
 	return READ_ONCE(dev->dead) || rfs_queues_waiting(dev);
 }

@@ -11,7 +11,7 @@
 #include <linux/namei.h>
 #include <linux/seqlock.h>
 #include "rfs.h"
-#include "compat/iops.h"
+#include "compat/ops.h"
 
 static unsigned long rfs_lower_seq(const struct dentry *lower)
 {

@@ -7,7 +7,7 @@
 #include <linux/posix_acl.h>
 #include <linux/xattr.h>
 #include "rfs.h"
-#include "compat/iops.h"
+#include "compat/ops.h"
 
 /* the flags that mean the same on a read-only mirror */
 #define RFS_COPIED_FLAGS (S_SYNC | S_NOATIME | S_APPEND | S_IMMUTABLE)
@@ -32,6 +32,12 @@ static void rfs_annotate_lock(struct inode *inode)
 		lockdep_set_class(&inode->i_rwsem, &rfs_lock_key[depth]);
 }
 
+/* a mirror must not give back what the lower mount has taken away */
+static bool rfs_is_nosuid(const struct super_block *sb)
+{
+	return rfs_sb(sb)->lower.mnt->mnt_flags & MNT_NOSUID;
+}
+
 /* for those who look at the inode without asking getattr: exec, protected symlinks */
 void rfs_copy_attr(struct inode *inode)
 {
@@ -39,6 +45,8 @@ void rfs_copy_attr(struct inode *inode)
 
 	fsstack_copy_attr_all(inode, lower);
 	inode->i_flags &= RFS_COPIED_FLAGS;
+	if (rfs_is_nosuid(inode->i_sb))
+		inode->i_mode &= ~(S_ISUID | S_ISGID);
 	i_size_write(inode, i_size_read(lower));
 }
 
@@ -200,6 +208,8 @@ ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size)
 static int rfs_xattr_get(const struct xattr_handler *handler, struct dentry *dentry,
 			 struct inode *inode, const char *name, void *buffer, size_t size)
 {
+	if (rfs_is_nosuid(dentry->d_sb) && !strcmp(name, XATTR_NAME_CAPS))
+		return -ENODATA;
 	return rfs_getxattr_lower(rfs_lower_dentry(dentry), name, buffer, size);
 }
 

@@ -12,11 +12,18 @@
 
 /* how much each process has consumed of a file since its last beacon */
 struct rfs_progress {
-	spinlock_t lock;
+	spinlock_t lock;	/* guards all of it */
 	unsigned int next;	/* the slot to take from who has it, if none is free */
-	struct {
+	struct rfs_progress_slot {
 		pid_t tgid;
 		u64 bytes;
+		/*
+		 * What the last fault made accessible. map_pages leaves out a
+		 * page here and there, whose fault must not count all that
+		 * follows it again.
+		 */
+		u64 from;
+		u64 to;
 	} slot[RFS_PROGRESS_SLOTS];
 };
 
@@ -108,39 +115,51 @@ void rfs_progress_free(struct rfs_inode *ri)
 	ri->progress = NULL;
 }
 
-static unsigned int rfs_progress_slot(struct rfs_progress *p, pid_t tgid)
+static struct rfs_progress_slot *rfs_progress_slot(struct rfs_progress *p, pid_t tgid)
 {
 	unsigned int i, empty = RFS_PROGRESS_SLOTS;
 
 	for (i = 0; i < RFS_PROGRESS_SLOTS; i++) {
 		if (p->slot[i].tgid == tgid)
-			return i;
+			return &p->slot[i];
 		if (!p->slot[i].tgid && empty == RFS_PROGRESS_SLOTS)
 			empty = i;
 	}
 	if (empty == RFS_PROGRESS_SLOTS)
 		empty = p->next++ % RFS_PROGRESS_SLOTS;
-	p->slot[empty].tgid = tgid;
-	p->slot[empty].bytes = 0;
-	return empty;
+	p->slot[empty] = (struct rfs_progress_slot) { .tgid = tgid };
+	return &p->slot[empty];
+}
+
+/* How much of [from, to) the faults of this process have not counted before. */
+static u64 rfs_progress_new(struct rfs_progress_slot *slot, u64 from, u64 to)
+{
+	if (from >= slot->from && from < slot->to) {
+		from = slot->to;
+		slot->to = max(slot->to, to);
+	} else {
+		slot->from = from;
+		slot->to = to;
+	}
+	return to > from ? to - from : 0;
 }
 
 /* Adds to what the caller has consumed; returns what a beacon should tell, or 0. */
-static u64 rfs_progress_add(struct inode *inode, u64 len)
+static u64 rfs_progress_add(struct inode *inode, u32 flags, u64 pos, u64 len)
 {
 	u64 step = READ_ONCE(rfs_sb(inode->i_sb)->dev->progress_bytes);
 	struct rfs_progress *p = rfs_progress_get(rfs_i(inode));
-	unsigned int i;
+	struct rfs_progress_slot *slot;
 	u64 due = 0;
 
 	if (!p || !step)
 		return 0;
 	spin_lock(&p->lock);
-	i = rfs_progress_slot(p, current->tgid);
-	p->slot[i].bytes += len;
-	if (p->slot[i].bytes >= step) {
-		due = p->slot[i].bytes;
-		p->slot[i].bytes = 0;
+	slot = rfs_progress_slot(p, current->tgid);
+	slot->bytes += flags & RFS_EV_MMAP ? rfs_progress_new(slot, pos, pos + len) : len;
+	if (slot->bytes >= step) {
+		due = slot->bytes;
+		slot->bytes = 0;
 	}
 	spin_unlock(&p->lock);
 	return due;
@@ -155,7 +174,7 @@ void rfs_note_done(struct inode *inode, u32 flags, u32 kinds, loff_t pos, u64 le
 		rfs_emit(inode, RFS_EVENT_TOUCH, flags, pos, len);
 	if (!(kinds & BIT(RFS_EVENT_PROGRESS)))
 		return;
-	due = rfs_progress_add(inode, len);
+	due = rfs_progress_add(inode, flags, pos, len);
 	if (due)
 		rfs_emit(inode, RFS_EVENT_PROGRESS, flags, pos + len, due);
 }

@@ -7,26 +7,71 @@
  * ours. All else, huge pages among it, is what the lower file system does.
  * The lower file was opened for ours and pins the mount, and with it the copy
  * and the inode in vm_private_data.
+ *
+ * A stacked file system below puts a file of its own into the VMA, which pins
+ * nothing of ours. Then vm_private_data is a pin that the VMAs share.
  */
+#include <linux/file.h>
 #include <linux/huge_mm.h>
-#include <linux/rcupdate.h>
+#include <linux/refcount.h>
 #include "rfs.h"
+#include "compat/ops.h"
 
-/* our copy of one set of vm_ops; a list a super block, hardly ever longer than one */
+/* our copy of one set of vm_ops; a list a super block, hardly ever longer than two */
 struct rfs_vm {
 	struct vm_operations_struct ops;
 	const struct vm_operations_struct *lower;
+	bool pinned;		/* vm_private_data is a pin */
 	struct rfs_vm *next;
 };
 
+struct rfs_pin {
+	refcount_t vmas;
+	struct inode *inode;
+	struct file *file;	/* the lower one, which pins the mount */
+};
+
+static struct rfs_vm *rfs_vm(const struct vm_area_struct *vma)
+{
+	return container_of(vma->vm_ops, struct rfs_vm, ops);
+}
+
 static const struct vm_operations_struct *rfs_lower_vm(const struct vm_area_struct *vma)
 {
-	return container_of(vma->vm_ops, struct rfs_vm, ops)->lower;
+	return rfs_vm(vma)->lower;
+}
+
+static struct inode *rfs_vma_inode(const struct vm_area_struct *vma)
+{
+	struct rfs_pin *pin = vma->vm_private_data;
+
+	return rfs_vm(vma)->pinned ? pin->inode : vma->vm_private_data;
+}
+
+static void rfs_vma_open(struct vm_area_struct *vma)
+{
+	struct rfs_pin *pin = vma->vm_private_data;
+
+	refcount_inc(&pin->vmas);
+	if (rfs_lower_vm(vma)->open)
+		rfs_lower_vm(vma)->open(vma);
+}
+
+static void rfs_vma_close(struct vm_area_struct *vma)
+{
+	struct rfs_pin *pin = vma->vm_private_data;
+
+	if (rfs_lower_vm(vma)->close)
+		rfs_lower_vm(vma)->close(vma);
+	if (!refcount_dec_and_test(&pin->vmas))
+		return;
+	fput(pin->file);
+	kfree(pin);
 }
 
 static vm_fault_t rfs_fault(struct vm_fault *vmf)
 {
-	struct inode *inode = vmf->vma->vm_private_data;
+	struct inode *inode = rfs_vma_inode(vmf->vma);
 	u32 kinds = rfs_wanted(inode);
 
 	/* a second try is for a page that the first has asked for */
@@ -68,10 +113,10 @@ static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32
 			      min_t(u64, (u64)(gap - index) << PAGE_SHIFT, size - pos));
 }
 
-static rfs_map_pages_t rfs_map_pages(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
+vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	struct inode *inode = vma->vm_private_data;
+	struct inode *inode = rfs_vma_inode(vma);
 	u32 kinds = rfs_wanted(inode) & (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS));
 	pgoff_t index = vmf->pgoff;
 	vm_fault_t ret;
@@ -82,38 +127,55 @@ static rfs_map_pages_t rfs_map_pages(struct vm_fault *vmf, pgoff_t start, pgoff_
 	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
 	if (kinds)
 		rfs_note_mapped(inode, index, end, kinds);
-	rfs_map_pages_return(ret);
+	return ret;
 }
 
-static struct rfs_vm *rfs_vm_find(struct rfs_sb *rs, const struct vm_operations_struct *lower)
+static struct rfs_vm *rfs_vm_find(struct rfs_sb *rs, const struct vm_operations_struct *lower,
+				  bool pinned)
 {
 	struct rfs_vm *vm;
 
+	/* pairs with the release in rfs_vm_get() */
 	for (vm = smp_load_acquire(&rs->vms); vm; vm = vm->next)
-		if (vm->lower == lower)
+		if (vm->lower == lower && vm->pinned == pinned)
 			break;
 	return vm;
 }
 
-/* Returns our copy of these vm_ops, which lives as long as the super block. */
-static struct rfs_vm *rfs_vm_get(struct rfs_sb *rs, const struct vm_operations_struct *lower)
+static struct rfs_vm *rfs_vm_create(const struct vm_operations_struct *lower, bool pinned)
 {
-	struct rfs_vm *vm = rfs_vm_find(rs, lower);
+	struct rfs_vm *vm = kzalloc(sizeof(*vm), GFP_KERNEL);
 
-	if (vm)
-		return vm;
-	mutex_lock(&rs->vm_lock);
-	vm = rfs_vm_find(rs, lower);
-	if (vm)
-		goto out;
-	vm = kzalloc(sizeof(*vm), GFP_KERNEL);
 	if (!vm)
-		goto out;
+		return NULL;
 	vm->ops = *lower;
 	vm->ops.fault = rfs_fault;
 	if (lower->map_pages)
 		vm->ops.map_pages = rfs_map_pages;
+	if (pinned) {
+		vm->ops.open = rfs_vma_open;
+		vm->ops.close = rfs_vma_close;
+	}
 	vm->lower = lower;
+	vm->pinned = pinned;
+	return vm;
+}
+
+/* Returns our copy of these vm_ops, which lives as long as the super block. */
+static struct rfs_vm *rfs_vm_get(struct rfs_sb *rs, const struct vm_operations_struct *lower,
+				 bool pinned)
+{
+	struct rfs_vm *vm = rfs_vm_find(rs, lower, pinned);
+
+	if (vm)
+		return vm;
+	mutex_lock(&rs->vm_lock);
+	vm = rfs_vm_find(rs, lower, pinned);
+	if (vm)
+		goto out;
+	vm = rfs_vm_create(lower, pinned);
+	if (!vm)
+		goto out;
 	vm->next = rs->vms;
 	/* pairs with the reader in rfs_vm_find() */
 	smp_store_release(&rs->vms, vm);
@@ -132,29 +194,44 @@ void rfs_vm_free(struct rfs_sb *rs)
 	}
 }
 
+/* Returns the pin that a first VMA has, or NULL. */
+static struct rfs_pin *rfs_pin_create(struct inode *inode, struct file *lower)
+{
+	struct rfs_pin *pin = kmalloc(sizeof(*pin), GFP_KERNEL);
+
+	if (!pin)
+		return NULL;
+	refcount_set(&pin->vmas, 1);
+	pin->inode = inode;
+	pin->file = get_file(lower);
+	return pin;
+}
+
 int rfs_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct inode *inode = file_inode(file);
 	struct rfs_sb *rs = rfs_sb(inode->i_sb);
 	struct file *lower = rfs_lower_file(file);
+	void *private = inode;
 	struct rfs_vm *vm;
+	bool pinned;
 	int err;
 
 	err = rfs_mmap_lower(file, lower, vma, rs->cred);
 	if (err)
 		return err;
-	/*
-	 * A stacked file system below has put a file of its own there, which
-	 * doesn't pin us: such mappings work, but we hear nothing of them.
-	 */
-	if (vma->vm_file != lower || vma->vm_private_data)
+	/* without faults or a place for us the mapping works, but we hear nothing of it */
+	if (!vma->vm_ops || !vma->vm_ops->fault || vma->vm_private_data)
 		return 0;
-	if (!vma->vm_ops || !vma->vm_ops->fault)
-		return 0;
-	vm = rfs_vm_get(rs, vma->vm_ops);
+	pinned = vma->vm_file != lower;
+	vm = rfs_vm_get(rs, vma->vm_ops, pinned);
 	if (!vm)
 		return 0;
-	vma->vm_private_data = inode;
+	if (pinned)
+		private = rfs_pin_create(inode, lower);
+	if (!private)
+		return 0;
+	vma->vm_private_data = private;
 	vma->vm_ops = &vm->ops;
 	return 0;
 }

@@ -23,9 +23,16 @@ struct rfs_mark {
 static struct fsnotify_group *rfs_group;
 
 /*
- * Called under the lower directory's lock. The super block is there, as
- * kill_sb waits for marks to go; the inode may be on its way out, so it is
- * found by its id.
+ * Called under the lower directory's lock. rs is there, as kill_sb waits for
+ * marks to go before it frees it; but inodes and dentries may be on their way
+ * out, and the umount must not meet one that we hold:
+ *
+ *	lower unlink				umount
+ *	down_read_trylock			down_write: waits for us
+ *	inode by its id, dentry by its name	...
+ *	forget, put, up_read			evict what is left
+ *
+ * A later unlink fails the trylock, and nothing is left to forget.
  */
 static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *inode,
 			    struct inode *dir, const struct qstr *name, u32 cookie)
@@ -33,13 +40,14 @@ static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *
 	struct rfs_mark *rm = container_of(mark, struct rfs_mark, mark);
 	struct inode *ours;
 
-	if (!name)
+	if (!name || !down_read_trylock(&rm->rs->notify_lock))
 		return 0;
 	ours = rfs_find_file(rm->rs, rm->id);
 	if (ours) {
 		rfs_dentry_forget(ours, name);
 		iput(ours);
 	}
+	up_read(&rm->rs->notify_lock);
 	return 0;
 }
 

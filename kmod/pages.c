@@ -225,13 +225,12 @@ static u64 rfs_read_ahead(struct file *file, pgoff_t index, pgoff_t last, bool l
 	struct address_space *mapping = file->f_mapping;
 	u64 before = rfs_count_cached(mapping, index, last, NULL);
 	u64 after;
+	RFS_DEFINE_READAHEAD(ractl, file, &file->f_ra, mapping, index);
 
 	if (before == last - index + 1)
 		return 0;
-	if (!large || before || !rfs_read_large(file, index, last - index + 1)) {
-		RFS_DEFINE_READAHEAD(ractl, file, mapping, index);
+	if (!large || before || !rfs_read_large(file, index, last - index + 1))
 		page_cache_ra_unbounded(&ractl, last - index + 1, 0);
-	}
 	after = rfs_count_cached(mapping, index, last, NULL);
 	return after > before ? after - before : 0;
 }
@@ -372,10 +371,35 @@ static bool rfs_inner_range(struct inode *lower, u64 offset, u64 length, pgoff_t
 	return true;
 }
 
-int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
+/*
+ * Pages that sit in other CPUs' batches can't be dropped before a drain, which
+ * isn't exported: fadvise does it when it fails on a page. It would write out
+ * what is dirty, so it is shown one clean page. Returns false without one.
+ */
+static bool rfs_drain_batches(struct inode *inode, pgoff_t index, pgoff_t last)
 {
 	struct address_space *mapping = rfs_mapping(inode);
 	struct file *file;
+
+	for (;; index++) {
+		index = rfs_next_cached(mapping, index, last);
+		if (index > last)
+			return false;
+		if (!xa_get_mark(&mapping->i_pages, index, PAGECACHE_TAG_DIRTY) &&
+		    !xa_get_mark(&mapping->i_pages, index, PAGECACHE_TAG_WRITEBACK))
+			break;
+	}
+	file = rfs_open_lower(inode, 0);
+	if (IS_ERR(file))
+		return false;
+	vfs_fadvise(file, (loff_t)index << PAGE_SHIFT, PAGE_SIZE, POSIX_FADV_DONTNEED);
+	fput(file);
+	return true;
+}
+
+int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
+{
+	struct address_space *mapping = rfs_mapping(inode);
 	pgoff_t first, last;
 	loff_t pos, len;
 	u64 before, after;
@@ -394,16 +418,8 @@ int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
 		unmap_mapping_range(mapping, pos, len, 0);
 	invalidate_mapping_pages(mapping, first, last);
 	after = rfs_count_cached(mapping, first, last, NULL);
-	if (after && !mapping_tagged(mapping, PAGECACHE_TAG_DIRTY)) {
-		/*
-		 * What sits in other CPUs' batches goes only after a drain, which
-		 * fadvise does. It would write out what is dirty, though.
-		 */
-		file = rfs_open_lower(inode, 0);
-		if (!IS_ERR(file)) {
-			vfs_fadvise(file, pos, len, POSIX_FADV_DONTNEED);
-			fput(file);
-		}
+	if (after && rfs_drain_batches(inode, first, last)) {
+		invalidate_mapping_pages(mapping, first, last);
 		after = rfs_count_cached(mapping, first, last, NULL);
 	}
 	evict->kept = after;

@@ -28,7 +28,7 @@ struct rfs_chunk {
 #define RFS_CHUNK_EVENTS ((PAGE_SIZE - sizeof(struct rfs_chunk)) / sizeof(struct rfs_event))
 
 struct rfs_queue {
-	spinlock_t lock;
+	spinlock_t lock;	/* guards all of it */
 	bool open;		/* somebody holds the device open */
 	u32 cpu;
 	u32 chunks;

@@ -56,7 +56,7 @@ struct rfs_dev {
 	struct super_block *sb;
 	bool dead;
 
-	spinlock_t jobs_lock;
+	spinlock_t jobs_lock;		/* guards jobs */
 	struct list_head jobs;		/* loads in flight */
 
 	atomic64_t loads;
@@ -75,6 +75,12 @@ struct rfs_sb {
 	struct xarray files;		/* file id -> inode, no reference */
 	atomic64_t next_id;
 	atomic64_t nr_files;
+
+	/*
+	 * Held for reading while a lower change is followed up, which takes
+	 * references; for writing for good once the mount is going.
+	 */
+	struct rw_semaphore notify_lock;
 
 	struct mutex vm_lock;		/* adding to vms */
 	struct rfs_vm *vms;
@@ -169,9 +175,11 @@ long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 /* aio.c */
 int rfs_aio_init(void);
 void rfs_aio_exit(void);
+void rfs_aio_finish(struct kiocb *below, long ret);
 ssize_t rfs_aio_read(struct kiocb *iocb, struct iov_iter *iter, struct file *lower);
 
 /* mmap.c */
+vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end);
 int rfs_mmap(struct file *file, struct vm_area_struct *vma);
 void rfs_vm_free(struct rfs_sb *rs);
 
@@ -213,7 +221,6 @@ u64 rfs_stop(struct rfs_dev *dev, u64 cookie);
 int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict);
 int rfs_resident(struct inode *inode, struct rfs_resident *res);
 struct file *rfs_open_lower(struct inode *inode, int flags);
-
 
 /* compat/large.c */
 bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr);

@@ -132,6 +132,9 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 
 	if (!fc->source)
 		return invalf(fc, "rfs: no lower directory: mount -t rfs LOWER MNT");
+	/* in the kernel an empty path is the working directory */
+	if (!*fc->source)
+		return -ENOENT;
 	err = kern_path(fc->source, LOOKUP_FOLLOW | LOOKUP_DIRECTORY, &path);
 	if (err) {
 		errorf(fc, "rfs: lower directory %s: error %d", fc->source, err);
@@ -139,7 +142,7 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 	}
 	err = -EINVAL;
 	if (rfs_mnt_is_idmapped(path.mnt)) {
-		errorf(fc, "rfs: %s is an idmapped mount, which is not supported: mount what is below it",
+		errorf(fc, "rfs: %s is an idmapped mount, which can't be mirrored",
 		       fc->source);
 		goto out_path;
 	}
@@ -229,12 +232,16 @@ static void rfs_kill_sb(struct super_block *sb)
 {
 	struct rfs_sb *rs = rfs_sb(sb);
 
-	if (rs && rs->dev)
-		rfs_dev_shutdown(rs->dev);
+	if (rs) {
+		if (rs->dev)
+			rfs_dev_shutdown(rs->dev);
+		/* who follows up a lower change has references that mustn't be left */
+		down_write(&rs->notify_lock);
+	}
 	kill_anon_super(sb);
 	if (!rs)
 		return;
-	/* a lower unlink may still be telling us about a name we had */
+	/* a lower unlink may still be about to find out that we are gone */
 	rfs_notify_flush();
 	rfs_vm_free(rs);
 	if (rs->dev)
@@ -256,6 +263,7 @@ static int rfs_get_tree(struct fs_context *fc)
 	if (!rs)
 		return -ENOMEM;
 	xa_init(&rs->files);
+	init_rwsem(&rs->notify_lock);
 	mutex_init(&rs->vm_lock);
 	fc->s_fs_info = rs;
 	err = get_tree_nodev(fc, rfs_fill_super);
@@ -293,9 +301,11 @@ static const struct fs_context_operations rfs_context_ops = {
 
 static int rfs_init_fs_context(struct fs_context *fc)
 {
-	fc->fs_private = kzalloc(sizeof(struct rfs_options), GFP_KERNEL);
-	if (!fc->fs_private)
+	struct rfs_options *opts = kzalloc(sizeof(*opts), GFP_KERNEL);
+
+	if (!opts)
 		return -ENOMEM;
+	fc->fs_private = opts;
 	fc->ops = &rfs_context_ops;
 	return 0;
 }

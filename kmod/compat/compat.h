@@ -201,31 +201,34 @@ static inline void rfs_move_window(struct vm_fault *vmf, unsigned long address)
 #endif
 }
 
+/* 5.12: map_pages tells whether it has done anything */
+static inline vm_fault_t rfs_call_map_pages(const struct vm_operations_struct *ops,
+					    struct vm_fault *vmf, pgoff_t start, pgoff_t end)
+{
 #ifdef HAVE_MAP_PAGES_RETURNS
-#define rfs_map_pages_t vm_fault_t
-#define rfs_call_map_pages(ops, vmf, start, end) ((ops)->map_pages(vmf, start, end))
-#define rfs_map_pages_return(ret) return ret
+	return ops->map_pages(vmf, start, end);
 #else
-#define rfs_map_pages_t void
-#define rfs_call_map_pages(ops, vmf, start, end) ((ops)->map_pages(vmf, start, end), 0)
-#define rfs_map_pages_return(ret) ((void)(ret))
+	ops->map_pages(vmf, start, end);
+	return 0;
 #endif
+}
 
-/* 5.16: completions have one result */
+/* 5.16: completions have one result; the second was for USB gadgets */
+static inline void rfs_complete(struct kiocb *iocb, long ret)
+{
 #ifdef HAVE_KI_COMPLETE_RET2
-#define RFS_COMPLETE_ARGS(iocb, ret) struct kiocb *iocb, long ret, long ret2
-#define rfs_complete(iocb, ret) ((iocb)->ki_complete(iocb, ret, ret2))
+	iocb->ki_complete(iocb, ret, 0);
 #else
-#define RFS_COMPLETE_ARGS(iocb, ret) struct kiocb *iocb, long ret
-#define rfs_complete(iocb, ret) ((iocb)->ki_complete(iocb, ret))
+	iocb->ki_complete(iocb, ret);
 #endif
+}
 
 /* 5.15: the readahead state is part of the control */
 #ifdef HAVE_READAHEAD_RA
-#define RFS_DEFINE_READAHEAD(name, file, mapping, index) \
-	DEFINE_READAHEAD(name, file, &(file)->f_ra, mapping, index)
+#define RFS_DEFINE_READAHEAD(name, file, ra, mapping, index) \
+	DEFINE_READAHEAD(name, file, ra, mapping, index)
 #else
-#define RFS_DEFINE_READAHEAD(name, file, mapping, index) \
+#define RFS_DEFINE_READAHEAD(name, file, ra, mapping, index) \
 	DEFINE_READAHEAD(name, file, mapping, index)
 #endif
 

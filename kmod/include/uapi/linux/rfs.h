@@ -30,7 +30,7 @@
  *   CLOSE     the last descriptor of that open was closed. Its mappings may live
  *             on and go on making events.
  *   MISS      read: the pages of [offset, offset+length) were absent when the
- *             read reached them, one record for each gap.
+ *             read began, one record for each gap.
  *             fault: the page at offset was absent. flags: RFS_EV_MMAP.
  *             Direct reads, and reads that may not wait (RWF_NOWAIT), make no
  *             MISS; the retry that does the work makes it.
@@ -47,7 +47,8 @@
  * of the same kind, file, process and flags, is merged into it while it
  * waits: count says how many were. The sum of all counts, those of LOST among
  * them, is the number of events that happened. Records of different CPUs are
- * in no order; time_ns is CLOCK_MONOTONIC.
+ * in no order; time_ns is CLOCK_MONOTONIC. Closing the device drops what waits
+ * and forgets the mask.
  *
  * File ids
  * --------
@@ -60,9 +61,12 @@
  * --------
  * Every argument begins with size, the sizeof of the structure the caller was
  * built with. Shorter than the first version is EINVAL; longer is accepted as
- * long as the part this kernel does not know is zero, else E2BIG. Flags and
- * kinds that are not known and reserved fields that are not zero are EINVAL,
- * an unknown command is ENOTTY. Commands are added, never redefined.
+ * long as the part this kernel does not know is zero, else E2BIG. The size that
+ * is part of a command's number is not looked at. Flags and kinds that are not
+ * known and reserved fields that are not zero are EINVAL, as is a range that is
+ * empty or ends beyond 2^63 - 1. An unknown command is ENOTTY; one on data of
+ * something that is not a regular file is EISDIR; any after the umount is
+ * ENODEV. Commands are added, never redefined.
  *
  *   HELLO     agree on a version: both sides use the smaller minor; another
  *             major is EPROTONOSUPPORT. Tells features and limits.
@@ -227,7 +231,7 @@ struct rfs_path {
 };
 
 /* rfs_load.flags */
-#define RFS_LOAD_WAIT		(1u << 0)	/* return when the data is there, with its I/O errors */
+#define RFS_LOAD_WAIT		(1u << 0)	/* until the data is there; tells I/O errors */
 #define RFS_LOAD_CHARGE		(1u << 1)	/* charge the memory cgroup of process @charge */
 #define RFS_LOAD_LARGE		(1u << 2)	/* prefer large folios to the exact range */
 #define RFS_LOAD_STOPPED	(1u << 31)	/* out: stopped before the end */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * rfs: the inode and dentry operations whose arguments changed, as thin
- * shells round the functions that do the work
+ * rfs: the operations whose arguments changed, as thin shells round the
+ * functions that do the work
  */
-#ifndef _RFS_COMPAT_IOPS_H
-#define _RFS_COMPAT_IOPS_H
+#ifndef _RFS_COMPAT_OPS_H
+#define _RFS_COMPAT_OPS_H
 
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
@@ -88,4 +88,24 @@ static inline struct dentry *rfs_d_real(struct dentry *dentry, const struct inod
 }
 #endif
 
-#endif /* _RFS_COMPAT_IOPS_H */
+/* 5.12: map_pages tells whether it has done anything */
+#ifdef HAVE_MAP_PAGES_RETURNS
+#define rfs_map_pages rfs_map_table
+#else
+static inline void rfs_map_pages(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
+{
+	rfs_map_table(vmf, start, end);
+}
+#endif
+
+/* 5.16: completions have one result; the second was for USB gadgets */
+#ifdef HAVE_KI_COMPLETE_RET2
+static inline void rfs_aio_done(struct kiocb *below, long ret, long ret2)
+{
+	rfs_aio_finish(below, ret);
+}
+#else
+#define rfs_aio_done rfs_aio_finish
+#endif
+
+#endif /* _RFS_COMPAT_OPS_H */
