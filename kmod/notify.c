@@ -28,11 +28,11 @@ static struct fsnotify_group *rfs_group;
  * out, and the umount must not meet one that we hold:
  *
  *	lower unlink				umount
- *	down_read_trylock			down_write: waits for us
- *	inode by its id, dentry by its name	...
- *	forget, put, up_read			evict what is left
- *
- * A later unlink fails the trylock, and nothing is left to forget.
+ *	down_read, not going
+ *	inode by its id, dentry by its name	down_write: waits for us
+ *	forget, put, up_read
+ *						going = true, up_write
+ *	down_read, going: nothing to do		evict what is left
  */
 static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *inode,
 			    struct inode *dir, const struct qstr *name, u32 cookie)
@@ -40,9 +40,10 @@ static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *
 	struct rfs_mark *rm = container_of(mark, struct rfs_mark, mark);
 	struct inode *ours;
 
-	if (!name || !down_read_trylock(&rm->rs->notify_lock))
+	if (!name)
 		return 0;
-	ours = rfs_find_file(rm->rs, rm->id);
+	down_read(&rm->rs->notify_lock);
+	ours = rm->rs->going ? NULL : rfs_find_file(rm->rs, rm->id);
 	if (ours) {
 		rfs_dentry_forget(ours, name);
 		iput(ours);

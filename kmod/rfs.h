@@ -78,9 +78,10 @@ struct rfs_sb {
 
 	/*
 	 * Held for reading while a lower change is followed up, which takes
-	 * references; for writing for good once the mount is going.
+	 * references: none may be left when the mount goes.
 	 */
 	struct rw_semaphore notify_lock;
+	bool going;
 
 	struct mutex vm_lock;		/* adding to vms */
 	struct rfs_vm *vms;

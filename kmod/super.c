@@ -237,6 +237,8 @@ static void rfs_kill_sb(struct super_block *sb)
 			rfs_dev_shutdown(rs->dev);
 		/* who follows up a lower change has references that mustn't be left */
 		down_write(&rs->notify_lock);
+		rs->going = true;
+		up_write(&rs->notify_lock);
 	}
 	kill_anon_super(sb);
 	if (!rs)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,8 @@ MODULE = Path(os.environ.get("RFS_KMOD") or TREE / "kmod")
 GUEST = HERE / "guest"
 # Two checkouts share a cache, but not what is built from them.
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
-COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+LINK = ["gcc", "-static", "-pthread"]
 WARNING = re.compile(r"(:\d+: warning:|: warning: |^WARNING: )", re.MULTILINE)
 
 
@@ -112,20 +114,39 @@ def built(target: Path, log: str) -> Built:
 
 
 def program(name: str, sources: list[Path], flags: list[str]) -> Path:
-    """A static program for the guest, compiled when one of its sources, or a header beside them, is newer."""
-    target = cache_dir() / "build" / f"{TREE_ID}-guest" / name
-    with locked(target.with_name(name + ".lock")):
-        inputs = [*sources, *GUEST.rglob("*.h"), *(MODULE / "include").rglob("*.h")]
-        newest = max(path.stat().st_mtime for path in inputs)
-        if target.exists() and target.stat().st_mtime > newest:
-            return target
-        scratch = target.with_name(name + ".new")
-        command = [*COMPILE, "-o", str(scratch), *(str(path) for path in sorted(sources)), *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            raise BuildError(f"{name} does not compile\n{' '.join(command)}\n{done.stdout}")
-        scratch.replace(target)
+    """A static program for the guest. Only what is older than its source, or than a header, is compiled."""
+    folder = cache_dir() / "build" / f"{TREE_ID}-guest"
+    target = folder / name
+    headers = max(path.stat().st_mtime for path in [*GUEST.rglob("*.h"), *(MODULE / "include").rglob("*.h")])
+    objects = {source: folder / f"{name}-{source.stem}.o" for source in sorted(sources)}
+
+    def compile_one(source: Path) -> None:
+        made = objects[source]
+        if made.exists() and made.stat().st_mtime > max(headers, source.stat().st_mtime):
+            return
+        scratch = made.with_suffix(".new")
+        run_compiler(name, [*COMPILE, *flags, "-c", "-o", str(scratch), str(source)])
+        scratch.replace(made)
+
+    with locked(folder / f"{name}.lock"):
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(compile_one, objects))
+        parts = [str(made) for made in objects.values()]
+        listing = target.with_suffix(".objects")
+        newest = max(made.stat().st_mtime for made in objects.values())
+        same = listing.exists() and listing.read_text() == "\n".join(parts)
+        if not (same and target.exists() and target.stat().st_mtime > newest):
+            scratch = target.with_suffix(".new")
+            run_compiler(name, [*LINK, "-o", str(scratch), *parts])
+            scratch.replace(target)
+            listing.write_text("\n".join(parts))
     return target
+
+
+def run_compiler(name: str, command: list[str]) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{name} does not compile\n{' '.join(command)}\n{done.stdout}")
 
 
 def init() -> Path:

@@ -35,9 +35,13 @@ def run_jobs(planned: list[jobs.Job]) -> int:
     """Runs machines side by side; the exit status says whether everything passed."""
     report = Report(planned, verbose=os.environ.get("V", "0") not in ("", "0"))
     workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
+    try:
         for done in [pool.submit(one.run, report.heard) for one in planned]:
             done.result()
+    except KeyboardInterrupt:
+        # Leaving at once takes the machines along; an orderly end would wait for them.
+        os._exit(130)
     return report.close()
 
 
