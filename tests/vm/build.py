@@ -122,10 +122,13 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
 
     def compile_one(source: Path) -> None:
         made = objects[source]
-        if made.exists() and made.stat().st_mtime > max(headers, source.stat().st_mtime):
+        # The object gets the time of what it was made from, so an edit during the compilation is not missed.
+        stamp = max(headers, source.stat().st_mtime)
+        if made.exists() and made.stat().st_mtime >= stamp:
             return
         scratch = made.with_suffix(".new")
         run_compiler(name, [*COMPILE, *flags, "-c", "-o", str(scratch), str(source)])
+        os.utime(scratch, (stamp, stamp))
         scratch.replace(made)
 
     with locked(folder / f"{name}.lock"):
@@ -135,9 +138,10 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
         listing = target.with_suffix(".objects")
         newest = max(made.stat().st_mtime for made in objects.values())
         same = listing.exists() and listing.read_text() == "\n".join(parts)
-        if not (same and target.exists() and target.stat().st_mtime > newest):
+        if not (same and target.exists() and target.stat().st_mtime >= newest):
             scratch = target.with_suffix(".new")
             run_compiler(name, [*LINK, "-o", str(scratch), *parts])
+            os.utime(scratch, (newest, newest))
             scratch.replace(target)
             listing.write_text("\n".join(parts))
     return target
