@@ -355,8 +355,9 @@ static unsigned long make_argument(u64 *arg, size_t words, u64 *state)
 	if (how > 3)
 		arg[2] = numbers[n] == RFS_IOC_PATH ?
 			(u64)(unsigned long)room : next_rand(state) % SIZE;
+	/* Short ranges, for the sake of their number: pager() has long ones */
 	if (how > 3)
-		arg[3] = next_rand(state) % (2 * SIZE);
+		arg[3] = next_rand(state) % (16 * PAGE);
 	if (numbers[n] == RFS_IOC_RESIDENT && how > 4) {
 		arg[4] = (u64)(unsigned long)room;
 		arg[5] = sizeof(room);

@@ -263,6 +263,33 @@ TEST(io_uring_direct_cold, 20)
 	CHECK_EQ(resident(lo("f")), 0);
 }
 
+/* The try that may not wait makes no MISS, the one that does the work does */
+TEST(io_uring_makes_each_miss_once, 20)
+{
+	static u8 seen[PAGES(SIZE)];
+	u64 id, absent = 0, twice = 0;
+	struct evs *s;
+	int dev, fd;
+
+	ra_off();
+	fd = cold(O_RDONLY);
+	id = file_id(fd);
+	dev = dev_masked(K(MISS));
+	IN_CHILD(ring_reads(fd, 0));
+	s = pick(drain(dev), RFS_EVENT_MISS, id);
+	for (int i = 0; i < s->n; i++) {
+		CHECK_EQ(s->e[i].flags, 0);
+		for (u64 at = 0; at < s->e[i].length; at += PAGE)
+			seen[(s->e[i].offset + at) / PAGE]++;
+	}
+	for (u64 i = 0; i < PAGES(SIZE); i++) {
+		absent += !seen[i];
+		twice += seen[i] > 1;
+	}
+	CHECK_EQ(twice, 0);
+	CHECK_EQ(absent, 0);
+}
+
 TEST(io_uring_closed_while_in_flight, 20)
 {
 	int fd = cold(O_RDONLY | O_DIRECT);

@@ -285,6 +285,7 @@ TEST(lock_read_lease, 10)
 	int fd;
 
 	tree();
+	CHECK_OK(fcntl(xopen(lo("f"), O_RDONLY), F_SETLEASE, F_RDLCK));
 	fd = xopen(up("f"), O_RDONLY);
 	CHECK_OK(fcntl(fd, F_SETLEASE, F_RDLCK));
 	CHECK_EQ(fcntl(fd, F_GETLEASE), F_RDLCK);

@@ -134,7 +134,7 @@ TEST(eio_by_load, 30)
 	CHECK_OK(load(dev, &l, id, BAD, PAGE, 0));
 }
 
-/* A slow disk: 32 MiB at 32 MB a second */
+/* A slow disk: 32 MiB at 16 MB a second: 2 s, a chunk of a load 125 ms */
 
 #define SLOW_SIZE (32 * MIB)
 
@@ -143,7 +143,7 @@ struct loader {
 	u64 id, cookie;
 	struct rfs_load l;
 	int rc, err;
-	u64 took_ms;
+	u64 ended;		/* when, in ns */
 };
 
 static void slow(struct disk *d, const char *name, struct loader *w)
@@ -154,7 +154,7 @@ static void slow(struct disk *d, const char *name, struct loader *w)
 	disk_mount(d, disk_dir);
 	mk_file(below("f"), SEED, SLOW_SIZE);
 	do_umount(disk_dir);
-	disk_slow(d, 32);
+	disk_slow(d, 16);
 	disk_mount(d, disk_dir);
 	must_mount_rfs(disk_dir, mnt, NULL);
 	w->dev = dev_open(mnt, O_NONBLOCK);
@@ -163,7 +163,6 @@ static void slow(struct disk *d, const char *name, struct loader *w)
 static void *loads(void *arg)
 {
 	struct loader *w = arg;
-	u64 t = now_ns();
 
 	w->l = (struct rfs_load){
 		.size = sizeof(w->l), .flags = RFS_LOAD_WAIT, .file = w->id,
@@ -171,7 +170,7 @@ static void *loads(void *arg)
 	};
 	w->rc = ioctl(w->dev, RFS_IOC_LOAD, &w->l);
 	w->err = errno;
-	w->took_ms = (now_ns() - t) / 1000000;
+	w->ended = now_ns();
 	return NULL;
 }
 
@@ -183,13 +182,14 @@ static u64 stop(int dev, u64 cookie)
 	return s.stopped;
 }
 
-static void was_stopped(const struct loader *w)
+/* The load of w has ended early, and soon after it was told, at that time */
+static void was_stopped(const struct loader *w, u64 told)
 {
 	errno = w->err;
 	CHECK_EQ(w->rc, 0);
 	CHECK(w->l.flags & RFS_LOAD_STOPPED);
 	CHECK(w->l.done < SLOW_SIZE);
-	CHECK(w->took_ms < 900);
+	CHECK((int64_t)(w->ended - told) / 1000000 < 1500);
 }
 
 static void stopped_by(const char *name, u64 cookie, u64 other, u64 by)
@@ -197,6 +197,7 @@ static void stopped_by(const char *name, u64 cookie, u64 other, u64 by)
 	struct loader w = { .cookie = cookie };
 	struct disk d;
 	pthread_t t;
+	u64 told;
 
 	slow(&d, name, &w);
 	w.id = path_id(above("f"));
@@ -204,9 +205,10 @@ static void stopped_by(const char *name, u64 cookie, u64 other, u64 by)
 	CHECK_EQ(pthread_create(&t, NULL, loads, &w), 0);
 	sleep_ms(150);
 	CHECK_EQ(stop(w.dev, other), 0);
+	told = now_ns();
 	CHECK_EQ(stop(w.dev, by), 1);
 	CHECK_EQ(pthread_join(t, NULL), 0);
-	was_stopped(&w);
+	was_stopped(&w, told);
 	CHECK_EQ(stop(w.dev, 0), 0);
 	CHECK(cached(w.dev, w.id, 0, SLOW_SIZE) < PAGES(SLOW_SIZE));
 }
@@ -232,13 +234,15 @@ TEST(load_stopped_by_signal, 30)
 	struct itimerval it = { .it_value.tv_usec = 150000 };
 	struct loader w = { .cookie = 1 };
 	struct disk d;
+	u64 told;
 
 	slow(&d, "stop_signal", &w);
 	w.id = path_id(above("f"));
 	CHECK_OK(sigaction(SIGALRM, &sa, NULL));
 	CHECK_OK(setitimer(ITIMER_REAL, &it, NULL));
+	told = now_ns() + 150000000;
 	loads(&w);
-	was_stopped(&w);
+	was_stopped(&w, told);
 }
 
 TEST(load_killed_with_its_process, 30)
@@ -258,7 +262,7 @@ TEST(load_killed_with_its_process, 30)
 	sleep_ms(150);
 	t = now_ns();
 	t_kill(pid);
-	CHECK((now_ns() - t) / 1000000 < 900);
+	CHECK((now_ns() - t) / 1000000 < 1300);
 }
 
 TEST(load_does_not_hold_up_umount, 30)
@@ -282,7 +286,7 @@ TEST(load_does_not_hold_up_umount, 30)
 	if (w.rc)
 		CHECK(w.err == ENODEV || w.err == ESTALE);
 	else
-		was_stopped(&w);
+		was_stopped(&w, start);
 }
 
 TEST(load_slow_one_does_not_hold_up_others, 30)
@@ -301,8 +305,9 @@ TEST(load_slow_one_does_not_hold_up_others, 30)
 	start = now_ns();
 	get_stats(w.dev, &st);
 	CHECK_EQ(cached(w.dev, path_id(above("small")), 0, 5), 1);
-	CHECK((now_ns() - start) / 1000000 < 300);
+	CHECK((now_ns() - start) / 1000000 < 1000);
+	start = now_ns();
 	CHECK_EQ(stop(w.dev, 5), 1);
 	CHECK_EQ(pthread_join(t, NULL), 0);
-	was_stopped(&w);
+	was_stopped(&w, start);
 }

@@ -113,6 +113,29 @@ TEST(event_names_process_and_thread, 15)
 	CHECK(e->tid != e->tgid);
 }
 
+TEST(event_names_process_of_initial_namespace, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+	struct rfs_event *e;
+	pid_t *pid = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	IN_CHILD(if (unshare(CLONE_NEWPID))
+			SKIP("no pid namespaces");
+		 pid_t inner = t_fork();
+		 if (!inner) {
+			CHECK_EQ(getpid(), 1);
+			reader(up("f"), 0, PAGE);
+			_exit(T_PASS);
+		 }
+		 *pid = inner;
+		 JOIN(inner));
+	e = only(drain(dev), RFS_EVENT_TOUCH, id);
+	CHECK_EQ(e->tgid, *pid);
+	CHECK_EQ(e->tid, *pid);
+}
+
 TEST(event_names_cpu, 15)
 {
 	u64 id = hot();

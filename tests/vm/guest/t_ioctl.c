@@ -15,6 +15,7 @@ struct cmd {
 	unsigned long nr;
 	int size;		/* of the structure */
 	int flags;		/* offsets, NONE where there is no such field */
+	u32 known;		/* flags that there are */
 	int reserved, reserved_size;
 	int file, offset, length;
 	bool on_file;		/* on a file, not on the device */
@@ -23,58 +24,59 @@ struct cmd {
 #define FIELD(type, f) offsetof(struct type, f)
 
 static const struct cmd hello = {
-	RFS_IOC_HELLO, sizeof(struct rfs_hello), NONE,
+	RFS_IOC_HELLO, sizeof(struct rfs_hello), NONE, 0,
 	FIELD(rfs_hello, reserved), 8, NONE, NONE, NONE, false,
 };
 
 static const struct cmd mask = {
-	RFS_IOC_MASK, sizeof(struct rfs_mask), FIELD(rfs_mask, kinds),
+	RFS_IOC_MASK, sizeof(struct rfs_mask), FIELD(rfs_mask, kinds), 0x3f,
 	FIELD(rfs_mask, reserved), 8, NONE, NONE, NONE, false,
 };
 
 static const struct cmd lower_fd_ = {
 	RFS_IOC_LOWER_FD, sizeof(struct rfs_lower_fd),
-	FIELD(rfs_lower_fd, flags), FIELD(rfs_lower_fd, reserved), 4,
+	FIELD(rfs_lower_fd, flags), O_DIRECT, FIELD(rfs_lower_fd, reserved), 4,
 	FIELD(rfs_lower_fd, file), NONE, NONE, false,
 };
 
 static const struct cmd path = {
-	RFS_IOC_PATH, sizeof(struct rfs_path), NONE,
+	RFS_IOC_PATH, sizeof(struct rfs_path), NONE, 0,
 	FIELD(rfs_path, reserved), 4, FIELD(rfs_path, file), NONE, NONE, false,
 };
 
 static const struct cmd load_ = {
 	RFS_IOC_LOAD, sizeof(struct rfs_load), FIELD(rfs_load, flags),
+	RFS_LOAD_WAIT | RFS_LOAD_CHARGE | RFS_LOAD_LARGE,
 	FIELD(rfs_load, reserved), 4, FIELD(rfs_load, file),
 	FIELD(rfs_load, offset), FIELD(rfs_load, length), false,
 };
 
 static const struct cmd stop = {
-	RFS_IOC_STOP, sizeof(struct rfs_stop), NONE,
+	RFS_IOC_STOP, sizeof(struct rfs_stop), NONE, 0,
 	FIELD(rfs_stop, reserved), 4, NONE, NONE, NONE, false,
 };
 
 static const struct cmd evict_ = {
-	RFS_IOC_EVICT, sizeof(struct rfs_evict), FIELD(rfs_evict, flags), NONE,
-	0, FIELD(rfs_evict, file), FIELD(rfs_evict, offset),
+	RFS_IOC_EVICT, sizeof(struct rfs_evict), FIELD(rfs_evict, flags),
+	RFS_EVICT_UNMAPPED, NONE, 0, FIELD(rfs_evict, file), FIELD(rfs_evict, offset),
 	FIELD(rfs_evict, length), false,
 };
 
 static const struct cmd resident_ = {
 	RFS_IOC_RESIDENT, sizeof(struct rfs_resident),
-	FIELD(rfs_resident, flags), FIELD(rfs_resident, reserved), 4,
+	FIELD(rfs_resident, flags), 0, FIELD(rfs_resident, reserved), 4,
 	FIELD(rfs_resident, file), FIELD(rfs_resident, offset),
 	FIELD(rfs_resident, length), false,
 };
 
 static const struct cmd stats = {
-	RFS_IOC_STATS, sizeof(struct rfs_stats), FIELD(rfs_stats, flags), NONE,
+	RFS_IOC_STATS, sizeof(struct rfs_stats), FIELD(rfs_stats, flags), 0, NONE,
 	0, NONE, NONE, NONE, false,
 };
 
 static const struct cmd file_ = {
-	RFS_IOC_FILE, sizeof(struct rfs_file_info), NONE, NONE, 0, NONE, NONE,
-	NONE, true,
+	RFS_IOC_FILE, sizeof(struct rfs_file_info), NONE, 0, NONE, 0, NONE,
+	NONE, NONE, true,
 };
 
 /* An argument, with room for a longer one of the future */
@@ -198,7 +200,9 @@ static void flags_unknown(const struct cmd *c)
 	int fd = good(c, &a);
 
 	/* Bit 31 of LOAD is an answer, never a question */
-	for (int bit = 16; bit < 32; bit++) {
+	for (int bit = 0; bit < 32; bit++) {
+		if (c->known >> bit & 1)
+			continue;
 		put(&a, c->flags, 4, 1u << bit);
 		CHECK_ERR(ioctl(fd, c->nr, &a), EINVAL);
 	}
