@@ -39,8 +39,10 @@ DEBUG_MEMORY_MB = 4096
 # Logs of old runs are kept for a day.
 KEEP_S = 24 * 3600
 # The kernel's own words for why it died; the first one is the cause.
-DEATH = re.compile(r"WARNING:|BUG:|KASAN|UBSAN|Oops|general protection|possible circular|possible recursive|panic|"
-                   r"suspicious RCU|INFO: task|inconsistent lock|invalid opcode|stack segment")
+DEATH = re.compile(
+    r"WARNING:|BUG:|KASAN|UBSAN|Oops|general protection|possible circular|possible recursive|panic|suspicious RCU|"
+    r"INFO: task|inconsistent lock|invalid opcode|stack segment"
+)
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,8 @@ def take_inputs(folder: Path) -> None:
 
 def listed_tests(folder: Path) -> list[Test]:
     """The tests there are: the program says so itself, and being static it can say so here."""
-    done = subprocess.run([str(folder / INPUTS / "bin" / TEST_PROGRAM), "--list"], capture_output=True, text=True, check=True)
+    program = folder / INPUTS / "bin" / TEST_PROGRAM
+    done = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True)
     pairs = [line.split() for line in done.stdout.splitlines()]
     return [Test(name, int(limit)) for name, limit in pairs]
 
@@ -221,7 +224,8 @@ def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
         wanted = not words
         for word in words:
             exact = any(other.name == word for other in tests)
-            wanted |= test.name == word if exact else fnmatch.fnmatch(test.name, word if "*" in word else f"*{word}*")
+            wildcards = word if exact or re.search(r"[*?\[]", word) else f"*{word}*"
+            wanted |= fnmatch.fnmatchcase(test.name, wildcards)
         if test.name.startswith(STORM) and not storms and not any(word.startswith(STORM) for word in words):
             wanted = False
         if wanted:

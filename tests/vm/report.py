@@ -44,8 +44,12 @@ class Report:
         total = sum(counts.values(), Counter())
         # The rig's own tests do not make a run: something of rfs must have been tested.
         own = {"module_unload", "kmemleak"}
-        executed = [result for job in self.jobs for result in job.results if result.test not in own]
-        executed = [result for result in executed if result.status != "skip" and not result.message.startswith("not run")]
+        executed = [
+            result
+            for job in self.jobs
+            for result in job.results
+            if result.test not in own and result.status != "skip" and not result.message.startswith("not run")
+        ]
         if not executed:
             print("no test was executed, which is a failure")
         skipped = f", {total['skip']} skipped" if total["skip"] else ""
@@ -71,7 +75,8 @@ class Report:
 
     def table(self, counts: dict[str, Counter[str]]) -> None:
         systems = list(dict.fromkeys(job.fs for job in self.jobs))
-        print(f"{'kernel':<8}  {'version':<20}" + "".join(f"  {fs + ' passed/failed/skipped':<28}" for fs in systems).rstrip())
+        heads = "".join(f"  {fs + ' passed/failed/skipped':<28}" for fs in systems)
+        print(f"{'kernel':<8}  {'version':<20}{heads}".rstrip())
         for kernel in dict.fromkeys(job.kernel for job in self.jobs):
             cells = []
             for fs in systems:

@@ -185,6 +185,7 @@ static void make_disk(const char *name, bool make)
 
 static void mount_lower(const char *fs)
 {
+	char factor[16];
 	char *const ext4[] = { "/sbin/mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=1", "-O",
 			       "^orphan_file,^metadata_csum_seed", "/dev/nullb0", NULL };
 	char *const xfs[] = { "/sbin/mkfs.xfs", "-q", "-f", "-K", "/dev/nullb0", NULL };
@@ -205,6 +206,8 @@ static void mount_lower(const char *fs)
 	setenv("RFS_FS", fs, 1);
 	setenv("RFS_LOWER", "/lower", 1);
 	setenv("RFS_KERNEL", conf.kernel, 1);
+	snprintf(factor, sizeof(factor), "%d", conf.factor);
+	setenv("RFS_FACTOR", factor, 1);
 }
 
 /* Takes a whole line of a test's output: its message, or an announcement of kernel log lines to come. */
