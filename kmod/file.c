@@ -90,7 +90,7 @@ static ssize_t rfs_read_iter(struct kiocb *iocb, struct iov_iter *iter)
 	if (!iov_iter_count(iter))
 		return 0;
 	rfs_sync_flags(lower, file->f_flags);
-	if ((kinds & BIT(RFS_EVENT_MISS)) && !(iocb->ki_flags & (IOCB_DIRECT | IOCB_NOWAIT)))
+	if ((kinds & BIT(RFS_EVENT_MISS)) && !(iocb->ki_flags & IOCB_DIRECT))
 		rfs_note_read(inode, pos, iov_iter_count(iter));
 	ret = rfs_read_lower(iocb, iter, lower);
 	if (kinds && ret > 0)
@@ -180,6 +180,7 @@ long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	.get_unmapped_area	= thp_get_unmapped_area,	\
 	.fadvise		= rfs_fadvise,			\
 	.fsync			= rfs_fsync,			\
+	.setlease		= generic_setlease,		\
 	.unlocked_ioctl		= rfs_file_ioctl,		\
 	.compat_ioctl		= compat_ptr_ioctl
 

@@ -26,6 +26,9 @@
 #ifdef HAVE_BACKING_MMAP
 #include <linux/backing-file.h>
 #endif
+#if __has_include(<linux/filelock.h>)
+#include <linux/filelock.h>
+#endif
 
 /* 5.12, 6.3: who maps ids became an argument */
 #if defined(HAVE_MNT_IDMAP)

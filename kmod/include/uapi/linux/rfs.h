@@ -32,8 +32,8 @@
  *   MISS      read: the pages of [offset, offset+length) were absent when the
  *             read began, one record for each gap.
  *             fault: the page at offset was absent. flags: RFS_EV_MMAP.
- *             Direct reads, and reads that may not wait (RWF_NOWAIT), make no
- *             MISS; the retry that does the work makes it.
+ *             Direct reads make no MISS. A read that may not wait makes one, as
+ *             the kernel starts the I/O even if it returns EAGAIN.
  *   TOUCH     [offset, offset+length) was read, hit or miss; through a mapping
  *             (RFS_EV_MMAP) it is what the fault may have made accessible: up to
  *             a page table, 2 MiB on x86.
