@@ -263,11 +263,11 @@ TEST(io_uring_direct_cold, 20)
 	CHECK_EQ(resident(lo("f")), 0);
 }
 
-/* The try that may not wait makes no MISS, the one that does the work does */
-TEST(io_uring_makes_each_miss_once, 20)
+/* By the try that may not wait, or by the retry, or partly by each */
+TEST(io_uring_misses_every_page, 20)
 {
 	static u8 seen[PAGES(SIZE)];
-	u64 id, absent = 0, twice = 0;
+	u64 id, absent = 0;
 	struct evs *s;
 	int dev, fd;
 
@@ -279,14 +279,14 @@ TEST(io_uring_makes_each_miss_once, 20)
 	s = pick(drain(dev), RFS_EVENT_MISS, id);
 	for (int i = 0; i < s->n; i++) {
 		CHECK_EQ(s->e[i].flags, 0);
+		CHECK_LE(s->e[i].offset + s->e[i].length, SIZE);
 		for (u64 at = 0; at < s->e[i].length; at += PAGE)
 			seen[(s->e[i].offset + at) / PAGE]++;
 	}
 	for (u64 i = 0; i < PAGES(SIZE); i++) {
 		absent += !seen[i];
-		twice += seen[i] > 1;
+		CHECK_LE(seen[i], 2);
 	}
-	CHECK_EQ(twice, 0);
 	CHECK_EQ(absent, 0);
 }
 

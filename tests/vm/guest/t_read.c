@@ -196,10 +196,11 @@ TEST(read_nowait_cold, 15)
 
 	need_nowait();
 	n = preadv2(fd, &v, 1, 0, RWF_NOWAIT);
+	/* It may start the I/O, and what a fast disk has brought is returned */
 	if (n < 0)
 		CHECK_EQ(errno, EAGAIN);
 	else
-		CHECK(n > 0 && n < (ssize_t)sizeof(buf));
+		CHECK(n > 0);
 	if (n > 0)
 		CHECK_BYTES(buf, SEED, 0, n);
 	check_fd(fd, SEED, 64 * KIB + 100);
