@@ -27,6 +27,11 @@ int rfs_open(struct inode *inode, struct file *file)
 				 &lower_path, rs->cred);
 	if (IS_ERR(lower))
 		return PTR_ERR(lower);
+	/* some pseudo file systems know only the read of old */
+	if (S_ISREG(inode->i_mode) && !lower->f_op->read_iter) {
+		fput(lower);
+		return -EOPNOTSUPP;
+	}
 	file->private_data = lower;
 	rfs_copy_attr(inode);
 	rfs_set_mapping(inode, lower_path.dentry);

@@ -74,7 +74,8 @@ void rfs_note_read(struct inode *inode, loff_t pos, size_t len)
 	loff_t from, to, end;
 	pgoff_t index, last, gap_end;
 
-	if (pos >= size)
+	/* DAX has no page cache to miss */
+	if (pos >= size || IS_DAX(mapping->host))
 		return;
 	end = len < size - pos ? pos + len : size;
 	last = (end - 1) >> PAGE_SHIFT;
@@ -190,7 +191,8 @@ void rfs_note_fault(struct inode *inode, pgoff_t index, u32 kinds)
 	if (pos >= size)
 		return;
 	len = min_t(u64, PAGE_SIZE, size - pos);
-	if ((kinds & BIT(RFS_EVENT_MISS)) && rfs_next_gap(mapping, index, index) == index)
+	if ((kinds & BIT(RFS_EVENT_MISS)) && !IS_DAX(mapping->host) &&
+	    rfs_next_gap(mapping, index, index) == index)
 		rfs_emit(inode, RFS_EVENT_MISS, RFS_EV_MMAP, pos, len);
 	rfs_note_done(inode, RFS_EV_MMAP, kinds, pos, len);
 }

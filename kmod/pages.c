@@ -156,13 +156,26 @@ struct rfs_job {
 	struct rfs_dev *dev;
 	u64 cookie;
 	bool stop;
+
+	struct file *file;
+	struct address_space *mapping;
+	/*
+	 * The file is one of the file system that has the pages, and that reads
+	 * ahead. Else, as with overlayfs or tmpfs below, it is asked by fadvise
+	 * and read from, which every file system understands.
+	 */
+	bool plain;
 };
 
 static void rfs_job_begin(struct rfs_job *job, struct rfs_dev *dev, u64 cookie)
 {
+	struct address_space *mapping = job->mapping;
+
 	job->dev = dev;
 	job->cookie = cookie;
 	job->stop = false;
+	job->plain = job->file->f_mapping == mapping && mapping->a_ops->readahead &&
+		     !IS_DAX(mapping->host);
 	spin_lock(&dev->jobs_lock);
 	list_add(&job->list, &dev->jobs);
 	spin_unlock(&dev->jobs_lock);
@@ -196,22 +209,39 @@ u64 rfs_stop(struct rfs_dev *dev, u64 cookie)
 	return stopped;
 }
 
-/* Waits until the pages of [index, last] are there. Returns the first error. */
-static int rfs_wait_pages(struct file *file, pgoff_t index, pgoff_t last, pgoff_t *done)
+/* Waits for one page. Returns the index of the page behind its folio, or an error. */
+static s64 rfs_wait_page(struct rfs_job *job, pgoff_t index)
 {
-	struct address_space *mapping = file->f_mapping;
+	loff_t pos = (loff_t)index << PAGE_SHIFT;
 	struct page *page;
-	pgoff_t next;
+	ssize_t got;
+	s64 next;
+	u8 byte;
+
+	if (!job->plain) {
+		got = kernel_read(job->file, &byte, 1, &pos);
+		return got < 0 ? got : (s64)index + 1;
+	}
+	page = read_mapping_page(job->mapping, index, job->file);
+	if (IS_ERR(page))
+		return PTR_ERR(page);
+	next = rfs_folio_end(page, index);
+	put_page(page);
+	return next;
+}
+
+/* Waits until the pages of [index, last] are there. Returns the first error. */
+static int rfs_wait_pages(struct rfs_job *job, pgoff_t index, pgoff_t last, pgoff_t *done)
+{
+	s64 next;
 
 	while (index <= last) {
 		/* truncated in the meantime */
-		if ((loff_t)index << PAGE_SHIFT >= i_size_read(mapping->host))
+		if ((loff_t)index << PAGE_SHIFT >= i_size_read(job->mapping->host))
 			break;
-		page = read_mapping_page(mapping, index, file);
-		if (IS_ERR(page))
-			return PTR_ERR(page);
-		next = rfs_folio_end(page, index);
-		put_page(page);
+		next = rfs_wait_page(job, index);
+		if (next < 0)
+			return next;
 		index = next;
 		*done = min(index, last + 1);
 		cond_resched();
@@ -219,18 +249,34 @@ static int rfs_wait_pages(struct file *file, pgoff_t index, pgoff_t last, pgoff_
 	return 0;
 }
 
-/* Asks for the absent pages of [index, last]. Returns how many are there that weren't. */
-static u64 rfs_read_ahead(struct file *file, pgoff_t index, pgoff_t last, bool large)
+/* fadvise does no more than a readahead window at a time, which is at least this */
+#define RFS_ADVISE_STEP SZ_128K
+
+static void rfs_advise(struct rfs_job *job, pgoff_t index, unsigned long nr)
 {
-	struct address_space *mapping = file->f_mapping;
+	loff_t pos = (loff_t)index << PAGE_SHIFT;
+	loff_t end = pos + ((loff_t)nr << PAGE_SHIFT);
+
+	for (; pos < end; pos += RFS_ADVISE_STEP)
+		vfs_fadvise(job->file, pos, min_t(loff_t, RFS_ADVISE_STEP, end - pos),
+			    POSIX_FADV_WILLNEED);
+}
+
+/* Asks for the absent pages of [index, last]. Returns how many are there that weren't. */
+static u64 rfs_read_ahead(struct rfs_job *job, pgoff_t index, pgoff_t last, bool large)
+{
+	struct address_space *mapping = job->mapping;
+	unsigned long nr = last - index + 1;
 	u64 before = rfs_count_cached(mapping, index, last, NULL);
 	u64 after;
-	RFS_DEFINE_READAHEAD(ractl, file, &file->f_ra, mapping, index);
+	RFS_DEFINE_READAHEAD(ractl, job->file, &job->file->f_ra, mapping, index);
 
-	if (before == last - index + 1)
+	if (before == nr)
 		return 0;
-	if (!large || before || !rfs_read_large(file, index, last - index + 1))
-		page_cache_ra_unbounded(&ractl, last - index + 1, 0);
+	if (!job->plain)
+		rfs_advise(job, index, nr);
+	else if (!large || before || !rfs_read_large(job->file, index, nr))
+		page_cache_ra_unbounded(&ractl, nr, 0);
 	after = rfs_count_cached(mapping, index, last, NULL);
 	return after > before ? after - before : 0;
 }
@@ -249,8 +295,7 @@ static u64 rfs_bytes_done(const struct rfs_load *load, pgoff_t index, pgoff_t la
  * Goes through the range a chunk at a time. With RFS_LOAD_WAIT one chunk is
  * waited for while the next is on its way.
  */
-static int rfs_load_range(struct rfs_job *job, struct file *file, struct rfs_load *load,
-			  pgoff_t first, pgoff_t last)
+static int rfs_load_range(struct rfs_job *job, struct rfs_load *load, pgoff_t first, pgoff_t last)
 {
 	bool wait = load->flags & RFS_LOAD_WAIT;
 	pgoff_t index = first, waited = first, end;
@@ -263,10 +308,9 @@ static int rfs_load_range(struct rfs_job *job, struct file *file, struct rfs_loa
 		}
 		/* chunks end where large folios do */
 		end = min(last, index | (RFS_CHUNK_PAGES - 1));
-		load->loaded += rfs_read_ahead(file, index, end,
-					       load->flags & RFS_LOAD_LARGE);
+		load->loaded += rfs_read_ahead(job, index, end, load->flags & RFS_LOAD_LARGE);
 		if (wait && index > waited) {
-			err = rfs_wait_pages(file, waited, index - 1, &waited);
+			err = rfs_wait_pages(job, waited, index - 1, &waited);
 			if (err)
 				break;
 		}
@@ -274,7 +318,7 @@ static int rfs_load_range(struct rfs_job *job, struct file *file, struct rfs_loa
 		cond_resched();
 	}
 	if (wait && !err && index > waited)
-		err = rfs_wait_pages(file, waited, index - 1, &waited);
+		err = rfs_wait_pages(job, waited, index - 1, &waited);
 	load->done = rfs_bytes_done(load, err ? waited : index, last);
 	return err;
 }
@@ -321,8 +365,7 @@ u64 rfs_load_features(void)
 int rfs_load(struct rfs_dev *dev, struct inode *inode, struct rfs_load *load)
 {
 	struct mem_cgroup *memcg = NULL, *old;
-	struct rfs_job job;
-	struct file *file;
+	struct rfs_job job = { .mapping = rfs_mapping(inode) };
 	pgoff_t first, last;
 	int err = 0;
 
@@ -333,20 +376,20 @@ int rfs_load(struct rfs_dev *dev, struct inode *inode, struct rfs_load *load)
 	}
 	atomic64_inc(&dev->loads);
 	load->done = load->length;
-	if (!rfs_page_range(rfs_mapping(inode)->host, load->offset, load->length, &first, &last))
+	if (!rfs_page_range(job.mapping->host, load->offset, load->length, &first, &last))
 		goto out_memcg;
-	file = rfs_open_lower(inode, 0);
-	if (IS_ERR(file)) {
+	job.file = rfs_open_lower(inode, 0);
+	if (IS_ERR(job.file)) {
 		load->done = 0;
-		err = PTR_ERR(file);
+		err = PTR_ERR(job.file);
 		goto out_memcg;
 	}
 	rfs_job_begin(&job, dev, load->cookie);
 	old = rfs_charge_begin(memcg);
-	err = rfs_load_range(&job, file, load, first, last);
+	err = rfs_load_range(&job, load, first, last);
 	rfs_charge_end(old);
 	rfs_job_end(&job);
-	fput(file);
+	fput(job.file);
 	atomic64_add(load->loaded, &dev->loaded);
 	trace_rfs_load(load->file, load->offset, load->length, load->loaded, err);
 out_memcg:
