@@ -217,16 +217,11 @@ TEST(stack_over_tmpfs_commands, 15)
 	check_map(up("f"), SEED, SIZE);
 }
 
-TEST(stack_over_proc_or_sysfs_is_harmless, 15)
+/* Names there are compared in a way of its own, no mirror can follow */
+TEST(stack_over_proc_einval, 15)
 {
-	char a[64], b[64];
-
-	if (mount_rfs("/proc/sys", t_mnt, NULL))
-		SKIP("refused: %s", strerror(errno));
-	CHECK(get_str(up("kernel/ostype"), a, sizeof(a)) > 0);
-	CHECK(get_str("/proc/sys/kernel/ostype", b, sizeof(b)) > 0);
-	CHECK_STR(a, b);
-	CHECK(open(up("kernel/hostname"), O_WRONLY) < 0);
+	CHECK_ERR(mount_rfs("/proc/sys", t_mnt, NULL), EINVAL);
+	kmsg_allow("rfs");
 }
 
 /* Idmapped lower mounts */
