@@ -20,6 +20,8 @@ static void rfs_dev_free(struct kref *kref)
 {
 	struct rfs_dev *dev = container_of(kref, struct rfs_dev, kref);
 
+	/* nothing is queued without files, and those are gone with the mount */
+	hrtimer_cancel(&dev->wake);
 	ida_free(&rfs_dev_numbers, dev->nr);
 	rfs_queues_destroy(dev);
 	kfree(dev);
@@ -146,6 +148,14 @@ static const struct file_operations rfs_dev_fops = {
 	.compat_ioctl	= compat_ptr_ioctl,
 };
 
+static enum hrtimer_restart rfs_dev_wake(struct hrtimer *timer)
+{
+	struct rfs_dev *dev = container_of(timer, struct rfs_dev, wake);
+
+	wake_up_interruptible_poll(&dev->wait, EPOLLIN | EPOLLRDNORM);
+	return HRTIMER_NORESTART;
+}
+
 /* Returns the device with one reference, the mount's. */
 struct rfs_dev *rfs_dev_create(struct super_block *sb)
 {
@@ -156,6 +166,7 @@ struct rfs_dev *rfs_dev_create(struct super_block *sb)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&dev->kref);
 	init_waitqueue_head(&dev->wait);
+	rfs_init_timer(&dev->wake, rfs_dev_wake);
 	mutex_init(&dev->read_lock);
 	init_rwsem(&dev->sb_lock);
 	spin_lock_init(&dev->jobs_lock);

@@ -82,18 +82,24 @@ static vm_fault_t rfs_fault(struct vm_fault *vmf)
 
 /*
  * The kernel maps what is cached within 64 KiB round a fault. A model is read
- * from end to end, so map the whole page table that the fault has allocated
- * anyway: 1/32 of the faults.
+ * from end to end, so map the whole page table, which a first fault allocates
+ * anyway: 1/32 of the faults. Where the table has been there before, what is
+ * behind us was mapped by earlier faults, and looking at it again would cost a
+ * cold reader more than the disk.
  */
 static void rfs_widen(struct vm_fault *vmf, pgoff_t *start, pgoff_t *end)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	unsigned long from = max(vmf->address & PMD_MASK, vma->vm_start);
-	unsigned long to = min((vmf->address & PMD_MASK) + PMD_SIZE, vma->vm_end);
+	unsigned long table = vmf->address & PMD_MASK;
+	unsigned long to = min(table + PMD_SIZE, vma->vm_end);
 
-	*start = linear_page_index(vma, from);
+	if (pmd_none(*vmf->pmd)) {
+		unsigned long from = max(table, vma->vm_start);
+
+		*start = linear_page_index(vma, from);
+		rfs_move_window(vmf, from);
+	}
 	*end = linear_page_index(vma, to - 1);
-	rfs_move_window(vmf, from);
 }
 
 /* what a fault on a cached page makes accessible from there on, up to the next gap */

@@ -10,11 +10,11 @@
  *	producer			reader
  *	queue the event			armed = 1
  *	smp_mb				smp_mb
- *	armed? then wake		all queues empty? then sleep
+ *	armed? start the timer		all queues empty? then sleep
+ *	timer: wake
  */
 #include <linux/list.h>
 #include <linux/percpu.h>
-#include <linux/poll.h>
 #include "rfs.h"
 #include "trace.h"
 
@@ -154,7 +154,7 @@ void rfs_queue_event(struct rfs_dev *dev, struct rfs_event *ev)
 	/* pairs with rfs_queues_waiting()'s callers: see above */
 	smp_mb();
 	if (atomic_read(&dev->armed) && atomic_xchg(&dev->armed, 0))
-		wake_up_interruptible_poll(&dev->wait, EPOLLIN | EPOLLRDNORM);
+		hrtimer_start(&dev->wake, RFS_WAKE_DELAY_NS, HRTIMER_MODE_REL);
 }
 
 static unsigned int rfs_pop(struct rfs_queue *q, struct rfs_event *ev, unsigned int n)

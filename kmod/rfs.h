@@ -8,6 +8,7 @@
 #include <linux/atomic.h>
 #include <linux/fs.h>
 #include <linux/fs_context.h>
+#include <linux/hrtimer.h>
 #include <linux/kref.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
@@ -22,6 +23,11 @@
 
 /* one CPU's queue may grow to this many pages */
 #define RFS_QUEUE_PAGES		256
+/*
+ * A sleeping reader is woken so long after the first event: by then whoever
+ * misses waits for the disk and doesn't pay for it, and a burst is one wake-up.
+ */
+#define RFS_WAKE_DELAY_NS	50000
 /* a load looks whether it shall stop each so many bytes */
 #define RFS_LOAD_CHUNK		SZ_2M
 /* finer beacons than this would cost more than they tell */
@@ -48,6 +54,7 @@ struct rfs_dev {
 
 	wait_queue_head_t wait;
 	atomic_t armed;			/* somebody wants to be woken */
+	struct hrtimer wake;		/* and will be when this fires */
 	atomic_t opened;
 	struct mutex read_lock;		/* one read(2) at a time, and next_cpu */
 	unsigned int next_cpu;

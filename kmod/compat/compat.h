@@ -16,6 +16,7 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/fsnotify_backend.h>
+#include <linux/hrtimer.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mount.h>
@@ -111,6 +112,18 @@ static inline int rfs_revalidate_lower(struct inode *dir, struct dentry *lower, 
 	return lower->d_op->d_revalidate(dir, &lower->d_name, lower, flags);
 #else
 	return lower->d_op->d_revalidate(lower, flags);
+#endif
+}
+
+/* 6.13: timers are set up in one step */
+static inline void rfs_init_timer(struct hrtimer *timer,
+				  enum hrtimer_restart (*fire)(struct hrtimer *timer))
+{
+#ifdef HAVE_HRTIMER_SETUP
+	hrtimer_setup(timer, fire, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
+#else
+	hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
+	timer->function = fire;
 #endif
 }
 

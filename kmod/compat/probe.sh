@@ -27,6 +27,7 @@ have D_REAL_TYPE	'enum d_real_type'			dcache.h
 have D_REVALIDATE_NAME	'd_revalidate\)\(struct inode'		dcache.h
 have FOLIO		'struct folio \{'			mm_types.h
 have FSNOTIFY_GROUP_FLAGS 'const struct fsnotify_ops \*ops,$'	fsnotify_backend.h
+have HRTIMER_SETUP	'hrtimer_setup\('			hrtimer.h
 have IDMAPPED_MNT	'is_idmapped_mnt\('			fs.h
 have INODE_JUST_DROP	'inode_just_drop\('			fs.h
 have INODE_STATE_READ	'inode_state_read_once\('		fs.h
