@@ -26,7 +26,7 @@ GUEST = HERE / "guest"
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
 COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
 LINK = ["gcc", "-static", "-pthread"]
-WARNING = re.compile(r"(:\d+: warning:|: warning: |^WARNING: )", re.MULTILINE)
+WARNING = re.compile(r"(:\d+: (warning|error):|: (warning|error): |^WARNING: )", re.MULTILINE)
 
 
 class BuildError(Exception):

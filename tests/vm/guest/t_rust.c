@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The Rust side of the protocol against the module, where it was brought along. */
+#include "t.h"
+
+TEST(rust_smoke, 60)
+{
+	if (access("/bin/rfs-smoke", X_OK))
+		SKIP("rfs-smoke was not brought along: make guest-programs");
+	mk_file(lo("f"), 1, MIB);
+	setup();
+	CHECK_EQ(t_run("/bin/rfs-smoke", up("f"), NULL), 0);
+}
