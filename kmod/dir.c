@@ -142,26 +142,6 @@ static int rfs_iterate(struct file *file, struct dir_context *ctx)
 	return err;
 }
 
-static loff_t rfs_dir_llseek(struct file *file, loff_t offset, int whence)
-{
-	struct inode *inode = file_inode(file);
-	struct file *lower = rfs_lower_file(file);
-	loff_t pos;
-
-	inode_lock(inode);
-	lower->f_pos = file->f_pos;
-	pos = vfs_llseek(lower, offset, whence);
-	if (pos >= 0)
-		file->f_pos = pos;
-	inode_unlock(inode);
-	return pos;
-}
-
-static int rfs_dir_fsync(struct file *file, loff_t start, loff_t end, int datasync)
-{
-	return 0;
-}
-
 const struct inode_operations rfs_dir_iops = {
 	.lookup		= rfs_lookup,
 	.permission	= rfs_permission,
@@ -175,8 +155,8 @@ const struct file_operations rfs_dir_fops = {
 	.release	= rfs_release,
 	.read		= generic_read_dir,
 	.iterate_shared	= rfs_iterate,
-	.llseek		= rfs_dir_llseek,
-	.fsync		= rfs_dir_fsync,
+	.llseek		= rfs_llseek_lower,
+	.fsync		= rfs_fsync,
 	.unlocked_ioctl	= rfs_file_ioctl,
 	.compat_ioctl	= compat_ptr_ioctl,
 };

@@ -123,16 +123,14 @@ static ssize_t rfs_splice_read(struct file *file, loff_t *ppos, struct pipe_inod
 	return ret;
 }
 
-static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
+/* What only the lower file knows: holes, and positions in a directory. */
+loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence)
 {
 	struct inode *inode = file_inode(file);
 	struct file *lower = rfs_lower_file(file);
 	loff_t pos;
 
-	if (whence == SEEK_SET || whence == SEEK_CUR || whence == SEEK_END)
-		return generic_file_llseek_size(file, offset, whence, inode->i_sb->s_maxbytes,
-						i_size_read(rfs_lower_inode(inode)));
-	/* holes are known below; the lower file's position is only lent */
+	/* the lower file's position is only lent */
 	inode_lock(inode);
 	lower->f_pos = file->f_pos;
 	pos = vfs_llseek(lower, offset, whence);
@@ -142,13 +140,23 @@ static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
 	return pos;
 }
 
+static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
+{
+	struct inode *inode = file_inode(file);
+
+	if (whence == SEEK_SET || whence == SEEK_CUR || whence == SEEK_END)
+		return generic_file_llseek_size(file, offset, whence, inode->i_sb->s_maxbytes,
+						i_size_read(rfs_lower_inode(inode)));
+	return rfs_llseek_lower(file, offset, whence);
+}
+
 static int rfs_fadvise(struct file *file, loff_t offset, loff_t len, int advice)
 {
 	return vfs_fadvise(rfs_lower_file(file), offset, len, advice);
 }
 
 /* nothing is ever dirty here, and syncing what is below is for its writers */
-static int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
+int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
 {
 	return 0;
 }

@@ -178,6 +178,8 @@ void rfs_notify_flush(void);
 extern const struct file_operations rfs_file_fops;
 int rfs_open(struct inode *inode, struct file *file);
 int rfs_release(struct inode *inode, struct file *file);
+loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence);
+int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync);
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 /* aio.c */
