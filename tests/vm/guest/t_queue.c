@@ -404,11 +404,14 @@ static int flood_setup(void)
 	return dev_masked(K(TOUCH));
 }
 
-/* As many as this machine makes in a few seconds, but for a fast one */
+/* All of them but on a slow machine: a debug kernel would take five minutes */
 static u64 flood_size(u64 most)
 {
+	const char *factor = getenv("RFS_FACTOR");
 	u64 t = now_ns();
 
+	if (factor && strtod(factor, NULL) > 1)
+		return most / 5;
 	IN_CHILD(flood(5000));
 	t = now_ns() - t;
 	return t * (most / 5000) < 40000000000ull ? most : most / 5;
