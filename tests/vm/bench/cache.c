@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What is cached, and how to have it so. */
+#include "bench.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DISK		"/sys/block/nullb0/stat"
+#define TRIES		10
+#define SECTOR		512
+
+/* A number in [0, count) for each i of it, every one once, in no order. count is a power of two. */
+u32 mixed(u32 i, u32 count)
+{
+	u32 mask = count - 1;
+
+	i = (i * 2654435761u + 12345) & mask;
+	i ^= i >> 5;
+	i = (i * 2246822519u + 6789) & mask;
+	i ^= i >> 7;
+	return i & mask;
+}
+
+/* Pages of an open file in the page cache of its side. */
+static u64 cached_of(int fd)
+{
+	static unsigned char in[FILE_PAGES];
+	void *map = mmap(NULL, FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	u64 count = 0;
+
+	if (map == MAP_FAILED || mincore(map, FILE_BYTES, in))
+		die("mincore: %s", strerror(errno));
+	for (size_t i = 0; i < FILE_PAGES; i++)
+		count += in[i] & 1;
+	munmap(map, FILE_BYTES);
+	return count;
+}
+
+/* Pages of the lower file in the page cache. */
+u64 cached_pages(const char *name)
+{
+	int fd = side_open(LOWER, name);
+	u64 count = cached_of(fd);
+
+	close(fd);
+	return count;
+}
+
+void drop_cached(const char *what)
+{
+	int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, what, strlen(what)) < 0)
+		die("drop_caches: %s", strerror(errno));
+	close(fd);
+}
+
+/* Nothing of the file is cached, on no side. */
+void make_cold(void)
+{
+	u64 left = 0;
+
+	for (int i = 0; i < TRIES; i++) {
+		drop_cached("1");
+		left = cached_pages(DATA);
+		if (!left)
+			return;
+	}
+	die("%llu pages stay cached", (unsigned long long)left);
+}
+
+/*
+ * Brings the whole file into the cache of the side that fd is of. What large
+ * folios there are depends on who brought it: each case, a process of its own,
+ * begins with nothing and with the lower side.
+ */
+void fill_cache(int fd)
+{
+	static char buf[MIB];
+	static bool begun;
+
+	if (!begun)
+		make_cold();
+	begun = true;
+	if (cached_of(fd) == FILE_PAGES)
+		return;
+	for (u64 at = 0; at < FILE_BYTES; at += MIB) {
+		if (pread(fd, buf, MIB, at) != (ssize_t)MIB)
+			die("reading: %s", strerror(errno));
+	}
+}
+
+u64 sectors_read(void)
+{
+	unsigned long long sectors = 0;
+	FILE *f = fopen(DISK, "re");
+
+	if (!f || fscanf(f, "%*u %*u %llu", &sectors) != 1)
+		die("%s: %s", DISK, strerror(errno));
+	fclose(f);
+	return sectors;
+}
+
+/* A cold run that the disk has not seen was none. */
+void expect_read(u64 sectors_before, u64 bytes)
+{
+	u64 got = (sectors_read() - sectors_before) * SECTOR;
+
+	if (got < bytes)
+		die("only %llu bytes came from the disk", (unsigned long long)got);
+}
