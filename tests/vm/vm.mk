@@ -5,6 +5,7 @@
 #   make vm-debug [T=pattern]         tests and storms on the debug kernel (built once, 8 minutes)
 #   make vm-shell K=6.12              a shell in a guest
 #   make vm-exec K=6.12 EXEC='...'    one command line in a guest
+#   make vm-bench [K="6.1 6.12"]      rfs, the lower file system and FUSE side by side, in counted instructions
 #   make vm-clean                     remove builds and logs from the cache
 
 K ?= 6.12
@@ -16,7 +17,7 @@ export V JOBS EXTRA
 
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-clean deps
+.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-bench vm-clean deps
 
 vm:
 	@$(VM) run $(K) "$(T)"
@@ -32,6 +33,10 @@ vm-shell:
 
 vm-exec:
 	@$(VM) exec $(K) -- $(call quoted,$(EXEC))
+
+# The one kernel that K is by default is not all that is to be measured.
+vm-bench:
+	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(if $(filter file,$(origin K)),,$(K)) $(BENCH)
 
 vm-clean:
 	@$(VM) clean
