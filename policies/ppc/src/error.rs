@@ -1,0 +1,104 @@
+//! What can go wrong, on both sides of the contract.
+
+use std::io;
+
+use thiserror::Error;
+
+/// The result of a callback or of a service of the host.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a callback or a service of the host failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The host could not do it.
+    #[error("{service}: {}", io::Error::from_raw_os_error(*errno))]
+    Host {
+        /// The service's name in `ppc.h`.
+        service: &'static str,
+        /// What it said, positive.
+        errno: i32,
+    },
+    /// A setting's value makes no sense.
+    #[error("Setting {key}={value}: {problem}")]
+    Setting {
+        /// Which one.
+        key: String,
+        /// As it was given.
+        value: String,
+        /// What would make sense.
+        problem: &'static str,
+    },
+    /// The policy has no such settings.
+    #[error("Unknown setting: {0}")]
+    UnknownSettings(String),
+    /// A path or message that C cannot take.
+    #[error("NUL byte in {0:?}")]
+    Nul(String),
+    /// An errno of the policy's own, positive.
+    #[error("{}", io::Error::from_raw_os_error(*.0))]
+    Errno(i32),
+}
+
+impl Error {
+    /// What crosses the contract, negated.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Host { errno, .. } | Self::Errno(errno) => *errno,
+            Self::Setting { .. } | Self::UnknownSettings(_) | Self::Nul(_) => libc::EINVAL,
+        }
+    }
+}
+
+/// Why a host does not take a policy, in a sentence for the one who registered it.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The dynamic linker says no.
+    #[error("The library does not open: {0}")]
+    Open(String),
+    /// It is a library, but no policy.
+    #[error("It exports no ppc_policy, so it is no policy; see ppc.h")]
+    NoSymbol,
+    /// Built with a newer `ppc.h`.
+    #[error(
+        "The policy speaks version {policy} of ppc.h, this host only up to {host}; install a newer \
+         host, or build the policy with this one's header"
+    )]
+    Newer {
+        /// What the policy has.
+        policy: u32,
+        /// What this host has.
+        host: u32,
+    },
+    /// The version or size no header ever had.
+    #[error(
+        "ppc_policy is damaged (version {version}, {size} bytes); does it begin with \
+         PPC_INIT(struct ppc_policy), PPC_ABI_VERSION?"
+    )]
+    Damaged {
+        /// What it says is its version.
+        version: u32,
+        /// What it says is its size.
+        size: u32,
+    },
+    /// The name is missing or not what names are.
+    #[error("The policy's name must be of a-z, 0-9 and -, and at most 64 bytes long")]
+    Name,
+    /// It sets bits that this version does not have.
+    #[error("The policy sets flags that version {0} of ppc.h does not have")]
+    Flags(u32),
+    /// The mount cannot do what the policy needs.
+    #[error("The policy needs what this mount cannot do: features {0:#x}")]
+    Needs(u64),
+    /// Settings for a policy that reads none.
+    #[error("The policy takes no settings")]
+    NoSettings,
+    /// A key or value that C cannot take.
+    #[error("NUL byte in a setting")]
+    Nul,
+    /// Its `init` said no; the reason is what it logged last.
+    #[error("The policy refused: {}", io::Error::from_raw_os_error(*.0))]
+    Init(i32),
+}

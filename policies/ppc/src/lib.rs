@@ -1,0 +1,95 @@
+//! Cache policies in Rust.
+//!
+//! A policy hears what misses the page cache and says what to bring in and what to drop. The
+//! contract between it and its host is `policies/ppc.h`, told there in prose; this crate is that
+//! contract in Rust, for both sides.
+//!
+//! A policy is a type, its [`Policy`] implementation and one line that makes a library of it:
+//!
+//! ```
+//! use ppc::{Event, Hooks, Host, Io, Plan, Policy, Result, Settings};
+//!
+//! /// Reads one length ahead.
+//! struct Ahead;
+//!
+//! impl Policy for Ahead {
+//!     const NAME: &'static std::ffi::CStr = c"ahead";
+//!     const VERSION: &'static std::ffi::CStr = c"1";
+//!     const DESCRIPTION: &'static std::ffi::CStr = c"Reads one length ahead";
+//!     const HOOKS: Hooks = Hooks { prefetch: true, evict: false, configure: false };
+//!
+//!     fn init(_: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+//!         Ok(Self)
+//!     }
+//!
+//!     fn prefetch(
+//!         &mut self,
+//!         _: &Host<'_>,
+//!         event: Option<&Event>,
+//!         plan: &mut Plan<'_>,
+//!     ) -> Result<()> {
+//!         match event {
+//!             Some(event) => plan.add(Io::new(event.file, event.end(), event.length)),
+//!             None => Ok(()),
+//!         }
+//!     }
+//! }
+//!
+//! ppc::export_policy!(Ahead);
+//!
+//! // And its unit test, without a daemon:
+//! use ppc::{Kind, testing::FakeHost};
+//! let host = FakeHost::new().file("model", 1 << 20);
+//! let (mut ahead, _) = host.start::<Ahead>(&[])?;
+//! let miss = Event::new(Kind::Miss, host.id("model"), 0, 4096);
+//! assert_eq!(ahead.prefetch(Some(&miss))?, Some(vec![Io::new(miss.file, 4096, 4096)]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`host`] is the other side: what loads a policy, checks it and calls it. [`testing`] is a host
+//! that only remembers.
+//!
+//! # Unsafe code
+//!
+//! It is confined to `ffi.rs` and `ffi/`, and to the one symbol that [`export_policy!`] makes. No
+//! panic crosses the contract in either direction: it is logged and becomes `-EIO`.
+
+mod error;
+#[allow(
+    unsafe_code,
+    non_camel_case_types,
+    reason = "the contract; every other module goes through it"
+)]
+pub mod ffi;
+mod policy;
+mod settings;
+pub mod testing;
+mod types;
+
+pub use error::{Error, LoadError, Result};
+pub use ffi::guest::{Host, Plan};
+pub use policy::{Hooks, Policy};
+pub use settings::Settings;
+pub use types::{Entry, Event, Features, FileId, FileInfo, Io, Kind, Kinds, Level, Memory, Xpu};
+
+/// The host's side: copying, checking and calling a policy.
+pub mod host {
+    pub use crate::ffi::embed::{Instance, Services, Table};
+}
+
+/// Exports a [`Policy`] as `ppc_policy`, which makes the library a policy. Once in a library, at the
+/// top of it.
+#[macro_export]
+macro_rules! export_policy {
+    ($policy:ty) => {
+        /// What the host finds.
+        #[allow(
+            unsafe_code,
+            non_upper_case_globals,
+            reason = "the contract gives this name, and nothing else of the library has it"
+        )]
+        // SAFETY: no other crate of the workspace defines a symbol of this name.
+        #[unsafe(no_mangle)]
+        pub static ppc_policy: $crate::ffi::ppc_policy = $crate::ffi::ppc_policy::of::<$policy>();
+    };
+}

@@ -1,0 +1,330 @@
+//! Both sides against each other: faults of a policy, faults of a table, every service once.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ppc::host::Table;
+use ppc::testing::FakeHost;
+use ppc::{
+    Entry, Error, Event, Features, FileId, Hooks, Host, Io, Kind, Kinds, Level, LoadError, Memory,
+    Plan, Policy, Result, Settings, Xpu, ffi,
+};
+
+/// Does what its setting and the offset of the event say.
+struct Odd;
+
+impl Policy for Odd {
+    const NAME: &'static CStr = c"odd";
+    const VERSION: &'static CStr = c"3";
+    const DESCRIPTION: &'static CStr = c"Misbehaves";
+    const NEEDS: Features = Features::OPEN.and(Features::TOUCH);
+    const HOOKS: Hooks = Hooks {
+        prefetch: true,
+        evict: false,
+        configure: true,
+    };
+
+    fn init(_: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
+        if let Some(message) = settings.text("panic") {
+            panic!("{message}");
+        }
+        plan.add(Io::to_end(FileId(9), 5))?;
+        Ok(Self)
+    }
+
+    fn prefetch(&mut self, _: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
+        let event = event.ok_or(Error::Errno(libc::EAGAIN))?;
+        for page in 0..event.length {
+            plan.add(Io::new(event.file, page * 4096, event.count))?;
+        }
+        assert!(event.offset == 0, "no plan for {}", event.offset);
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &Host<'_>, settings: &mut Settings) -> Result<()> {
+        settings.bytes("known").map(drop)
+    }
+
+    fn exit(self, _: &Host<'_>) -> Result<()> {
+        Err(Error::Errno(libc::EPIPE))
+    }
+}
+
+fn miss(offset: u64, ios: u64) -> Event {
+    Event::new(Kind::Miss, FileId(1), offset, ios)
+}
+
+#[test]
+fn a_panic_is_logged_and_the_instance_is_done_for() {
+    let host = FakeHost::new();
+    let refused = host
+        .start::<Odd>(&[("panic", "at once")])
+        .expect_err("it panicked");
+    assert_eq!(refused, LoadError::Init(libc::EIO));
+    let (mut odd, at_init) = host.start::<Odd>(&[]).expect("it starts");
+    assert_eq!(at_init, [Io::to_end(FileId(9), 5)]);
+    for event in [miss(3, 1), miss(0, 1)] {
+        let error = odd.prefetch(Some(&event)).expect_err("it panicked");
+        assert_eq!(error.errno(), libc::EIO);
+    }
+    odd.exit().expect("a broken one is only dropped");
+    let said = ["init: panic: at once", "prefetch: panic: no plan for 3"];
+    assert_eq!(
+        host.logs(),
+        said.map(|line| (Level::Error, line.to_owned()))
+    );
+}
+
+#[test]
+fn an_error_drops_the_plan_and_the_next_event_is_served() {
+    let host = FakeHost::new();
+    let (mut odd, _) = host.start::<Odd>(&[]).expect("it starts");
+    assert_eq!(
+        odd.prefetch(None).expect_err("its own").errno(),
+        libc::EAGAIN
+    );
+    let mut empty = miss(0, 1);
+    empty.count = 0;
+    assert_eq!(
+        odd.prefetch(Some(&empty)).expect_err("no length").errno(),
+        libc::EINVAL
+    );
+    let plan = odd.prefetch(Some(&miss(0, 1))).expect("a plan");
+    assert_eq!(plan, Some(vec![Io::new(FileId(1), 0, 1)]));
+    assert!(odd.evict(None).expect("the kernel's way").is_none());
+    assert_eq!(odd.exit().expect_err("its own").errno(), libc::EPIPE);
+}
+
+#[test]
+fn a_sink_has_an_end_and_what_it_took_counts() {
+    let (odd, _) = FakeHost::new().start::<Odd>(&[]).expect("it starts");
+    let plan = odd.limit(3).prefetch(Some(&miss(0, 10))).expect("a plan");
+    assert_eq!(plan.map(|ios| ios.len()), Some(3));
+}
+
+#[test]
+fn settings_that_nobody_knows_are_refused() {
+    let host = FakeHost::new();
+    let refused = host.start::<Odd>(&[("pannic", "no")]).expect_err("a typo");
+    assert_eq!(refused, LoadError::Init(libc::EINVAL));
+    assert_eq!(
+        host.logs(),
+        [(Level::Error, "init: Unknown setting: pannic".to_owned())]
+    );
+    let (mut odd, _) = host.start::<Odd>(&[]).expect("it starts");
+    odd.configure("known", "1M").expect("a size");
+    for (key, value) in [("known", "much"), ("unknown", "1")] {
+        assert_eq!(
+            odd.configure(key, value).expect_err(key).errno(),
+            libc::EINVAL
+        );
+    }
+}
+
+#[test]
+fn a_mount_that_lacks_something_is_told_what() {
+    let host = FakeHost::new().features(Features::OPEN);
+    let refused = host.start::<Odd>(&[]).expect_err("no TOUCH");
+    assert_eq!(refused, LoadError::Needs(Features::TOUCH.0));
+}
+
+#[allow(unsafe_code, reason = "tables that no policy would have")]
+fn table(change: impl FnOnce(&mut ffi::ppc_policy)) -> Result<Table, LoadError> {
+    let mut policy = ffi::ppc_policy::of::<Odd>();
+    change(&mut policy);
+    // SAFETY: it is as long as the longest size that is believed; its strings are constants.
+    unsafe { Table::copy(&raw const policy) }
+}
+
+#[test]
+fn a_table_is_sound_or_refused() {
+    let sound = table(|_| ()).expect("it is as it should be");
+    let texts = (sound.name(), sound.version(), sound.description());
+    assert_eq!(texts, ("odd", "3", "Misbehaves"));
+    let bare = table(|policy| policy.version = std::ptr::null()).expect("no version is fine");
+    assert_eq!(bare.version(), "");
+
+    let newer = table(|policy| policy.abi_version = 2).expect_err("of the future");
+    assert_eq!(newer, LoadError::Newer { policy: 2, host: 1 });
+    assert!(newer.to_string().contains("install a newer host"));
+    for (version, size) in [(0, 88), (1, 0), (1, 87), (1, 89), (1, u32::MAX)] {
+        let change = |policy: &mut ffi::ppc_policy| {
+            (policy.abi_version, policy.struct_size) = (version, size);
+        };
+        assert_eq!(
+            table(change).expect_err("damaged"),
+            LoadError::Damaged { version, size }
+        );
+    }
+    let long =
+        CStr::from_bytes_with_nul(&[[b'a'; 66].as_slice(), &[0]].concat()).map(CStr::to_owned);
+    let long = long.expect("one NUL, at its end");
+    for name in [
+        std::ptr::null(),
+        c"".as_ptr(),
+        c"Odd/..".as_ptr(),
+        long.as_ptr(),
+    ] {
+        assert_eq!(
+            table(|policy| policy.name = name).expect_err("no name"),
+            LoadError::Name
+        );
+    }
+    assert_eq!(
+        table(|policy| policy.flags = 1).expect_err("flags"),
+        LoadError::Flags(1)
+    );
+    assert_eq!(
+        table(|policy| policy.needs = 1 << 6).expect_err("needs"),
+        LoadError::Flags(1)
+    );
+}
+
+#[test]
+fn without_init_there_is_no_instance_and_no_setting() {
+    let nothing = |policy: &mut ffi::ppc_policy| {
+        (policy.init, policy.exit, policy.prefetch, policy.configure) = (None, None, None, None);
+    };
+    let nothing = table(nothing).expect("the kernel's own page cache");
+    let host = FakeHost::new();
+    let (mut native, at_init) = host.start_table(nothing, &[]).expect("it starts");
+    assert_eq!(at_init, []);
+    assert!(
+        native
+            .prefetch(Some(&miss(0, 1)))
+            .expect("the kernel's way")
+            .is_none()
+    );
+    assert_eq!(
+        native.configure("a", "b").expect_err("none").errno(),
+        libc::EOPNOTSUPP
+    );
+    native.exit().expect("nothing to do");
+    let refused = host
+        .start_table(nothing, &[("a", "b")])
+        .expect_err("no init");
+    assert_eq!(refused, LoadError::NoSettings);
+}
+
+/// Asks for everything once.
+struct Curious;
+
+impl Policy for Curious {
+    const NAME: &'static CStr = c"curious";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr = c"Uses every service";
+    const HOOKS: Hooks = Hooks {
+        prefetch: false,
+        evict: false,
+        configure: false,
+    };
+
+    fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+        let b = host.open("dir/b")?;
+        assert_eq!(
+            host.open("dir").expect_err("a directory").errno(),
+            libc::ENOENT
+        );
+        assert_eq!(host.path(b)?, PathBuf::from("dir/b"));
+        let info = host.info(b)?;
+        assert_eq!(
+            (info.size, info.device, info.inode, info.mtime_ns),
+            (5, 1, 101, 1)
+        );
+        let mut head = [0; 4];
+        assert_eq!((host.read(b, 0, &mut head)?, &head), (4, b"hell"));
+        assert_eq!(
+            (host.read(b, 4, &mut head)?, &head[..1]),
+            (1, b"o".as_slice())
+        );
+        assert_eq!(host.read(b, 5, &mut head)?, 0);
+        assert_eq!(host.resident(b, 1, 2)?, 1);
+        let entry = |path: &str, size| Entry {
+            path: path.into(),
+            size,
+        };
+        let (a, b_entry) = (entry("a", Some(3)), entry("dir/b", Some(5)));
+        assert_eq!(host.list("", false)?, [a.clone(), entry("dir", None)]);
+        assert_eq!(
+            host.list("", true)?,
+            [a, entry("dir", None), b_entry.clone()]
+        );
+        assert_eq!(host.list("dir", false)?, [b_entry]);
+        assert_eq!(
+            host.list("none", false).expect_err("none").errno(),
+            libc::ENOENT
+        );
+        host.close(b)?;
+        let twice = host.close(b).expect_err("it is closed");
+        assert_eq!(
+            twice.to_string(),
+            format!(
+                "close_file: {}",
+                std::io::Error::from_raw_os_error(libc::EBADF)
+            )
+        );
+        assert_eq!(
+            host.info(FileId(77)).expect_err("none").errno(),
+            libc::ESTALE
+        );
+
+        let memory = Memory {
+            limit: 4,
+            used: 1,
+            threshold: 3,
+            available: 2,
+        };
+        assert_eq!(host.memory()?, memory);
+        assert_eq!((host.xpus()?, host.nodes()?), (2, 4));
+        assert_eq!(host.xpu_node(Xpu(1))?, 3);
+        assert_eq!(
+            host.xpu_node(Xpu(2)).expect_err("none").errno(),
+            libc::ENOENT
+        );
+        assert_eq!(
+            (host.process_xpu(42), host.process_xpu(43)),
+            (Some(Xpu(1)), None)
+        );
+        assert_eq!((host.now(), host.deadline()), (5_000, None));
+        let refused = host
+            .want(Kind::Miss | Kind::Touch, 0)
+            .expect_err("no TOUCH");
+        assert_eq!(refused.errno(), libc::EOPNOTSUPP);
+        host.want(Kind::Miss | Kind::Progress, 1 << 20)?;
+        host.wake(Duration::from_millis(3))?;
+        host.log(Level::Info, "two\nlines\0");
+        Ok(Self)
+    }
+}
+
+#[test]
+fn every_service_says_what_the_host_knows() {
+    let features = Features::PROGRESS.and(Features::OPEN);
+    let host = FakeHost::new()
+        .features(features)
+        .file("a", 3)
+        .contents("dir/b", b"hello");
+    let host = host.xpu(0).xpu(3);
+    host.set_process(42, Xpu(1));
+    host.set_cached(host.id("dir/b"), 2..9);
+    host.set_memory(Memory {
+        limit: 4,
+        used: 1,
+        threshold: 3,
+        available: 2,
+    });
+    host.advance(Duration::from_micros(5));
+    host.start::<Curious>(&[])
+        .unwrap_or_else(|refused| panic!("{refused}: {:?}", host.logs()));
+    assert_eq!(
+        host.wanted(),
+        (
+            [Kind::Miss, Kind::Progress].into_iter().collect::<Kinds>(),
+            1 << 20
+        )
+    );
+    assert_eq!(host.wakes(), [Duration::from_millis(3)]);
+    assert_eq!(host.opened(), 0);
+    assert_eq!(host.logs(), [(Level::Info, "two lines ".to_owned())]);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * shift - load a segment to the right of each miss, drop one to its left
+ *
+ * The smallest policy that does both, and all of a policy in C: nothing but
+ * ppc.h and the C library. Setting: length=BYTES of the segment.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ppc.h"
+
+#define DEFAULT_LENGTH	(8ull << 20)
+
+struct shift {
+	const struct ppc_host *host;
+	uint64_t length;
+};
+
+static int set(struct shift *shift, const char *key, const char *value)
+{
+	unsigned long long length;
+	char *end;
+
+	if (strcmp(key, "length") != 0) {
+		shift->host->log(shift->host->ctx, PPC_LOG_ERROR,
+				 "unknown setting; there is: length=BYTES");
+		return -EINVAL;
+	}
+	errno = 0;
+	length = strtoull(value, &end, 10);
+	/* strtoull() takes signs and blanks, too */
+	if (errno || *end || *value < '0' || *value > '9' || !length || length > INT64_MAX / 4) {
+		shift->host->log(shift->host->ctx, PPC_LOG_ERROR,
+				 "length: not a number of bytes");
+		return -EINVAL;
+	}
+	shift->length = length;
+	return 0;
+}
+
+static int shift_init(const struct ppc_host *host, const struct ppc_setting *settings,
+		      struct ppc_sink *sink, void **self)
+{
+	struct shift *shift = malloc(sizeof(*shift));
+	int err = 0;
+
+	(void)sink; /* nothing to load before the first miss */
+	if (!shift)
+		return -ENOMEM;
+	shift->host = host;
+	shift->length = DEFAULT_LENGTH;
+	for (; settings->key && !err; settings++)
+		err = set(shift, settings->key, settings->value);
+	if (err) {
+		free(shift);
+		return err;
+	}
+	*self = shift;
+	return 0;
+}
+
+static int shift_exit(void *self)
+{
+	free(self);
+	return 0;
+}
+
+static int shift_configure(void *self, const char *key, const char *value)
+{
+	return set(self, key, value);
+}
+
+static int shift_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
+{
+	const struct shift *shift = self;
+	struct ppc_io io = {
+		.struct_size = PPC_INIT(struct ppc_io),
+		.xpu = PPC_XPU_NONE,
+		.length = shift->length,
+	};
+
+	if (!event || event->kind != PPC_EVENT_MISS)
+		return 0;
+	io.file = event->file;
+	io.offset = event->offset + event->length;
+	io.tgid = event->tgid;
+	return shift->host->add(shift->host->ctx, sink, &io);
+}
+
+static int shift_evict(void *self, const struct ppc_event *event, struct ppc_sink *sink)
+{
+	const struct shift *shift = self;
+	struct ppc_io io = {
+		.struct_size = PPC_INIT(struct ppc_io),
+		.xpu = PPC_XPU_NONE,
+	};
+
+	/* Between events, and at the start of a file, nothing is to the left. */
+	if (!event || event->kind != PPC_EVENT_MISS || !event->offset)
+		return 0;
+	io.file = event->file;
+	io.length = event->offset < shift->length ? event->offset : shift->length;
+	io.offset = event->offset - io.length;
+	return shift->host->add(shift->host->ctx, sink, &io);
+}
+
+const struct ppc_policy ppc_policy = {
+	.struct_size = PPC_INIT(struct ppc_policy),
+	.abi_version = PPC_ABI_VERSION,
+	.name = "shift",
+	.version = "1",
+	.description = "Loads a segment to the right of each miss, drops one to its left",
+	.init = shift_init,
+	.exit = shift_exit,
+	.prefetch = shift_prefetch,
+	.evict = shift_evict,
+	.configure = shift_configure,
+};
