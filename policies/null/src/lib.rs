@@ -1,0 +1,56 @@
+//! The policy that has no opinion, and the template of those that have.
+//!
+//! It leaves reading ahead and reclaiming to the kernel. Copy the folder, give it a name, say in
+//! [`Policy::HOOKS`] which callbacks it has, and write those.
+
+use std::ffi::CStr;
+
+use ppc::{Hooks, Host, Plan, Policy, Result, Settings};
+
+/// What the policy knows from one callback to the next: nothing.
+#[derive(Debug)]
+pub struct Null;
+
+impl Policy for Null {
+    const NAME: &'static CStr = c"null";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr = c"Leaves everything to the kernel";
+    // A callback that is not named here is the kernel's, even if it is written.
+    const HOOKS: Hooks = Hooks {
+        prefetch: false,
+        evict: false,
+        configure: false,
+    };
+
+    fn init(_: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+        Ok(Self)
+    }
+}
+
+ppc::export_policy!(Null);
+
+#[cfg(test)]
+mod tests {
+    use ppc::testing::FakeHost;
+    use ppc::{Event, Kind, LoadError};
+
+    use super::*;
+
+    #[test]
+    fn it_leaves_everything_to_the_kernel() {
+        let host = FakeHost::new().file("model", 1 << 20);
+        let (mut null, at_init) = host.start::<Null>(&[]).expect("it starts");
+        assert_eq!(at_init, []);
+        let miss = Event::new(Kind::Miss, host.id("model"), 0, 4096);
+        assert!(null.prefetch(Some(&miss)).expect("no callback").is_none());
+        assert!(null.evict(None).expect("no callback").is_none());
+        null.exit().expect("it ends");
+        assert_eq!(host.logs(), []);
+    }
+
+    #[test]
+    fn it_has_no_settings() {
+        let refused = FakeHost::new().start::<Null>(&[("a", "b")]);
+        assert!(matches!(refused, Err(LoadError::Init(_))));
+    }
+}

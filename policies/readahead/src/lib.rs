@@ -1,0 +1,141 @@
+//! What the kernel does, as a policy: a window for each process on each file, which doubles while
+//! its misses are sequential and closes when they are not.
+
+mod window;
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+
+use ppc::{Event, Features, FileId, Hooks, Host, Io, Kind, Plan, Policy, Result, Settings};
+
+use crate::window::Window;
+
+/// The kernel's, unless somebody has set `read_ahead_kb`.
+const DEFAULT_MAX: u64 = 128 << 10;
+/// A mount that cannot tell of CLOSE would let the windows pile up.
+const MOST_WINDOWS: usize = 4096;
+
+/// The windows, by who reads what.
+#[derive(Debug)]
+pub struct Readahead {
+    max: u64,
+    windows: HashMap<(u32, FileId), Window>,
+}
+
+impl Policy for Readahead {
+    const NAME: &'static CStr = c"readahead";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr = c"Reads ahead of sequential readers as the kernel does";
+    const HOOKS: Hooks = Hooks {
+        prefetch: true,
+        evict: false,
+        configure: false,
+    };
+
+    fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+        let max = settings.bytes("max")?.unwrap_or(DEFAULT_MAX);
+        if host.features().contain(Features::OPEN) {
+            host.want(Kind::Miss | Kind::Close, 0)?;
+        }
+        let windows = HashMap::new();
+        Ok(Self { max, windows })
+    }
+
+    fn prefetch(&mut self, _: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
+        let Some(event) = event else {
+            return Ok(());
+        };
+        let reader = (event.process, event.file);
+        match event.kind {
+            Kind::Close => {
+                self.windows.remove(&reader);
+            }
+            Kind::Miss => {
+                if self.windows.len() >= MOST_WINDOWS && !self.windows.contains_key(&reader) {
+                    self.windows.clear();
+                }
+                let window = self.windows.entry(reader).or_insert(Window::new(self.max));
+                if let Some(ahead) = window.miss(event.offset, event.length) {
+                    let io = Io::new(event.file, ahead.start, ahead.end - ahead.start);
+                    plan.add(io.by(event.process))?;
+                }
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+}
+
+ppc::export_policy!(Readahead);
+
+#[cfg(test)]
+mod tests {
+    use ppc::LoadError;
+    use ppc::host::Instance;
+    use ppc::testing::FakeHost;
+
+    use super::*;
+
+    fn miss(policy: &mut Instance, event: &Event) -> Vec<Io> {
+        policy
+            .prefetch(Some(event))
+            .expect("a plan")
+            .expect("a callback")
+    }
+
+    #[test]
+    fn processes_and_files_have_their_own_windows() {
+        let host = FakeHost::new().file("a", 1 << 30).file("b", 1 << 30);
+        let (mut policy, at_init) = host.start::<Readahead>(&[]).expect("it starts");
+        assert_eq!(at_init, []);
+        let (a, b) = (host.id("a"), host.id("b"));
+        let ahead = |file, process, start, length| vec![Io::new(file, start, length).by(process)];
+        for (file, process) in [(a, 1), (a, 2), (b, 1)] {
+            let first = Event::new(Kind::Miss, file, 0, 4096).by(process);
+            assert_eq!(
+                miss(&mut policy, &first),
+                ahead(file, process, 4096, 4 * 4096)
+            );
+        }
+        let second = Event::new(Kind::Miss, a, 5 * 4096, 4096).by(1);
+        assert_eq!(miss(&mut policy, &second), ahead(a, 1, 6 * 4096, 8 * 4096));
+        // Whoever closes and comes back in the middle is a stranger.
+        let close = Event::new(Kind::Close, a, 0, 0).by(1);
+        assert_eq!(miss(&mut policy, &close), []);
+        let third = Event::new(Kind::Miss, a, 14 * 4096, 4096).by(1);
+        assert_eq!(miss(&mut policy, &third), []);
+        assert_eq!(policy.prefetch(None).expect("a plan"), Some(vec![]));
+    }
+
+    #[test]
+    fn the_maximum_is_a_setting() {
+        let host = FakeHost::new().file("a", 1 << 30);
+        let (mut policy, _) = host
+            .start::<Readahead>(&[("max", "8K")])
+            .expect("it starts");
+        let first = Event::new(Kind::Miss, host.id("a"), 0, 1 << 20);
+        assert_eq!(
+            miss(&mut policy, &first),
+            [Io::new(host.id("a"), 1 << 20, 8 << 10).by(1)]
+        );
+        for setting in [("max", "many"), ("min", "4K")] {
+            let refused = host
+                .start::<Readahead>(&[setting])
+                .expect_err("no such thing");
+            assert!(matches!(refused, LoadError::Init(_)));
+        }
+    }
+
+    #[test]
+    fn it_works_where_nobody_tells_of_close() {
+        let host = FakeHost::new()
+            .features(Features::default())
+            .file("a", 1 << 30);
+        let (mut policy, _) = host.start::<Readahead>(&[]).expect("it starts");
+        assert!(host.wanted().0.contains(Kind::Miss));
+        for process in 1..=5000 {
+            let first = Event::new(Kind::Miss, host.id("a"), 0, 4096).by(process);
+            assert_eq!(miss(&mut policy, &first).len(), 1);
+        }
+    }
+}
