@@ -19,12 +19,13 @@ endif
 CHECK_PACKAGES := bindgen libclang1 shellcheck
 
 include tests/vm/vm.mk
+include policies/policies.mk
 
 ##@ Building
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+		/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile policies/policies.mk
 	@printf '\n%s\n' 'On virtual machines'
 	@sed -n 's/^#   make /  /p' tests/vm/vm.mk
 
