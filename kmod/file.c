@@ -4,6 +4,7 @@
  * as the one who mounted, and passes everything on.
  */
 #include <linux/fadvise.h>
+#include <linux/magic.h>
 #include <linux/splice.h>
 #include <linux/uio.h>
 #include "rfs.h"
@@ -39,8 +40,13 @@ int rfs_open(struct inode *inode, struct file *file)
 		return 0;
 	if (deny)
 		file->f_op = &rfs_file_fops_nodirect;
-	/* cachestat, readahead and sync_file_range go by the mapping */
-	file->f_mapping = lower->f_mapping;
+	/*
+	 * cachestat, readahead and sync_file_range go by the mapping. But mmap(2)
+	 * takes a file with a mapping of tmpfs for one of tmpfs, and looks for
+	 * seals where an inode of tmpfs would have them.
+	 */
+	if (lower->f_mapping->host->i_sb->s_magic != TMPFS_MAGIC)
+		file->f_mapping = lower->f_mapping;
 	file->f_mode |= lower->f_mode & FMODE_NOWAIT;
 	if (!deny)
 		file->f_mode |= lower->f_mode & FMODE_CAN_ODIRECT;

@@ -83,23 +83,32 @@ static vm_fault_t rfs_fault(struct vm_fault *vmf)
 /*
  * The kernel maps what is cached within 64 KiB round a fault. A model is read
  * from end to end, so the first fault in a page table, which allocates it
- * anyway, maps all of it that is cached: 1/32 of the faults. Later faults there
- * are for pages that came later, and keep to the kernel's window: looking
- * through the whole table at each of them costs a cold reader a quarter more.
+ * anyway, maps all of it that is cached: 1/32 of the faults. A later one goes
+ * on to the table's end if the file is being read upwards. Downwards, what is
+ * ahead was mapped before, and looking at it again at each fault would cost a
+ * cold reader a quarter more.
  */
-static void rfs_widen(struct vm_fault *vmf, pgoff_t *start, pgoff_t *end)
+static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start, pgoff_t *end)
 {
+	struct rfs_inode *ri = rfs_i(inode);
 	struct vm_area_struct *vma = vmf->vma;
 	unsigned long table = vmf->address & PMD_MASK;
 	unsigned long from = max(table, vma->vm_start);
 	unsigned long to = min(table + PMD_SIZE, vma->vm_end);
+	/* a hint, shared by all who read the file */
+	bool upwards = vmf->pgoff > READ_ONCE(ri->last_mapped);
 
+	WRITE_ONCE(ri->last_mapped, vmf->pgoff);
 	/* who reads at random needs no neighbours */
-	if (!pmd_none(*vmf->pmd) || (vma->vm_flags & VM_RAND_READ))
+	if (vma->vm_flags & VM_RAND_READ)
 		return;
-	*start = linear_page_index(vma, from);
+	if (pmd_none(*vmf->pmd)) {
+		*start = linear_page_index(vma, from);
+		rfs_move_window(vmf, from);
+	} else if (!upwards) {
+		return;
+	}
 	*end = linear_page_index(vma, to - 1);
-	rfs_move_window(vmf, from);
 }
 
 /* what a fault on a cached page makes accessible from there on, up to the next gap */
@@ -127,7 +136,7 @@ vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 	pgoff_t index = vmf->pgoff;
 	vm_fault_t ret;
 
-	rfs_widen(vmf, &start, &end);
+	rfs_widen(vmf, inode, &start, &end);
 	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
 	if (kinds)
 		rfs_note_mapped(inode, index, end, kinds);

@@ -101,6 +101,7 @@ struct rfs_inode {
 	u64 id;
 	struct fsnotify_mark *mark;	/* directories only */
 	struct rfs_progress *progress;
+	pgoff_t last_mapped;		/* where a mapping was last faulted on */
 };
 
 static inline struct rfs_sb *rfs_sb(const struct super_block *sb)

@@ -66,6 +66,7 @@ static struct inode *rfs_alloc_inode(struct super_block *sb)
 	ri->id = 0;
 	ri->mark = NULL;
 	ri->progress = NULL;
+	ri->last_mapped = 0;
 	atomic64_inc(&rfs_sb(sb)->nr_files);
 	return &ri->vfs_inode;
 }
