@@ -1,7 +1,7 @@
 //! The room of unsafe code: `ppc.h` in Rust, field by field, and what crosses it.
 //!
 //! This file mirrors the structures and is compared with the C compiler's idea of them by
-//! `tests/layout.rs`. `guest` is the policy's side, `embed` and `desk` are the host's.
+//! `tests/layout.rs`. `guest` and `waker` are the policy's side, `embed` and `desk` the host's.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
@@ -11,6 +11,7 @@ use crate::{Event, FileId, Io, Kind, Xpu};
 mod desk;
 pub(crate) mod embed;
 pub(crate) mod guest;
+pub(crate) mod waker;
 
 /// The version of the header that this crate mirrors.
 pub const ABI_VERSION: u32 = 1;

@@ -68,6 +68,7 @@ mod types;
 
 pub use error::{Error, LoadError, Result};
 pub use ffi::guest::{Host, Plan};
+pub use ffi::waker::Waker;
 pub use policy::{Hooks, Policy};
 pub use settings::Settings;
 pub use types::{Entry, Event, Features, FileId, FileInfo, Io, Kind, Kinds, Level, Memory, Xpu};

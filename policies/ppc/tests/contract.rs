@@ -8,7 +8,7 @@ use ppc::host::Table;
 use ppc::testing::FakeHost;
 use ppc::{
     Entry, Error, Event, Features, FileId, Hooks, Host, Io, Kind, Kinds, Level, LoadError, Memory,
-    Plan, Policy, Result, Settings, Xpu, ffi,
+    Plan, Policy, Result, Settings, Waker, Xpu, ffi,
 };
 
 /// Does what its setting and the offset of the event say.
@@ -207,6 +207,57 @@ fn without_init_there_is_no_instance_and_no_setting() {
     assert_eq!(refused, LoadError::NoSettings);
 }
 
+fn files(host: &Host<'_>) -> Result<()> {
+    let b = host.open("dir/b")?;
+    assert_eq!(
+        host.open("dir").expect_err("a directory").errno(),
+        libc::ENOENT
+    );
+    assert_eq!(host.path(b)?, PathBuf::from("dir/b"));
+    let info = host.info(b)?;
+    assert_eq!(
+        (info.size, info.device, info.inode, info.mtime_ns),
+        (5, 1, 101, 1)
+    );
+    let mut head = [0; 4];
+    assert_eq!((host.read(b, 0, &mut head)?, &head), (4, b"hell"));
+    assert_eq!(
+        (host.read(b, 4, &mut head)?, &head[..1]),
+        (1, b"o".as_slice())
+    );
+    assert_eq!(host.read(b, 5, &mut head)?, 0);
+    assert_eq!(host.resident(b, 1, 2)?, 1);
+    let entry = |path: &str, size| Entry {
+        path: path.into(),
+        size,
+    };
+    let (a, b_entry) = (entry("a", Some(3)), entry("dir/b", Some(5)));
+    assert_eq!(host.list("", false)?, [a.clone(), entry("dir", None)]);
+    assert_eq!(
+        host.list("", true)?,
+        [a, entry("dir", None), b_entry.clone()]
+    );
+    assert_eq!(host.list("dir", false)?, [b_entry]);
+    assert_eq!(
+        host.list("none", false).expect_err("none").errno(),
+        libc::ENOENT
+    );
+    host.close(b)?;
+    let twice = host.close(b).expect_err("it is closed");
+    assert_eq!(
+        twice.to_string(),
+        format!(
+            "close_file: {}",
+            std::io::Error::from_raw_os_error(libc::EBADF)
+        )
+    );
+    assert_eq!(
+        host.info(FileId(77)).expect_err("none").errno(),
+        libc::ESTALE
+    );
+    Ok(())
+}
+
 /// Asks for everything once.
 struct Curious;
 
@@ -221,53 +272,7 @@ impl Policy for Curious {
     };
 
     fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        let b = host.open("dir/b")?;
-        assert_eq!(
-            host.open("dir").expect_err("a directory").errno(),
-            libc::ENOENT
-        );
-        assert_eq!(host.path(b)?, PathBuf::from("dir/b"));
-        let info = host.info(b)?;
-        assert_eq!(
-            (info.size, info.device, info.inode, info.mtime_ns),
-            (5, 1, 101, 1)
-        );
-        let mut head = [0; 4];
-        assert_eq!((host.read(b, 0, &mut head)?, &head), (4, b"hell"));
-        assert_eq!(
-            (host.read(b, 4, &mut head)?, &head[..1]),
-            (1, b"o".as_slice())
-        );
-        assert_eq!(host.read(b, 5, &mut head)?, 0);
-        assert_eq!(host.resident(b, 1, 2)?, 1);
-        let entry = |path: &str, size| Entry {
-            path: path.into(),
-            size,
-        };
-        let (a, b_entry) = (entry("a", Some(3)), entry("dir/b", Some(5)));
-        assert_eq!(host.list("", false)?, [a.clone(), entry("dir", None)]);
-        assert_eq!(
-            host.list("", true)?,
-            [a, entry("dir", None), b_entry.clone()]
-        );
-        assert_eq!(host.list("dir", false)?, [b_entry]);
-        assert_eq!(
-            host.list("none", false).expect_err("none").errno(),
-            libc::ENOENT
-        );
-        host.close(b)?;
-        let twice = host.close(b).expect_err("it is closed");
-        assert_eq!(
-            twice.to_string(),
-            format!(
-                "close_file: {}",
-                std::io::Error::from_raw_os_error(libc::EBADF)
-            )
-        );
-        assert_eq!(
-            host.info(FileId(77)).expect_err("none").errno(),
-            libc::ESTALE
-        );
+        files(host)?;
 
         let memory = Memory {
             limit: 4,
@@ -293,6 +298,10 @@ impl Policy for Curious {
         assert_eq!(refused.errno(), libc::EOPNOTSUPP);
         host.want(Kind::Miss | Kind::Progress, 1 << 20)?;
         host.wake(Duration::from_millis(3))?;
+        let waker = host.waker();
+        std::thread::spawn(move || waker.wake(Duration::from_millis(4)))
+            .join()
+            .expect("no panic")?;
         host.log(Level::Info, "two\nlines\0");
         Ok(Self)
     }
@@ -324,7 +333,50 @@ fn every_service_says_what_the_host_knows() {
             1 << 20
         )
     );
-    assert_eq!(host.wakes(), [Duration::from_millis(3)]);
+    assert_eq!(host.wakes(), [3, 4].map(Duration::from_millis));
     assert_eq!(host.opened(), 0);
     assert_eq!(host.logs(), [(Level::Info, "two lines ".to_owned())]);
+}
+
+/// Gives its waker away.
+struct Leaky;
+
+static LEAKED: std::sync::Mutex<Option<Waker>> = std::sync::Mutex::new(None);
+
+impl Policy for Leaky {
+    const NAME: &'static CStr = c"leaky";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr = c"Leaves something behind";
+    const HOOKS: Hooks = Hooks {
+        prefetch: false,
+        evict: false,
+        configure: false,
+    };
+
+    fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+        *LEAKED.lock().expect("nobody panics") = Some(host.waker());
+        Ok(Self)
+    }
+}
+
+#[test]
+fn a_waker_outlives_its_host_and_does_nothing() {
+    for settings in [[].as_slice(), &[("fails", "in the end")]] {
+        let host = FakeHost::new();
+        let started = host.start::<Leaky>(settings);
+        let waker = LEAKED
+            .lock()
+            .expect("nobody panics")
+            .take()
+            .expect("it leaked");
+        assert_eq!(waker.wake(Duration::ZERO).is_ok(), started.is_ok());
+        drop(started);
+        assert_eq!(
+            waker.wake(Duration::ZERO).expect_err("it is shut").errno(),
+            libc::ESHUTDOWN
+        );
+        let _ = host.logs();
+        waker.log(Level::Info, "nobody hears this");
+        assert_eq!(host.logs(), []);
+    }
 }

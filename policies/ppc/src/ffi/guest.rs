@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::waker::{Waker, line};
 use super::{
     ABI_VERSION, ENTRY_FILE, LIST_RECURSIVE, POLICY_SIZE_V1, ppc_entry, ppc_event, ppc_file,
     ppc_host, ppc_io, ppc_memory, ppc_policy, ppc_setting, ppc_sink, size,
@@ -23,6 +24,7 @@ const _: () = assert!(size::<ppc_policy>() == POLICY_SIZE_V1);
 #[derive(Clone, Copy)]
 pub struct Host<'a> {
     raw: &'a ppc_host,
+    waker: &'a Waker,
 }
 
 impl fmt::Debug for Host<'_> {
@@ -38,10 +40,10 @@ impl<'a> Host<'a> {
     /// # Safety
     ///
     /// It is one, at least of our version, and outlives the result.
-    unsafe fn new(raw: *const ppc_host) -> Self {
+    unsafe fn new(raw: *const ppc_host, waker: &'a Waker) -> Self {
         // SAFETY: as the caller promises.
         let raw = unsafe { &*raw };
-        Self { raw }
+        Self { raw, waker }
     }
 
     fn plan(&self, sink: *mut ppc_sink) -> Plan<'a> {
@@ -51,6 +53,13 @@ impl<'a> Host<'a> {
             full: false,
         }
     }
+
+    /// What threads of the policy's own may have of the host.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
     /// What this mount can do.
     #[must_use]
     pub fn features(&self) -> Features {
@@ -65,8 +74,7 @@ impl<'a> Host<'a> {
 
     /// Says a line. What C cannot take of it is left out.
     pub fn log(&self, level: Level, message: impl fmt::Display) {
-        let line: String = message.to_string().replace(['\0', '\n'], " ");
-        let line = CString::new(line).unwrap_or_default();
+        let line = line(&message);
         // SAFETY: the host is valid during the callback, as are its own ctx and our string.
         unsafe { (self.raw.log)(self.raw.ctx, level as u32, line.as_ptr()) }
     }
@@ -342,6 +350,7 @@ impl Plan<'_> {
 struct Live<P> {
     host: *const ppc_host,
     policy: P,
+    waker: Waker,
     /// It panicked, so nobody knows what state it is in.
     broken: bool,
 }
@@ -390,8 +399,9 @@ unsafe extern "C" fn on_init<P: Policy>(
     if host.is_null() || unsafe { (*host).struct_size } < size::<ppc_host>() {
         return -libc::EPROTO;
     }
+    let waker = Waker::new(host);
     // SAFETY: valid until exit has returned, and large enough.
-    let services = unsafe { Host::new(host) };
+    let services = unsafe { Host::new(host, &waker) };
     let mut pairs = Vec::new();
     // SAFETY: the array is there, or NULL, and ends with a key of NULL.
     while let Some(setting) = unsafe { settings.as_ref() }.filter(|pair| !pair.key.is_null()) {
@@ -411,22 +421,31 @@ unsafe extern "C" fn on_init<P: Policy>(
             let live = Live {
                 host,
                 policy,
+                waker,
                 broken: false,
             };
             // SAFETY: the host gives room for one pointer.
             unsafe { *instance = Box::into_raw(Box::new(live)).cast() };
             0
         }
-        Err(Failure { errno, .. }) => -errno,
+        Err(Failure { errno, .. }) => {
+            waker.shut();
+            -errno
+        }
     }
 }
 
 unsafe extern "C" fn on_exit<P: Policy>(instance: *mut c_void) -> c_int {
     // SAFETY: it is what on_init made, and this is its last callback.
     let live = unsafe { Box::from_raw(instance.cast::<Live<P>>()) };
+    let Live {
+        host,
+        policy,
+        waker,
+        broken,
+    } = *live;
     // SAFETY: the host is valid until we return.
-    let host = unsafe { Host::new(live.host) };
-    let Live { policy, broken, .. } = *live;
+    let host = unsafe { Host::new(host, &waker) };
     let done = guard(host, "exit", || {
         if broken {
             drop(policy);
@@ -434,6 +453,7 @@ unsafe extern "C" fn on_exit<P: Policy>(instance: *mut c_void) -> c_int {
         }
         policy.exit(&host)
     });
+    waker.shut();
     done.map_or_else(|failure| -failure.errno, |()| 0)
 }
 
@@ -513,7 +533,7 @@ unsafe fn call<P: Policy>(
         return -libc::EIO;
     }
     // SAFETY: the host is valid until exit has returned.
-    let host = unsafe { Host::new(live.host) };
+    let host = unsafe { Host::new(live.host, &live.waker) };
     match guard(host, name, || callback(&mut live.policy, &host)) {
         Ok(()) => 0,
         Err(Failure { errno, panicked }) => {
@@ -593,7 +613,7 @@ fn c_path(path: &Path) -> Result<CString> {
         .map_err(|_| Error::Nul(path.to_string_lossy().into_owned()))
 }
 
-fn check(service: &'static str, rc: i64) -> Result<usize> {
+pub(super) fn check(service: &'static str, rc: i64) -> Result<usize> {
     usize::try_from(rc).map_err(|_| Error::Host {
         service,
         errno: i32::try_from(-rc).unwrap_or(libc::EIO),
