@@ -143,6 +143,8 @@ def row(name: str, boots: list[Boot], about: dict[str, str]) -> dict[str, Any]:
         if side in ("lower", "rfs") and runs:
             within = max(within, *(spread(values) for values in runs))
             moved = max(moved, spread([median(values) for values in runs]))
+    # Of the two sides that are compared, so that an outlier can be looked at.
+    samples = {side: [boot.samples.get((name, side), []) for boot in boots] for side in ("lower", "rfs")}
     made: dict[str, Any] = {"name": name, "kernel": kernel, "fs": boots[0].fs, "unit": unit}
     lower, rfs = middle["lower"], middle["rfs"]
     bar = bar_of(name, kernel)
@@ -156,7 +158,7 @@ def row(name: str, boots: list[Boot], about: dict[str, str]) -> dict[str, Any]:
     ok = None if bar is None or counts is None else counts <= bar
     made |= {"fuse": middle["fuse"], "fuse_passthrough": middle["fuse_passthrough"]}
     made |= {"spread": round(within, 5), "moved": round(moved, 5), "boots": len(boots), "bar": bar, "ok": ok}
-    return made | about
+    return made | about | {"samples": samples}
 
 
 def rows(boots: list[Boot]) -> list[dict[str, Any]]:

@@ -77,6 +77,7 @@ u64 cpu_ns(void);
 
 /* cache.c */
 u64 cached_pages(const char *name);
+void read_all(int fd);
 void fill_cache(int fd);
 void make_cold(void);
 void drop_cached(const char *what);

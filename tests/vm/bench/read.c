@@ -63,7 +63,7 @@ static void make_partly_cached(void)
 	make_cold();
 	for (u64 at = 0; at < FILE_BYTES; at += READAHEAD)
 		posix_fadvise(fd, at, READAHEAD, POSIX_FADV_WILLNEED);
-	fill_cache(fd);
+	read_all(fd);
 	for (u64 page = SPARSE / 2; page < FILE_PAGES; page += SPARSE) {
 		posix_fadvise(fd, page * PAGE, PAGE, POSIX_FADV_DONTNEED);
 		missing++;
