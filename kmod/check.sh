@@ -34,10 +34,10 @@ checkpatch --file "${sources[@]}" || fail "checkpatch has remarks"
 [[ ! -e kmod/trace.h ]] || checkpatch --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT --file trace.h ||
 	fail "checkpatch has remarks"
 
-# Debian's headers lack the script by which 7.x asks whether sparse is there, so it is not asked; and
-# sparse does not know __typeof_unqual__ yet.
+# Debian's headers lack the script by which 7.x asks whether sparse is there, so it is not asked. This
+# sparse knows neither __typeof_unqual__ nor that __builtin_strlen() of a string is a constant.
 command -v sparse >/dev/null || fail "sparse is not installed"
-sparse=(C=2 KBUILD_CHECKSRC=2 'CF=-D__CHECK_ENDIAN__ -D__typeof_unqual__=__typeof__')
+sparse=(C=2 KBUILD_CHECKSRC=2 'CF=-D__CHECK_ENDIAN__ -D__typeof_unqual__=__typeof__ -D__builtin_strlen=-1+sizeof')
 kernels=("$@")
 [[ $# -gt 0 ]] || mapfile -t kernels < <(awk '!/^#/ && NF { print $1 }' tests/vm/kernels)
 for kernel in "${kernels[@]}"; do

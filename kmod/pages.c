@@ -222,7 +222,10 @@ static s64 rfs_wait_page(struct rfs_job *job, pgoff_t index)
 		got = kernel_read(job->file, &byte, 1, &pos);
 		return got < 0 ? got : (s64)index + 1;
 	}
-	page = read_mapping_page(job->mapping, index, job->file);
+	page = rfs_await_page(job->mapping, index);
+	/* absent or failed: who reads it hears why */
+	if (!page)
+		page = read_mapping_page(job->mapping, index, job->file);
 	if (IS_ERR(page))
 		return PTR_ERR(page);
 	next = rfs_folio_end(page, index);

@@ -27,7 +27,7 @@
 #ifdef HAVE_BACKING_MMAP
 #include <linux/backing-file.h>
 #endif
-#if __has_include(<linux/filelock.h>)
+#ifdef HAVE_FILELOCK
 #include <linux/filelock.h>
 #endif
 
@@ -269,6 +269,36 @@ static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
 #else
 	return index + 1;
 #endif
+}
+
+static inline bool rfs_page_arrives(struct page *page)
+{
+#ifdef HAVE_FOLIO
+	struct folio *folio = page_folio(page);
+
+	folio_wait_locked(folio);
+	return folio_test_uptodate(folio);
+#else
+	wait_on_page_locked(page);
+	return PageUptodate(page);
+#endif
+}
+
+/*
+ * A page that is on its way, when it has arrived; NULL if there is none or it
+ * failed. Unlike read_mapping_page() this doesn't count as an access: with one
+ * of ours, the reader's only one would make the page active, and memory of
+ * processes would be swapped in its place.
+ */
+static inline struct page *rfs_await_page(struct address_space *mapping, pgoff_t index)
+{
+	struct page *page = pagecache_get_page(mapping, index, 0, 0);
+
+	if (page && !rfs_page_arrives(page)) {
+		put_page(page);
+		return NULL;
+	}
+	return page;
 }
 
 #if defined(HAVE_FOLIO) && defined(HAVE_READAHEAD_RA) && defined(CONFIG_TRANSPARENT_HUGEPAGE)

@@ -25,6 +25,7 @@ have BACKING_OPEN_FILE	'backing_file_open\(const struct file'	fs.h backing-file.
 have BACKING_OPEN_PATH	'backing_file_open\(const struct path'	fs.h backing-file.h
 have D_REAL_TYPE	'enum d_real_type'			dcache.h
 have D_REVALIDATE_NAME	'd_revalidate\)\(struct inode'		dcache.h
+have FILELOCK		'generic_setlease'			filelock.h
 have FOLIO		'struct folio \{'			mm_types.h
 have FSNOTIFY_GROUP_FLAGS 'const struct fsnotify_ops \*ops,$'	fsnotify_backend.h
 have HRTIMER_SETUP	'hrtimer_setup\('			hrtimer.h

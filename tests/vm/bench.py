@@ -229,7 +229,7 @@ def print_summary(boots: list[Boot], found: list[dict[str, Any]]) -> int:
 def prepare() -> Path:
     """A folder with what all boots get."""
     base = jobs.run_folder()
-    programs = base / jobs.INPUTS / "bin"
+    programs = base / jobs.INPUTS / jobs.ROOT / "bin"
     shutil.copy(program(), programs / PROGRAM)
     try:
         daemon = fuse.fetch()

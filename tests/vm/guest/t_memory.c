@@ -57,6 +57,43 @@ static void load_on(int node, u32 flags)
 	CHECK_EQ(pages_on(node), PAGES(SIZE));
 }
 
+#define PFN_MASK ((1ull << 55) - 1)
+#define KPF_REFERENCED_OR_ACTIVE (1ull << 2 | 1ull << 6)
+
+/* How many of the file's pages count as accessed; to be mapped is not to be */
+static u64 pages_accessed(void)
+{
+	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
+	int map = xopen("/proc/self/pagemap", O_RDONLY);
+	int flags = open("/proc/kpageflags", O_RDONLY);
+	u64 n = 0;
+
+	if (flags < 0)
+		SKIP("no /proc/kpageflags");
+	for (u64 i = 0; i < PAGES(SIZE); i++) {
+		u64 entry, page;
+
+		CHECK_EQ(p[i * PAGE], *(volatile u8 *)(p + i * PAGE));
+		CHECK_EQ(pread(map, &entry, 8, ((u64)p / PAGE + i) * 8), 8);
+		CHECK(entry & PFN_MASK);
+		CHECK_EQ(pread(flags, &page, 8, (entry & PFN_MASK) * 8), 8);
+		n += !!(page & KPF_REFERENCED_OR_ACTIVE);
+	}
+	CHECK_OK(munmap(p, SIZE));
+	return n;
+}
+
+/* Were it one, the reader's only access would be the second, and make the page active. */
+TEST(load_is_no_access, 15)
+{
+	int dev;
+	u64 id = cold(&dev);
+
+	CHECK_OK(load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT));
+	CHECK_EQ(l.loaded, PAGES(SIZE));
+	CHECK_EQ(pages_accessed(), 0);
+}
+
 TEST(load_on_node_0, 15)
 {
 	load_on(0, 0);
