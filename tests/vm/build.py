@@ -26,6 +26,8 @@ GUEST = HERE / "guest"
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
 COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
 LINK = ["gcc", "-static", "-pthread"]
+# Programs larger than this go into the guest stripped.
+LARGE = 1 << 20
 WARNING = re.compile(r"(:\d+: (warning|error):|: (warning|error): |^WARNING: )", re.MULTILINE)
 
 
@@ -166,6 +168,26 @@ def test_program() -> Path:
     if not sources:
         raise ArchiveError(f"{GUEST} has no tests")
     return program("rfs-test", sources, ["-I", str(MODULE / "include/uapi")])
+
+
+def overlay() -> Path | None:
+    """A folder whose files go into the guest at the same places: GUEST_ROOT names it, make fills it."""
+    given = os.environ.get("GUEST_ROOT")
+    if not given:
+        return None
+    if not Path(given).is_dir():
+        raise ArchiveError(f"GUEST_ROOT: no such folder: {given}")
+    return Path(given).resolve()
+
+
+def copy_stripped(source: Path, target: Path) -> None:
+    """A copy without what only a debugger reads: that is most of a large program, and the guest's memory holds it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+    with target.open("rb") as file:
+        large_elf = file.read(4) == b"\x7fELF" and target.stat().st_size > LARGE
+    if large_elf:
+        subprocess.run(["strip", "--strip-debug", str(target)], check=True)
 
 
 def extra_programs() -> list[Path]:

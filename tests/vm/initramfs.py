@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import stat
 import subprocess
@@ -80,28 +81,42 @@ def host_program(name: str) -> Path:
     return Path(found)
 
 
-def libraries_of(program: Path) -> list[Path]:
-    """The libraries a program is linked with, and its loader; none for a static one."""
-    shown = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+def is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+@functools.cache
+def libraries_of(path: Path) -> list[Path]:
+    """The libraries that a program or a library is linked with, and the loader; none for a static one."""
+    if not is_elf(path):
+        return []
+    shown = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
     if shown.returncode != 0:
         return []
-    words = [word for line in shown.stdout.splitlines() for word in line.split()]
-    return [Path(word) for word in words if word.startswith("/")]
+    lines = shown.stdout.splitlines()
+    missing = [line.split()[0] for line in lines if line.endswith("not found")]
+    if missing:
+        raise ArchiveError(f"{path.name} needs what this machine does not have: {', '.join(missing)}")
+    return [Path(word) for line in lines for word in line.split() if word.startswith("/")]
 
 
-def add_programs(root: Initramfs, extra: list[Path]) -> None:
+def add_programs(root: Initramfs, tree: Path) -> None:
+    """Puts in this machine's programs, what lies in the tree, and the libraries that they all need."""
     busybox = host_program("busybox")
     shown = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True)
     programs = {f"sbin/{name}": host_program(name) for name in PROGRAMS} | {"bin/busybox": busybox}
-    programs |= {f"bin/{path.name}": path for path in extra}
+    programs |= {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*")) if path.is_file()}
     for applet in shown.stdout.split():
         if f"bin/{applet}" not in programs:
             root.link(f"bin/{applet}", "/bin/busybox")
     libraries: set[Path] = set()
     for name, path in programs.items():
-        root.file(name, path.read_bytes(), 0o755)
+        # Whatever the umask here was: what root runs in the guest, nobody else may write.
+        root.file(name, path.read_bytes(), path.stat().st_mode & 0o755)
         libraries.update(libraries_of(path))
     for library in sorted(libraries):
+        # At the path that the loader looks at; a link on the way is as good as the file.
         root.file(str(library), library.read_bytes(), 0o755)
 
 
@@ -116,14 +131,14 @@ def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
     return lines
 
 
-def make(path: Path, kernel: Kernel, init: Path, rfs: bytes | None, programs: list[Path], conf: list[str]) -> None:
+def make(path: Path, kernel: Kernel, init: Path, rfs: bytes | None, tree: Path, conf: list[str]) -> None:
     """Writes the archive of one boot."""
     root = Initramfs()
     for folder in FOLDERS:
         root.folder(folder)
     root.console()
     root.file("init", init.read_bytes(), 0o755)
-    add_programs(root, programs)
+    add_programs(root, tree)
     loads = add_modules(root, kernel)
     if rfs is not None:
         root.file("rfs.ko", rfs)

@@ -24,9 +24,18 @@ from archive import ArchiveError, cache_dir
 FILE_SYSTEMS = ["ext4", "xfs"]
 # Tests that run for long on purpose: only when asked for by name, and on the debug kernel.
 STORM = "storm"
-TEST_PROGRAM = "rfs-test"
-# In a run's folder: the module's source and the programs as they were when it began.
+# The programs with tests, in the guest's /bin; all speak the same protocol. The second may be absent.
+MODULE_TESTS = "rfs-test"
+RUNTIME_TESTS = "cprt-test"
+# Those of the runtime's tests that put the module to work in a way of their own. What the others look at are programs,
+# which a debug kernel only makes slow.
+RUNTIME_ON_DEBUG = ("cprt_crash", "cprt_register", "cprt_swap")
+# A memory controller is in one hierarchy for as long as the kernel runs: who moves it back and forth gets warnings.
+# Tests that need it in the old one say so at the end of their names, and get a machine of their own.
+OLD_MEMORY = "_cgroup1"
+# In a run's folder: the module's source and the programs as they were when it began, these at their places in the guest.
 INPUTS = "inputs"
+ROOT = "root"
 # Emulated and with every checker on, a kernel is about this much slower than the limits are made for.
 DEBUG_FACTOR = 6
 BOOT_S = 120
@@ -52,6 +61,10 @@ SECOND_TRIES = 5
 class Test:
     name: str
     limit_s: int
+    program: str = MODULE_TESTS
+
+    def needs_old_memory(self) -> bool:
+        return self.name.endswith(OLD_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ class Job:
     tests: list[Test]
     factor: int = 1
     folder: Path = Path()
+    cgroup1: bool = False
     results: list[Result] = field(default_factory=list)
     running: str = ""
     error: str = ""
@@ -80,7 +94,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.kernel}-{self.fs}"
+        return f"{self.kernel}-{self.fs}" + ("-cgroup1" if self.cgroup1 else "")
 
     @property
     def console(self) -> Path:
@@ -109,6 +123,8 @@ class Job:
                 anew = again | set(self.own_tests())
                 self.results = [result for result in self.results if result.test not in anew]
                 self.tests, planned = [test for test in self.tests if test.name in again], self.tests
+                if self.console.exists():
+                    self.console.replace(self.console.with_suffix(".first.log"))
                 ending = self.boot(heard)
                 self.tests = planned
         except (ArchiveError, build.BuildError, OSError, subprocess.CalledProcessError) as error:
@@ -133,13 +149,14 @@ class Job:
 
     def owed_to_the_host(self, ending: str) -> set[str]:
         """The tests that get a second try, once: those over their time limit, on a machine that others use, too, and
-        those that did not end because QEMU died without a word of the kernel. What a check or the kernel's log says
-        stands.
+        those that did not end because QEMU died without a word of the kernel, or the machine did not come up, which
+        is before it has seen anything of ours. What a check or the kernel's log says stands.
         """
         late = {result.test for result in self.results if result.status == "fail" and LATE.search(result.message)}
         if not ending:
             return late if len(late) <= SECOND_TRIES else set()
-        if self.cause("") or ending.startswith("the machine hung"):
+        started = self.running or self.results
+        if self.cause("") or (started and ending.startswith("the machine hung")):
             return set()
         done = {result.test for result in self.results}
         return late | {name for name in self.planned() if name not in done}
@@ -209,15 +226,15 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
     source = inputs / build.MODULE.name
     built = build.module(kernel, source=source) if source.is_dir() else None
     if conf is None:
-        conf = ["mode test", *(f"run {test.name} {test.limit_s}" for test in job.tests)]
+        conf = ["mode test", *(f"run {test.name} {test.limit_s} {test.program}" for test in job.tests)]
     image = job.folder / f"{job.name}.cpio"
     initramfs.make(
         image,
         kernel,
         inputs / "init",
         built.data if built else None,
-        sorted((inputs / "bin").iterdir()),
-        [f"fs {job.fs}", f"factor {job.factor}", *conf],
+        inputs / ROOT,
+        [f"fs {job.fs}", f"factor {job.factor}", *(["cgroup1"] if job.cgroup1 else []), *conf],
     )
     is_debug = job.kernel == debug.NAME
     return machine.Plan(
@@ -231,21 +248,30 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
 def take_inputs(folder: Path) -> None:
     """Copies what the machines of a run are to get, so that edits meanwhile do not mix two states of the tree."""
     inputs = folder / INPUTS
-    (inputs / "bin").mkdir(parents=True)
+    programs = inputs / ROOT / "bin"
+    programs.mkdir(parents=True)
     if build.MODULE.is_dir():
         shutil.copytree(build.MODULE, inputs / build.MODULE.name)
     shutil.copy(build.init(), inputs / "init")
     for program in build.extra_programs():
-        shutil.copy(program, inputs / "bin" / program.name)
-    shutil.copy(build.test_program(), inputs / "bin" / TEST_PROGRAM)
+        build.copy_stripped(program, programs / program.name)
+    overlay = build.overlay()
+    for path in overlay.rglob("*") if overlay else []:
+        if path.is_file():
+            build.copy_stripped(path, inputs / ROOT / path.relative_to(overlay))
+    shutil.copy(build.test_program(), programs / MODULE_TESTS)
 
 
 def listed_tests(folder: Path) -> list[Test]:
-    """The tests there are: the program says so itself, and being static it can say so here."""
-    program = folder / INPUTS / "bin" / TEST_PROGRAM
-    done = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True)
-    pairs = [line.split() for line in done.stdout.splitlines()]
-    return [Test(name, int(limit)) for name, limit in pairs]
+    """The tests there are: the programs say so themselves, and they can here as well as in the guest."""
+    found = []
+    for name in (MODULE_TESTS, RUNTIME_TESTS):
+        program = folder / INPUTS / ROOT / "bin" / name
+        if name == MODULE_TESTS or program.exists():
+            done = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True)
+            pairs = [line.split() for line in done.stdout.splitlines()]
+            found += [Test(test, int(limit), name) for test, limit in pairs]
+    return found
 
 
 def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:

@@ -38,8 +38,14 @@ class Entry:
     """A line of the list."""
 
     name: str
-    suite: str
-    tools: str
+    suites: tuple[str, ...]
+    tools: tuple[str, ...]
+    tests: tuple[str, ...]
+    cgroups: tuple[str, ...]
+
+    def has_series(self, version: str) -> bool:
+        """Whether a version, as Debian writes it, is of the series the entry is named after."""
+        return re.match(re.escape(self.name.removesuffix("-rc")) + r"[.~-]", version) is not None
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ def module_depends(path: Path) -> list[str]:
 def listed() -> list[Entry]:
     """The kernels of the list, in its order."""
     lines = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
-    return [Entry(*fields) for fields in lines if fields]
+    return [Entry(fields[0], *(tuple(field.split(",")) for field in fields[1:])) for fields in lines if fields]
 
 
 def entry(name: str) -> Entry:
@@ -111,23 +117,38 @@ def fetch(name: str, force: bool = False) -> Kernel:
     """The newest such kernel, from the archive or, where nothing changed or no network is there, from the cache."""
     wanted = entry(name)
     record = cache_dir() / "kernels" / f"{name}.json"
-    suite = Suite(wanted.suite)
-    fresh = suite.refresh(force)
+    suite, tools, fresh = choose_suite(wanted, force)
     if record.exists() and (not fresh or record.stat().st_mtime > suite.updated()):
         known = Kernel(**json.loads(record.read_text()))
-        if Path(known.headers).is_dir() and known.suite == wanted.suite:
+        if Path(known.headers).is_dir() and known.suite == suite.name:
             return known
     packages = suite.closure(METAPACKAGES, r"linux-.*")
     # A metapackage has no number in its name and nothing in it.
     solid = [package for package in packages if re.search(r"\d", package.name.replace("amd64", ""))]
     version = next(package.version for package in packages if package.name == METAPACKAGES[0])
     root = record.parent / f"{name}-{version.replace('~', '-')}"
-    suite.unpack(solid, root, lambda partial: fit_headers(partial, root, Suite(wanted.tools)))
-    kernel = describe(wanted, version, root)
+    suite.unpack(solid, root, lambda partial: fit_headers(partial, root, tools))
+    kernel = describe(name, suite.name, version, root)
     scratch = record.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     scratch.write_text(json.dumps(asdict(kernel), indent=1))
     scratch.replace(record)
     return kernel
+
+
+def choose_suite(wanted: Entry, force: bool) -> tuple[Suite, Suite, bool]:
+    """The first suite that has a kernel of the series, the one for its tools, and whether its index is up to date.
+
+    Suites move on to the next series. Where all have, the first one's newest kernel is taken, which the version
+    printed with the results tells; tests of a newer kernel than asked for are better than none.
+    """
+    chosen: list[tuple[Suite, Suite, bool]] = []
+    for name, tools in zip(wanted.suites, wanted.tools, strict=True):
+        suite = Suite(name)
+        chosen.append((suite, Suite(tools), suite.refresh(force)))
+        package = suite.package(METAPACKAGES[0])
+        if package and wanted.has_series(package.version):
+            return chosen[-1]
+    return chosen[0]
 
 
 def cached(name: str) -> Kernel | None:
@@ -142,15 +163,15 @@ def only(paths: list[Path], what: str) -> Path:
     return paths[0]
 
 
-def describe(wanted: Entry, version: str, root: Path) -> Kernel:
+def describe(name: str, suite: str, version: str, root: Path) -> Kernel:
     """Finds the parts: 7.x keeps the image beside the modules, older ones in /boot."""
     headers = only(list(root.glob("usr/src/linux-headers-*-cloud-amd64")), "headers folder")
     release = headers.name.removeprefix("linux-headers-")
     images = [*root.glob(f"boot/vmlinuz-{release}"), *root.glob(f"usr/lib/modules/{release}/vmlinuz")]
     modules = [*root.glob(f"lib/modules/{release}"), *root.glob(f"usr/lib/modules/{release}")]
     return Kernel(
-        name=wanted.name,
-        suite=wanted.suite,
+        name=name,
+        suite=suite,
         version=version,
         release=release,
         image=str(only(images, "kernel image")),

@@ -80,7 +80,8 @@ class Report:
         for kernel in dict.fromkeys(job.kernel for job in self.jobs):
             cells = []
             for fs in systems:
-                count = counts[f"{kernel}-{fs}"]
+                own = [job.name for job in self.jobs if (job.kernel, job.fs) == (kernel, fs)]
+                count = sum((counts[name] for name in own), Counter())
                 cells.append(f"  {count['pass']}/{count['fail']}/{count['skip']}".ljust(30))
             version = next(job.version for job in self.jobs if job.kernel == kernel)
             print((f"{kernel:<8}  {version:<20}" + "".join(cells)).rstrip())

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Boots kernels in virtual machines and runs the tests of rfs.ko on them.
+"""Boots kernels in virtual machines and runs the tests of rfs.ko and of the runtime on them.
 
 environment:
   V=1          one line per test, not only the failures
   JOBS=N       machines at a time (default: the number of processors, at most 4)
   EXTRA=A:B    more programs for the guest's /bin
+  GUEST_ROOT   a folder whose files go to the same places in the guest
   PPC_CACHE    where downloads and builds are kept (default: $XDG_CACHE_HOME/ppc or ~/.cache/ppc)
 """
 
@@ -50,7 +51,29 @@ def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, s
     tests = jobs.select(jobs.listed_tests(folder), pattern, storms)
     if not tests:
         raise ArchiveError(f"no test matches {pattern!r}")
-    return [jobs.Job(name, fs, tests, factor, folder) for name in names for fs in file_systems]
+    planned = []
+    for name in names:
+        runs, has_old_memory = kernel_tests(name)
+        own = [test for test in tests if pattern or test.program in runs]
+        if name == debug.NAME and not pattern:
+            kept = jobs.RUNTIME_ON_DEBUG
+            own = [test for test in own if test.program == jobs.MODULE_TESTS or test.name.startswith(kept)]
+        plain = [test for test in own if not test.needs_old_memory()]
+        old = [test for test in own if test.needs_old_memory() and has_old_memory]
+        planned += [jobs.Job(name, fs, plain, factor, folder) for fs in file_systems if plain]
+        # Pages of whatever file system: one is enough.
+        planned += [jobs.Job(name, fs, old, factor, folder, cgroup1=True) for fs in file_systems[:1] if old]
+    if not planned:
+        raise ArchiveError(f"{pattern!r} is for other kernels than {', '.join(names)}")
+    return planned
+
+
+def kernel_tests(name: str) -> tuple[tuple[str, ...], bool]:
+    """The programs whose tests a kernel gets without being asked to, and whether it has the old memory controller."""
+    if name == debug.NAME:
+        return (jobs.MODULE_TESTS, jobs.RUNTIME_TESTS), True
+    entry = kernels.entry(name)
+    return entry.tests, "1" in entry.cgroups
 
 
 def check_name(name: str) -> str:
@@ -81,7 +104,7 @@ def command_kernels(_: argparse.Namespace) -> int:
     for entry in kernels.listed():
         known = kernels.cached(entry.name)
         version = f"{known.version:<24} cached" if known else f"{'-':<24} not cached"
-        print(f"{entry.name:<8} {entry.suite:<20} {version}")
+        print(f"{entry.name:<8} {known.suite if known else entry.suites[0]:<20} {version}")
     return 0
 
 

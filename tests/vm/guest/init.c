@@ -7,7 +7,7 @@
  *   load FILE [PARAMETERS]   a kernel module, in the order they have to be loaded
  *   exec COMMAND             the command line of mode exec
  *   cgroup1                  mount the old memory controller too, at /tmp/cgroup1
- *   run NAME SECONDS         a test and its time limit
+ *   run NAME SECONDS PROGRAM a test, its time limit, and which of the programs in /bin has it
  *
  * What it reports: `START fs test`, `RESULT fs test pass|fail|skip ms message`, `FATAL message`, and `DONE` at the end.
  */
@@ -38,6 +38,7 @@
 
 struct test {
 	char name[64];
+	char program[32];
 	int limit_s;
 };
 
@@ -80,7 +81,7 @@ static void read_conf(void)
 		struct test *test = &conf.tests[conf.test_count];
 
 		line[strcspn(line, "\n")] = 0;
-		if (sscanf(line, "run %63s %d", test->name, &test->limit_s) == 2) {
+		if (sscanf(line, "run %63s %d %31s", test->name, &test->limit_s, test->program) == 3) {
 			if (++conf.test_count == MAX_TESTS)
 				fatal("more than %d tests", MAX_TESTS - 1);
 		} else if (!strncmp(line, "load ", 5)) {
@@ -133,6 +134,8 @@ static void prepare_machine(void)
 	mount_one("tracefs", "/sys/kernel/tracing", false);
 	mount_one("cgroup2", "/sys/fs/cgroup", false);
 	chmod("/tmp", 01777);
+	/* The root itself is made like a /tmp; with that, nothing below it would be safe from anybody. */
+	chmod("/", 0755);
 	mkdir("/mnt", 0755);
 	mkdir("/lower", 0755);
 	read_conf();
@@ -244,11 +247,13 @@ static bool hear(int fd)
 }
 
 /* Starts a test in a process group of its own; *output is the reading end of its output. */
-static pid_t start_test(const char *name, int *output)
+static pid_t start_test(const struct test *test, int *output)
 {
+	char path[64];
 	int ends[2];
 	pid_t pid;
 
+	snprintf(path, sizeof(path), "/bin/%s", test->program);
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
 		fatal("pipe: %s", strerror(errno));
 	pid = fork();
@@ -261,7 +266,7 @@ static pid_t start_test(const char *name, int *output)
 		dup2(null, STDIN_FILENO);
 		dup2(ends[1], STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
-		execl("/bin/rfs-test", "rfs-test", name, NULL);
+		execl(path, test->program, test->name, NULL);
 		_exit(127);
 	}
 	if (pid < 0)
@@ -346,7 +351,7 @@ static void run_test(const char *fs, const struct test *test)
 	report("START %s %s %d", fs, test->name, limit_s);
 	printf("--- %s %s\n", fs, test->name);
 	fflush(stdout);
-	pid = start_test(test->name, &output);
+	pid = start_test(test, &output);
 	status = wait_test(pid, output, limit_s);
 	verdict = judge(status, limit_s, message);
 	if (!clear_processes(GRACE_MS * conf.factor, message))
