@@ -45,20 +45,22 @@
  * wake may be called from any thread between the start of init and the return
  * of exit.
  *
- * A callback has a deadline, told by deadline_ns in struct ppc_host; readers
- * never wait for it, but one that is over it is a hang: the worker is killed and
- * its mount goes on as the kernel would have it. So a policy does no I/O of its
- * own in a callback that it could ask for, and takes long work to a thread.
+ * A callback has a deadline, told by deadline_ns in struct ppc_host; init and
+ * exit, which may look at every file, have ten times as long. Readers never wait
+ * for it, but one that is over it is a hang: the worker is killed and its mount
+ * goes on as the kernel would have it. So a policy does no I/O of its own in a
+ * callback that it could ask for, and takes long work to a thread.
  *
  * Advice
  * ------
  * What a policy names is advice. The host checks every range against the file
  * before it acts and clips it to the file's end; it leaves out what is no
- * regular file of the mount; it stops loading when memory is over the threshold,
- * when readers need the bandwidth or when a newer plan wants the threads, and
- * then drops what is left of older plans, those of the same process first. So a
- * policy may ask for everything from here to the end, and ask again from further
- * on at the next event. Asking for what is cached costs little.
+ * regular file of the mount. It loads less while readers need the bandwidth, and
+ * nothing while memory is over the threshold; what has waited for memory for
+ * long is dropped. When all of its threads are busy, a newer plan of a process
+ * takes the place of what is left of its older ones, even of what is just being
+ * loaded. So a policy may ask for everything from here to the end, and ask again
+ * from further on at the next event. Asking for what is cached costs little.
  *
  * Memory
  * ------
@@ -241,8 +243,10 @@ struct ppc_entry {
  * @struct_size: of this structure, set by the caller
  * @reserved: 0
  * @limit: bytes, by the tightest limit there is
- * @used: bytes of it that are in use, the page cache among them
- * @threshold: bytes; with more in use evict is called
+ * @used: bytes of it that are in use; of the page cache only what readers and
+ *	  policies of this mount have brought in, as the kernel drops the rest for
+ *	  nothing
+ * @threshold: bytes; with so many in use evict is called
  * @available: bytes that can be loaded before that
  */
 struct ppc_memory {

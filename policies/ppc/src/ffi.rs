@@ -193,6 +193,8 @@ pub struct ppc_policy {
 
 // SAFETY: a policy is a constant; its pointers are to strings and functions that never change.
 unsafe impl Sync for ppc_policy {}
+// SAFETY: for the same reason.
+unsafe impl Send for ppc_policy {}
 
 impl From<&Event> for ppc_event {
     fn from(event: &Event) -> Self {

@@ -290,9 +290,9 @@ pub struct Entry {
 pub struct Memory {
     /// By the tightest limit there is.
     pub limit: u64,
-    /// In use, the page cache included.
+    /// In use; of the page cache only what readers and policies of this mount have brought in.
     pub used: u64,
-    /// With more in use, evict is called.
+    /// With so much in use, evict is called.
     pub threshold: u64,
     /// What can be loaded before that.
     pub available: u64,
