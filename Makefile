@@ -20,6 +20,7 @@ CHECK_PACKAGES := bindgen libclang1 shellcheck
 
 include tests/vm/vm.mk
 include policies/policies.mk
+include tests/runtime/runtime.mk
 
 ##@ Building
 .PHONY: help
@@ -44,6 +45,29 @@ install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
 		$(DESTDIR)/usr/src/rfs-$(VERSION)
 	sed '/^PACKAGE_VERSION=/s/#MODULE_VERSION#/$(VERSION)/' kmod/dkms.conf > $(DESTDIR)/usr/src/rfs-$(VERSION)/dkms.conf
 	$(if $(DESTDIR),,dkms add rfs/$(VERSION) && dkms install rfs/$(VERSION))
+
+TOOLS_OUT := $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: tools
+tools: rust ## build cprtd and ppcctl into target/release, man pages and completions into target/tools
+	@cargo build --quiet --locked --release --package cprt --package ppcctl
+	@$(TOOLS_OUT)/ppcctl generate $(TOOLS_OUT)/../tools
+
+# An /etc/cprt.toml that is there is somebody's.
+.PHONY: install-tools
+install-tools: tools policies ## install cprtd, ppcctl, the policies and what belongs to them
+	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
+	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd
+	install -D -m 644 -t $(DESTDIR)/usr/lib/ppc $(POLICIES_OUT)/*.so
+	install -D -m 644 -t $(DESTDIR)/usr/include policies/ppc.h
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 $(TOOLS_OUT)/../tools/man/*.1
+	install -D -m 644 -t $(DESTDIR)/usr/share/bash-completion/completions $(TOOLS_OUT)/../tools/completions/bash/ppcctl
+	install -D -m 644 -t $(DESTDIR)/usr/share/zsh/vendor-completions $(TOOLS_OUT)/../tools/completions/zsh/_ppcctl
+	install -D -m 644 -t $(DESTDIR)/usr/share/fish/vendor_completions.d $(TOOLS_OUT)/../tools/completions/fish/ppcctl.fish
+	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system cprt/cprtd.service
+	install -D -m 644 cprt/cprt.sysusers $(DESTDIR)/usr/lib/sysusers.d/cprt.conf
+	[[ -e $(DESTDIR)/etc/cprt.toml ]] || install -D -m 644 cprt/cprt.toml $(DESTDIR)/etc/cprt.toml
+	$(if $(DESTDIR),,@echo "next: systemd-sysusers; systemctl daemon-reload; systemctl enable --now cprtd")
 
 .PHONY: clean
 clean: ## remove what was built in the tree (`make vm-clean`: in the cache)

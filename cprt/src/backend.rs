@@ -1,0 +1,154 @@
+//! Where events come from and page-cache verbs go to.
+//!
+//! A [`Backend`] is what a mount can do, in the words of the contract between policies and their
+//! host. Ranges that reach it are sound: of a regular file, inside it, not empty. One thread asks it
+//! for events; any may call the rest, concurrently.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[allow(dead_code, reason = "it waits for the choice among backends")]
+pub(crate) mod fuse;
+mod module;
+#[allow(dead_code, reason = "nobody chooses it yet")]
+mod observe;
+
+pub(crate) use module::Module;
+
+/// Why a backend did not do something.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The file, or its id, is gone.
+    #[error("the file is gone")]
+    Stale,
+    /// It is a directory, a device or the like.
+    #[error("not a regular file")]
+    NoFile,
+    /// The process whose memory was to be charged is gone.
+    #[error("the process to charge is gone")]
+    NoProcess,
+    /// The mount is gone.
+    #[error("the file system has been unmounted")]
+    Ended,
+    /// The system's word.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Fault {
+    /// As a service of the host says it.
+    pub(crate) fn errno(&self) -> i32 {
+        match self {
+            Self::Stale => libc::ESTALE,
+            Self::NoFile => libc::EINVAL,
+            Self::NoProcess => libc::ESRCH,
+            Self::Ended => libc::ENODEV,
+            Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl From<Fault> for ppc::Error {
+    fn from(fault: Fault) -> Self {
+        Self::Errno(fault.errno())
+    }
+}
+
+/// A range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Span {
+    pub(crate) file: FileId,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl Span {
+    /// Its bytes, which do not wrap.
+    pub(crate) const fn range(self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.length)
+    }
+}
+
+/// How to load a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct How {
+    /// By this it is stopped.
+    pub(crate) cookie: u64,
+    /// The memory cgroup of this process pays.
+    pub(crate) charge: Option<u32>,
+    /// Large folios rather than the exact range.
+    pub(crate) large: bool,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// Bytes from the start that were gone through.
+    pub(crate) done: u64,
+    /// Bytes of these that were not cached before.
+    pub(crate) fresh: u64,
+    /// It was stopped.
+    pub(crate) stopped: bool,
+}
+
+/// What an eviction did, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Evicted {
+    pub(crate) dropped: u64,
+    pub(crate) kept: u64,
+}
+
+/// What [`Backend::events`] came back with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// There may be more.
+    On,
+    /// The mount is gone.
+    Ended,
+}
+
+/// A mount, whatever is behind it.
+pub(crate) trait Backend: Send + Sync {
+    /// As in `ppcctl status`.
+    fn name(&self) -> &'static str;
+    /// What it can do.
+    fn features(&self) -> Features;
+    /// What it cannot do that another could, a sentence each.
+    #[allow(dead_code, reason = "nobody asks yet")]
+    fn limits(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Which events from now on.
+    fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault>;
+    /// Sleeps until there are events or [`Backend::interrupt`] is called, and appends them.
+    fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault>;
+    /// Has [`Backend::events`] return now, and if nobody is in it, the next one.
+    fn interrupt(&self);
+
+    /// The id of the regular file at a path of the mount, valid until it is closed.
+    fn open(&self, path: &Path) -> Result<FileId, Fault>;
+    /// Gives back what `open` gave.
+    fn close(&self, file: FileId) -> Result<(), Fault>;
+    /// Of a regular file.
+    fn info(&self, file: FileId) -> Result<FileInfo, Fault>;
+    /// Where the file is in the mount.
+    fn path(&self, file: FileId) -> Result<PathBuf, Fault>;
+    /// What is in a directory of the mount.
+    fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault>;
+    /// Reads a file without making an event.
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault>;
+
+    /// Brings a range into the page cache and returns when it is there.
+    fn load(&self, span: Span, how: How) -> Result<Loaded, Fault>;
+    /// Stops the loads of this cookie that are in flight.
+    fn stop(&self, cookie: u64);
+    /// Drops a range; with `unmapped`, pages that processes map stay.
+    fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault>;
+    /// How many bytes of the range are cached.
+    fn resident(&self, span: Span) -> Result<u64, Fault>;
+}

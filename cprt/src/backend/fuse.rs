@@ -1,0 +1,473 @@
+//! A mirror through FUSE that reads by itself: the kernel's requests are the misses.
+//!
+//! Each READ is a miss, with what the kernel reads ahead; what is cached makes none. A load reads the
+//! lower file past its page cache and stores what it got into the mount's, so that nothing is cached
+//! twice; an eviction invalidates there. Both wait for pages that are just being read, which the
+//! threads that serve the mount have to fill: so they are never done on those, and neither is
+//! anything else that goes through the mount.
+//!
+//! Where the kernel passes reads through, the page cache is the lower one and no request tells of a
+//! miss. Then there is no backend here but a [`Passthrough`]: what a source of events and its verbs
+//! need to know to work on the lower files.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
+
+use self::ear::Ear;
+use self::ranges::{gaps, pieces, whole_pages};
+use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
+use crate::files::{self, Tree};
+use crate::mirror::lower::{Lower, Scratch};
+use crate::mirror::table::Identity;
+use crate::mirror::{Listener, Mirror, Mode, Options, raw};
+
+mod ear;
+mod processes;
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// What became of a mount.
+#[derive(Debug)]
+pub(crate) enum Mounted {
+    /// Requests are the events; why it is so says [`Fuse::why`].
+    Plain(Fuse),
+    /// Events have to come from elsewhere.
+    Passthrough(Passthrough),
+}
+
+/// Mirrors `lower` at `at`, which may be the same, in the best way that this kernel and our
+/// privileges allow.
+pub(crate) fn mount(lower: &Path, at: &Path, options: &Options) -> io::Result<Mounted> {
+    let ear = Arc::new(Ear::new());
+    let listener = Arc::clone(&ear) as Arc<dyn Listener>;
+    let mirror = Mirror::mount(lower, at, options, Some(listener))?;
+    Ok(match mirror.mode() {
+        Mode::Passthrough => Mounted::Passthrough(Passthrough { mirror, ear }),
+        Mode::Plain(why) => Mounted::Plain(Fuse {
+            mirror,
+            ear,
+            why,
+            page: page_size(),
+            names: Mutex::default(),
+            open: Mutex::default(),
+            flying: Mutex::default(),
+        }),
+    })
+}
+
+/// A mirror whose files the kernel reads from below. The application sees other device numbers, and
+/// by [`Passthrough::file`] those of the lower files lead to what it sees.
+#[derive(Debug)]
+pub(crate) struct Passthrough {
+    mirror: Mirror,
+    ear: Arc<Ear>,
+}
+
+impl Passthrough {
+    pub(crate) fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// As [`Backend::want`]; of OPEN and CLOSE, nothing else comes this way.
+    pub(crate) fn want(&self, kinds: Kinds) {
+        self.ear.want(kinds);
+    }
+
+    /// As [`Backend::events`]. That the mount is gone is heard here.
+    pub(crate) fn events(&self, into: &mut Vec<Event>) -> Flow {
+        self.ear.events(into)
+    }
+
+    /// As [`Backend::interrupt`].
+    pub(crate) fn interrupt(&self) {
+        self.ear.interrupt();
+    }
+
+    /// The lower directory, also where the mount is over it: its path in `/proc/self/fd` is a root
+    /// for whatever takes one.
+    pub(crate) fn root(&self) -> io::Result<OwnedFd> {
+        self.mirror.core().root().fd().try_clone_to_owned()
+    }
+
+    /// The lower file of a file of the mount, on which verbs act, and what it is by there.
+    pub(crate) fn lower(&self, file: FileId) -> Result<(File, Identity), Fault> {
+        let below = self.mirror.core().below(file.0).map_err(fault)?;
+        Ok((below.lower.file().try_clone()?, below.identity))
+    }
+
+    /// The file of the mount that is this one below, if anybody has looked at it.
+    pub(crate) fn file(&self, device: u64, inode: u64) -> Option<FileId> {
+        self.mirror.core().number(device, inode).map(FileId)
+    }
+}
+
+/// A mirror that reads by itself.
+#[derive(Debug)]
+pub(crate) struct Fuse {
+    mirror: Mirror,
+    ear: Arc<Ear>,
+    why: String,
+    page: u64,
+    /// What the policy has opened, and how often: the kernel forgets files that nobody uses.
+    names: Mutex<HashMap<u64, (PathBuf, usize)>>,
+    /// The files that loads under way have open.
+    open: Mutex<HashMap<u64, Weak<Both>>>,
+    /// The loads under way, by their cookies.
+    flying: Mutex<HashMap<u64, Flight>>,
+}
+
+#[derive(Debug, Default)]
+struct Flight {
+    loads: usize,
+    stop: Arc<AtomicBool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|size| u64::try_from(size).ok())
+        .unwrap_or(4096)
+}
+
+fn fault(error: io::Error) -> Fault {
+    match error.raw_os_error() {
+        Some(libc::ESTALE) => Fault::Stale,
+        Some(libc::EISDIR) => Fault::NoFile,
+        Some(libc::ENOTCONN | libc::ENODEV) => Fault::Ended,
+        _ => Fault::Io(error),
+    }
+}
+
+/// For so long what is open of a file serves further loads of it: as long as the kernel believes its
+/// attributes.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A file of the mount: what is below, and the kernel's own view, by which one sees what is cached.
+#[derive(Debug)]
+struct Both {
+    id: u64,
+    since: Instant,
+    size: u64,
+    lower: Arc<Lower>,
+    /// `None` if it has no name any more.
+    above: Option<File>,
+}
+
+impl Fuse {
+    /// The mount.
+    pub(crate) fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// Why the kernel does not pass reads through.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Has the kernel know a file again that it has forgotten, if the policy has it by name.
+    fn known(&self, file: FileId) -> Result<u64, Fault> {
+        let id = file.0;
+        if self.mirror.core().knows(id) {
+            return Ok(id);
+        }
+        let path = lock(&self.names).get(&id).map(|(path, _)| path.clone());
+        let path = self.mirror.at().join(path.ok_or(Fault::Stale)?);
+        match path.symlink_metadata() {
+            Ok(metadata) if metadata.ino() == id => Ok(id),
+            _ => Err(Fault::Stale),
+        }
+    }
+
+    fn lower(&self, file: FileId) -> Result<(u64, Arc<Lower>), Fault> {
+        let id = self.known(file)?;
+        let below = self.mirror.core().below(id).map_err(fault)?;
+        Ok((id, below.lower))
+    }
+
+    /// Opens both sides of a file. That the file is opened through the mount has the kernel drop
+    /// pages of older contents before anything is added to them.
+    fn both(&self, file: FileId) -> Result<Both, Fault> {
+        let (id, lower) = self.lower(file)?;
+        let metadata = lower.file().metadata()?;
+        let above = self.above(id);
+        if above.is_none() && self.mirror.core().restamp(id, &metadata) {
+            self.mirror
+                .notifier()
+                .inval_inode(fuser::INodeNo(id), 0, 0)?;
+            self.ear.dropped(id);
+        }
+        Ok(Both {
+            id,
+            since: Instant::now(),
+            size: metadata.len(),
+            lower,
+            above,
+        })
+    }
+
+    /// The same for a load, which finds it open while another load of the file is under way. To keep
+    /// it for longer would keep the mount from being unmounted.
+    fn shared(&self, file: FileId) -> Result<Arc<Both>, Fault> {
+        let open = lock(&self.open).get(&file.0).and_then(Weak::upgrade);
+        if let Some(both) = open.filter(|both| both.since.elapsed() < FRESH) {
+            return Ok(both);
+        }
+        let both = Arc::new(self.both(file)?);
+        let mut open = lock(&self.open);
+        open.retain(|_, both| both.strong_count() > 0);
+        open.insert(file.0, Arc::downgrade(&both));
+        Ok(both)
+    }
+
+    fn above(&self, id: u64) -> Option<File> {
+        let path = self.mirror.core().path(id).ok()?;
+        let above = File::open(self.mirror.at().join(path)).ok()?;
+        let metadata = above.metadata().ok()?;
+        let is_it = (metadata.dev(), metadata.ino()) == (self.mirror.device(), id);
+        is_it.then_some(above)
+    }
+
+    /// How many bytes of a range are cached: by looking, and where the kernel does not say or the
+    /// file has no name, by what we remember.
+    fn cached(&self, both: &Both, range: &Range<u64>) -> u64 {
+        let length = range.end - range.start;
+        let looked = both
+            .above
+            .as_ref()
+            .and_then(|above| raw::cached(above.as_fd(), range.start, length).ok());
+        match looked {
+            // The last page of a file is there as a whole.
+            Some(pages) => (pages * self.page).min(length),
+            None => self.ear.estimate(both.id, range),
+        }
+    }
+
+    /// Reads what is missing of a piece and stores it. How many bytes that were.
+    fn fetch(&self, both: &Both, piece: &Range<u64>) -> Result<u64, Fault> {
+        let mut fresh = 0;
+        for gap in gaps(piece, |range| self.cached(both, range)) {
+            let length = usize::try_from(gap.end - gap.start).unwrap_or(0);
+            SCRATCH
+                .with_borrow_mut(|scratch| {
+                    let data = both.lower.read(scratch, gap.start, length)?;
+                    let id = fuser::INodeNo(both.id);
+                    self.mirror.notifier().store(id, gap.start, data)?;
+                    self.ear.stored(both.id, &gap);
+                    fresh += data.len() as u64;
+                    io::Result::Ok(())
+                })
+                .map_err(fault)?;
+        }
+        Ok(fresh)
+    }
+
+    fn take_off(&self, cookie: u64) -> Arc<AtomicBool> {
+        let mut flying = lock(&self.flying);
+        let flight = flying.entry(cookie).or_default();
+        flight.loads += 1;
+        Arc::clone(&flight.stop)
+    }
+
+    fn land(&self, cookie: u64) {
+        let mut flying = lock(&self.flying);
+        if let Some(flight) = flying.get_mut(&cookie) {
+            flight.loads -= 1;
+            if flight.loads == 0 {
+                flying.remove(&cookie);
+            }
+        }
+    }
+
+    fn go_through(&self, both: &Both, span: Span, stop: &AtomicBool) -> Result<Loaded, Fault> {
+        let mut loaded = Loaded::default();
+        for piece in pieces(&range(span, both.size)) {
+            if stop.load(Relaxed) {
+                loaded.stopped = true;
+                break;
+            }
+            loaded.fresh += self.fetch(both, &piece)?;
+            loaded.done += piece.end - piece.start;
+        }
+        Ok(loaded)
+    }
+}
+
+/// A span within the file.
+fn range(span: Span, size: u64) -> Range<u64> {
+    let end = span.offset.saturating_add(span.length).min(size);
+    span.offset.min(end)..end
+}
+
+impl Backend for Fuse {
+    fn name(&self) -> &'static str {
+        "fuse"
+    }
+
+    fn features(&self) -> Features {
+        Features::OPEN
+            .and(Features::EVICT_MAPPED)
+            .and(Features::AFFINITY)
+    }
+
+    fn limits(&self) -> Vec<String> {
+        let fixed = [
+            "what is cached makes no event: no TOUCH and no PROGRESS",
+            "a miss is what the kernel asks for, with its readahead, and does not say whether it was a \
+             read or a page fault, nor on which CPU",
+            "pages that a plan loads are charged to the worker, whoever reads them",
+            "pages are of the smallest size: page faults on mapped files cost more than without the \
+             mount",
+            "how much is cached is an estimate for files that are open but deleted, and for all \
+             before Linux 6.5",
+            "if the worker is killed, reads fail until it is mounted again",
+        ];
+        let why = format!("files are read by the worker: {}", self.why);
+        std::iter::once(why)
+            .chain(fixed.map(str::to_owned))
+            .collect()
+    }
+
+    fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {
+        if kinds.contains(Kind::Touch) || kinds.contains(Kind::Progress) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP).into());
+        }
+        self.ear.want(kinds);
+        Ok(())
+    }
+
+    fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
+        Ok(self.ear.events(into))
+    }
+
+    fn interrupt(&self) {
+        self.ear.interrupt();
+    }
+
+    fn open(&self, path: &Path) -> Result<FileId, Fault> {
+        let file = Tree::open(self.mirror.at())?.file(path)?;
+        let id = file.metadata()?.ino();
+        let mut names = lock(&self.names);
+        let name = names.entry(id).or_default();
+        // The latest path is the likeliest to be there still.
+        path.clone_into(&mut name.0);
+        name.1 += 1;
+        Ok(FileId(id))
+    }
+
+    fn close(&self, file: FileId) -> Result<(), Fault> {
+        let mut names = lock(&self.names);
+        let Some((_, holders)) = names.get_mut(&file.0) else {
+            return Err(io::Error::from_raw_os_error(libc::EBADF).into());
+        };
+        *holders -= 1;
+        if *holders == 0 {
+            names.remove(&file.0);
+        }
+        Ok(())
+    }
+
+    fn info(&self, file: FileId) -> Result<FileInfo, Fault> {
+        files::info(self.lower(file)?.1.file())
+    }
+
+    fn path(&self, file: FileId) -> Result<PathBuf, Fault> {
+        let id = self.known(file)?;
+        Ok(self.mirror.core().path(id)?)
+    }
+
+    fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
+        // Below, where it takes no requests.
+        Tree::open(&self.mirror.core().root().magic())?.list(path, recursive)
+    }
+
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        let (_, lower) = self.lower(file)?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            let data = lower.read(scratch, offset, buf.len())?;
+            buf[..data.len()].copy_from_slice(data);
+            Ok(data.len())
+        })
+    }
+
+    fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
+        // From here on a stop counts.
+        let stop = self.take_off(how.cookie);
+        let loaded = self
+            .shared(span.file)
+            .and_then(|both| self.go_through(&both, span, &stop));
+        self.land(how.cookie);
+        loaded
+    }
+
+    fn stop(&self, cookie: u64) {
+        if let Some(flight) = lock(&self.flying).get(&cookie) {
+            flight.stop.store(true, Relaxed);
+        }
+    }
+
+    fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
+        if !self.mirror.core().knows(span.file.0) {
+            // What the kernel does not know it does not cache.
+            return Ok(Evicted::default());
+        }
+        let both = self.both(span.file)?;
+        let pages = whole_pages(&range(span, both.size), both.size, self.page);
+        let length = (pages.end - pages.start).cast_signed();
+        if length == 0 {
+            return Ok(Evicted::default());
+        }
+        let start = pages.start.cast_signed();
+        let before = self.cached(&both, &pages);
+        match (&both.above, unmapped) {
+            (Some(above), true) => {
+                let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+                posix_fadvise(above, start, length, advice).map_err(io::Error::from)?;
+            }
+            // Whether it is mapped cannot be told: it stays.
+            (None, true) => {}
+            (_, false) => {
+                let id = fuser::INodeNo(both.id);
+                self.mirror.notifier().inval_inode(id, start, length)?;
+            }
+        }
+        if !unmapped {
+            self.ear.evicted(both.id, &pages);
+        }
+        let kept = self.cached(&both, &pages);
+        Ok(Evicted {
+            dropped: before.saturating_sub(kept),
+            kept,
+        })
+    }
+
+    fn resident(&self, span: Span) -> Result<u64, Fault> {
+        if !self.mirror.core().knows(span.file.0) {
+            let named = lock(&self.names).contains_key(&span.file.0);
+            return if named { Ok(0) } else { Err(Fault::Stale) };
+        }
+        let both = self.both(span.file)?;
+        Ok(self.cached(&both, &range(span, both.size)))
+    }
+}

@@ -1,0 +1,301 @@
+//! What readers do, on its way from the threads that serve them to the one that asks for events.
+//!
+//! The serving threads only leave a record. It is bounded: what does not fit is counted. Whose
+//! process it was is found out by who asks for the events, as that takes a look into `/proc`.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use ppc::{Event, FileId, Kind, Kinds};
+
+use super::processes::Processes;
+use super::ranges::Ranges;
+use crate::backend::Flow;
+use crate::mirror::Listener;
+
+/// More records do not wait.
+const ROOM: usize = 1 << 16;
+
+/// What a reader did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    kind: Kind,
+    file: u64,
+    offset: u64,
+    length: u64,
+    thread: u32,
+    direct: bool,
+    time_ns: u64,
+    count: u64,
+}
+
+/// Records that wait; a pure thing.
+#[derive(Debug)]
+struct Waiting {
+    records: VecDeque<Record>,
+    room: usize,
+    lost: u64,
+}
+
+impl Waiting {
+    fn new(room: usize) -> Self {
+        Self {
+            records: VecDeque::new(),
+            room,
+            lost: 0,
+        }
+    }
+
+    /// The kernel asks for a long range in several requests: they are one record.
+    fn push(&mut self, record: Record) {
+        if let Some(last) = self.records.back_mut()
+            && record.kind == Kind::Miss
+            && (last.kind, last.file, last.thread, last.direct)
+                == (record.kind, record.file, record.thread, record.direct)
+            && last.offset + last.length == record.offset
+        {
+            last.length += record.length;
+            last.count += record.count;
+        } else if self.records.len() < self.room {
+            self.records.push_back(record);
+        } else {
+            self.lost += record.count;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: Waiting,
+    interrupted: bool,
+    ended: bool,
+}
+
+/// The listener of a mount.
+#[derive(Debug)]
+pub(super) struct Ear {
+    state: Mutex<State>,
+    changed: Condvar,
+    wanted: AtomicU32,
+    processes: Mutex<Processes>,
+    /// What has been read or stored and not been dropped: the kernel may have dropped it since.
+    cached: Mutex<HashMap<u64, Ranges>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ear {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: Waiting::new(ROOM),
+                interrupted: false,
+                ended: false,
+            }),
+            changed: Condvar::new(),
+            wanted: AtomicU32::new(Kinds::from(Kind::Miss).bits()),
+            processes: Mutex::default(),
+            cached: Mutex::default(),
+        }
+    }
+
+    pub(super) fn want(&self, kinds: Kinds) {
+        self.wanted.store(kinds.bits(), Relaxed);
+    }
+
+    /// As [`crate::backend::Backend::events`].
+    pub(super) fn events(&self, into: &mut Vec<Event>) -> Flow {
+        let idle = |state: &mut State| {
+            let waiting = &state.waiting;
+            waiting.records.is_empty() && waiting.lost == 0 && !state.interrupted && !state.ended
+        };
+        let mut state = self
+            .changed
+            .wait_while(lock(&self.state), idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.interrupted = false;
+        let records = std::mem::take(&mut state.waiting.records);
+        let lost = std::mem::take(&mut state.waiting.lost);
+        let ended = state.ended;
+        drop(state);
+        let mut processes = lock(&self.processes);
+        let own = std::process::id();
+        for record in records {
+            let process = processes.of(record.thread);
+            // What we do through the mount is not what readers do.
+            if process != own {
+                into.push(event(&record, process));
+            }
+        }
+        if lost > 0 {
+            let mut event = Event::new(Kind::Lost, FileId(0), 0, 0).by(0);
+            (event.count, event.time_ns) = (lost, now());
+            into.push(event);
+        }
+        if ended { Flow::Ended } else { Flow::On }
+    }
+
+    pub(super) fn interrupt(&self) {
+        lock(&self.state).interrupted = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn stored(&self, file: u64, range: &Range<u64>) {
+        lock(&self.cached).entry(file).or_default().add(range);
+    }
+
+    pub(super) fn evicted(&self, file: u64, range: &Range<u64>) {
+        if let Some(ranges) = lock(&self.cached).get_mut(&file) {
+            ranges.remove(range);
+        }
+    }
+
+    /// How much of a range was cached when we last heard of it.
+    pub(super) fn estimate(&self, file: u64, range: &Range<u64>) -> u64 {
+        let cached = lock(&self.cached);
+        cached.get(&file).map_or(0, |ranges| ranges.within(range))
+    }
+
+    fn tell(&self, record: Record) {
+        if !Kinds::from_bits(self.wanted.load(Relaxed)).contains(record.kind) {
+            return;
+        }
+        lock(&self.state).waiting.push(record);
+        self.changed.notify_one();
+    }
+}
+
+fn now() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
+        u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+fn record(kind: Kind, file: u64, range: Range<u64>, thread: u32, direct: bool) -> Record {
+    Record {
+        kind,
+        file,
+        offset: range.start,
+        length: range.end - range.start,
+        thread,
+        direct,
+        time_ns: now(),
+        count: 1,
+    }
+}
+
+fn event(record: &Record, process: u32) -> Event {
+    let file = FileId(record.file);
+    let mut event = Event::new(record.kind, file, record.offset, record.length).by(process);
+    event.thread = record.thread;
+    event.time_ns = record.time_ns;
+    event.count = record.count;
+    event.direct = record.direct;
+    event
+}
+
+impl Listener for Ear {
+    fn opened(&self, file: u64, size: u64, thread: u32, direct: bool) {
+        self.tell(record(Kind::Open, file, 0..size, thread, direct));
+    }
+
+    fn closed(&self, file: u64, thread: u32) {
+        self.tell(record(Kind::Close, file, 0..0, thread, false));
+    }
+
+    fn missed(&self, file: u64, offset: u64, length: u64, thread: u32, direct: bool) {
+        let range = offset..offset.saturating_add(length);
+        if !direct {
+            self.stored(file, &range);
+        }
+        self.tell(record(Kind::Miss, file, range, thread, direct));
+    }
+
+    fn dropped(&self, file: u64) {
+        lock(&self.cached).remove(&file);
+    }
+
+    fn ended(&self) {
+        lock(&self.state).ended = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn miss(file: u64, range: Range<u64>, thread: u32) -> Record {
+        record(Kind::Miss, file, range, thread, false)
+    }
+
+    #[test]
+    fn neighbours_of_one_thread_are_one() {
+        let mut waiting = Waiting::new(8);
+        waiting.push(miss(5, 0..10, 1));
+        waiting.push(miss(5, 10..30, 1));
+        // Another thread, another place, another file.
+        waiting.push(miss(5, 30..40, 2));
+        waiting.push(miss(5, 90..99, 2));
+        waiting.push(miss(6, 99..100, 2));
+        let got: Vec<_> = waiting
+            .records
+            .iter()
+            .map(|record| (record.file, record.offset, record.length, record.count))
+            .collect();
+        let expected = [(5, 0, 30, 2), (5, 30, 10, 1), (5, 90, 9, 1), (6, 99, 1, 1)];
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let mut waiting = Waiting::new(1);
+        waiting.push(miss(5, 0..10, 1));
+        waiting.push(miss(6, 0..10, 1));
+        waiting.push(miss(7, 0..10, 1));
+        // It still merges.
+        waiting.push(miss(5, 10..20, 1));
+        assert_eq!((waiting.records.len(), waiting.lost), (1, 2));
+        assert_eq!(waiting.records[0].length, 20);
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_told_and_not_what_we_do() {
+        let ear = Ear::new();
+        ear.opened(5, 100, 999_999_999, false);
+        ear.missed(5, 0, 10, 999_999_999, false);
+        let own = u32::try_from(nix::unistd::gettid().as_raw()).expect("a number");
+        ear.missed(5, 50, 10, own, false);
+        let mut events = Vec::new();
+        assert_eq!(ear.events(&mut events), Flow::On);
+        assert_eq!(events.len(), 1);
+        assert_eq!(
+            (events[0].kind, events[0].process),
+            (Kind::Miss, 999_999_999)
+        );
+        // Who read it does not matter for what is cached.
+        assert_eq!(ear.estimate(5, &(0..100)), 20);
+        ear.evicted(5, &(0..55));
+        assert_eq!(ear.estimate(5, &(0..100)), 5);
+        ear.dropped(5);
+        assert_eq!(ear.estimate(5, &(0..100)), 0);
+    }
+
+    #[test]
+    fn an_interrupt_is_kept_and_the_end_stays() {
+        let ear = Ear::new();
+        let mut events = Vec::new();
+        ear.interrupt();
+        assert_eq!(ear.events(&mut events), Flow::On);
+        ear.ended();
+        assert_eq!(ear.events(&mut events), Flow::Ended);
+        assert_eq!(ear.events(&mut events), Flow::Ended);
+        assert!(events.is_empty());
+    }
+}

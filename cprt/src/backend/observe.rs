@@ -1,0 +1,416 @@
+//! A plain directory: the kernel's tracepoints tell the events, system calls do the verbs.
+//!
+//! Nothing is mounted and nothing is between readers and their files, so there is nothing to break:
+//! when the worker is killed, the kernel takes its tracepoints away, and readers do not notice.
+//!
+//! ```text
+//! tracepoints ─ source (bpf, perf) ─┐
+//! page tables ─ look ───────────────┼─ readers ─ events      table: whose file is it
+//! fanotify ──── opens ──────────────┘                        learn: what the kernel calls it
+//! ```
+//!
+//! Which tracepoints are on goes by what is wanted. Misses alone are told by what comes into the page
+//! cache, so that who hits makes no record at all. The files are found when the directory is taken
+//! and whenever inotify says that they are others. Nobody is woken while nobody reads.
+//!
+//! Kernels before 6.12 tell only what comes in; what this means is told by [`Backend::limits`].
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
+
+use self::hearing::Hearing;
+use self::learn::Names;
+use self::opens::{Changes, Opens};
+use self::record::Point;
+use self::source::Source;
+use self::table::{Found, Table};
+use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
+use crate::engine::Engine;
+use crate::files::{self, Tree};
+use crate::mappings::Identity;
+use crate::{Error, Result};
+
+mod asm;
+mod bpf;
+mod hearing;
+mod learn;
+mod look;
+mod opens;
+mod perf;
+mod ranges;
+mod readers;
+mod record;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+
+/// The directory is not gone through more often than this, whatever happens in it.
+const SCAN_AGAIN: Duration = Duration::from_millis(200);
+
+/// A directory, and what is heard of it.
+#[derive(Debug)]
+pub(crate) struct Observe {
+    root: PathBuf,
+    engine: Engine,
+    source: Box<dyn Source>,
+    points: Vec<Point>,
+    /// Why the better source was not to be had.
+    second_best: Option<String>,
+    opens: Option<Opens>,
+    /// Somebody wants to hear of opens.
+    tells_opens: AtomicBool,
+    changes: Changes,
+    interrupt: EventFd,
+    table: Mutex<Table>,
+    names: Mutex<Names>,
+    /// What to tell, if it has changed.
+    wanted: Mutex<Option<(Kinds, u64)>>,
+    hearing: Mutex<Hearing>,
+}
+
+impl Observe {
+    /// Takes the directory `root`.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let system = |doing| move |source| Error::System { doing, source };
+        let layouts = source::layouts().map_err(system(
+            "Looking for the kernel's tracepoints of the page cache",
+        ))?;
+        let (source, second_best) =
+            source::open(&layouts).map_err(system("Listening to the page cache"))?;
+        Self::with(root, source, second_best, &layouts)
+    }
+
+    fn with(
+        root: &Path,
+        source: Box<dyn Source>,
+        second_best: Option<String>,
+        layouts: &[record::Layout],
+    ) -> Result<Self> {
+        let system = |doing| move |source| Error::System { doing, source };
+        let interrupt = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(io::Error::from)
+            .map_err(system("Making an eventfd"))?;
+        let points: Vec<_> = layouts.iter().map(|layout| layout.point).collect();
+        let partly = !points.contains(&Point::Get);
+        let observe = Self {
+            root: root.to_owned(),
+            engine: Engine::new().map_err(system("Opening /dev/null"))?,
+            source,
+            points,
+            second_best,
+            opens: Opens::new().ok(),
+            tells_opens: AtomicBool::new(false),
+            changes: Changes::new().map_err(system("Watching directories"))?,
+            interrupt,
+            table: Mutex::default(),
+            names: Mutex::new(Names::new(layouts)),
+            wanted: Mutex::default(),
+            hearing: Mutex::new(Hearing::new(partly)),
+        };
+        observe
+            .scan()
+            .map_err(system("Going through the directory"))?;
+        Ok(observe)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds the files there are.
+    fn scan(&self) -> io::Result<()> {
+        let mut found = Vec::new();
+        let opens = self
+            .opens
+            .as_ref()
+            .filter(|_| self.tells_opens.load(Relaxed));
+        let mut deaf = None;
+        Tree::open(&self.root)?.walk(|path, fd, metadata| {
+            if metadata.is_dir() {
+                let watched = self.changes.watch(fd);
+                let heard = opens.map_or(Ok(()), |opens| opens.watch(fd));
+                deaf = deaf.take().or(watched.and(heard).err());
+            } else {
+                found.push(Found::new(path, metadata));
+            }
+        });
+        if let Some(error) = deaf {
+            log::warn!(
+                "Watching the directories of {}: {error}",
+                self.root.display()
+            );
+        }
+        self.table().replace(found);
+        self.learn()
+    }
+
+    /// Has the kernel tell of all files that there are.
+    fn learn(&self) -> io::Result<()> {
+        let unknown = self.table().unknown();
+        {
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            for (file, known) in unknown.iter().filter(|(_, known)| known.size > 0) {
+                let open = || {
+                    let tree = Tree::open(&self.root)?;
+                    tree.file(&known.path).map_err(io::Error::other)
+                };
+                if let Some(key) = names.key(known.identity, open) {
+                    self.table().learn(*file, key);
+                }
+            }
+        }
+        let keys = self.table().keys();
+        self.source.files(&keys)
+    }
+
+    /// A file as a policy knows it, opened: of its own for each load, as how the kernel reads ahead
+    /// goes by that.
+    fn file(&self, file: FileId) -> Result<File, Fault> {
+        match self.file_now(file) {
+            Err(Fault::Stale) => {}
+            done => return done,
+        }
+        // It may have been moved.
+        self.scan()?;
+        self.file_now(file)
+    }
+
+    fn file_now(&self, file: FileId) -> Result<File, Fault> {
+        let known = self.table().get(file.0).cloned().ok_or(Fault::Stale)?;
+        let opened = match Tree::open(&self.root)?.file(&known.path) {
+            Err(Fault::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Fault::Stale);
+            }
+            done => done?,
+        };
+        let now = Found::new(known.path, &opened.metadata()?);
+        if (now.identity, now.born) != (known.identity, known.born) {
+            return Err(Fault::Stale);
+        }
+        // Only its owner and root may; others leave a trace.
+        let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
+        Ok(opened)
+    }
+
+    /// What this kernel and this process's rights allow to tell.
+    fn kinds(&self) -> Kinds {
+        let mut kinds = Kinds::from(Kind::Miss) | Kind::Lost | Kind::Progress;
+        if self.points.contains(&Point::Get) {
+            kinds = kinds | Kind::Touch;
+        }
+        if self.opens.is_some() {
+            kinds = kinds | Kind::Open | Kind::Close;
+        }
+        kinds
+    }
+
+    fn listen_to_opens(&self, on: bool) -> io::Result<()> {
+        let Some(opens) = &self.opens else {
+            return Ok(());
+        };
+        if self.tells_opens.swap(on, Relaxed) == on {
+            return Ok(());
+        }
+        if on { self.scan() } else { opens.rest() }
+    }
+
+    /// Sleeps until there is something, or until then.
+    fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
+        let mut fds = vec![
+            PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.source.ready(), PollFlags::POLLIN),
+            PollFd::new(self.changes.ready(), PollFlags::POLLIN),
+        ];
+        if let Some(opens) = &self.opens {
+            fds.push(PollFd::new(opens.ready(), PollFlags::POLLIN));
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Rounded up, or it would be polled until then.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if fds[0].any().unwrap_or(true) {
+            // Whether it was set does not matter; it is not any more.
+            let _ = self.interrupt.read();
+        }
+        Ok(())
+    }
+}
+
+/// Which tracepoints tell these.
+fn points_for(kinds: Kinds) -> Vec<Point> {
+    let reads = kinds.contains(Kind::Touch) || kinds.contains(Kind::Progress);
+    let misses = kinds.contains(Kind::Miss);
+    let table = [
+        // Of kernels that have nothing else, progress as well.
+        (misses || reads, Point::Add),
+        // Few even of who misses, and what comes in is of them or of a read.
+        (misses || reads, Point::Fault),
+        (reads, Point::Get),
+        (reads, Point::Map),
+    ];
+    table
+        .into_iter()
+        .filter_map(|(on, point)| on.then_some(point))
+        .collect()
+}
+
+impl Backend for Observe {
+    fn name(&self) -> &'static str {
+        "observe"
+    }
+
+    fn features(&self) -> Features {
+        let kinds = self.kinds();
+        let table = [
+            (Kind::Open, Features::OPEN),
+            (Kind::Touch, Features::TOUCH),
+            (Kind::Progress, Features::PROGRESS),
+        ];
+        table
+            .into_iter()
+            .filter_map(|(kind, feature)| kinds.contains(kind).then_some(feature))
+            .fold(Features::AFFINITY, Features::and)
+    }
+
+    fn limits(&self) -> Vec<String> {
+        let mut limits = vec![
+            "A MISS is what a process has had brought in, what the kernel reads ahead for it and \
+             what it writes included"
+                .to_owned(),
+            "What several processes map is not evicted".to_owned(),
+        ];
+        if !self.points.contains(&Point::Get) {
+            limits.push(
+                "This kernel, as all before 6.12, does not tell of reads that the page cache \
+                 answers: no TOUCH, and PROGRESS only of misses and of mappings"
+                    .to_owned(),
+            );
+        }
+        if let Some(why) = &self.second_best {
+            limits.push(format!(
+                "Events come by {}, which costs readers more than programs in the kernel would: {why}",
+                self.source.name()
+            ));
+        }
+        if self.opens.is_none() {
+            limits.push("OPEN and CLOSE are not told: fanotify is for root".to_owned());
+        }
+        limits
+    }
+
+    fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {
+        if kinds.bits() & !self.kinds().bits() != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP).into());
+        }
+        self.source.enable(&points_for(kinds))?;
+        self.listen_to_opens(kinds.contains(Kind::Open) || kinds.contains(Kind::Close))?;
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        *wanted = Some((kinds, progress_bytes));
+        Ok(())
+    }
+
+    fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
+        let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        let dues = [hearing.due(), self.source.due()];
+        self.sleep(dues.into_iter().flatten().min())?;
+        let wanted = self
+            .wanted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((kinds, progress)) = wanted {
+            hearing.want(kinds, progress);
+        }
+        hearing.hear(self, into)
+    }
+
+    fn interrupt(&self) {
+        // It can only fail as it is set already.
+        let _ = self.interrupt.write(1);
+    }
+
+    fn open(&self, path: &Path) -> Result<FileId, Fault> {
+        let opened = Tree::open(&self.root)?.file(path)?;
+        let metadata = opened.metadata()?;
+        let identity = Identity::of(&metadata);
+        let (file, new) = {
+            let mut table = self.table();
+            let known = table.of_identity(identity);
+            let file = known.unwrap_or_else(|| table.add(Found::new(path.to_owned(), &metadata)));
+            table.hold(file);
+            (file, known.is_none())
+        };
+        if new {
+            self.learn()?;
+        }
+        Ok(FileId(file))
+    }
+
+    fn close(&self, file: FileId) -> Result<(), Fault> {
+        if self.table().release(file.0) {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EBADF).into())
+        }
+    }
+
+    fn info(&self, file: FileId) -> Result<FileInfo, Fault> {
+        files::info(&self.file(file)?)
+    }
+
+    fn path(&self, file: FileId) -> Result<PathBuf, Fault> {
+        // Where it is now; of one that is gone, nowhere.
+        match self.file(file) {
+            Ok(_) => {}
+            Err(Fault::Stale) if self.table().get(file.0).is_some() => {
+                return Err(io::Error::from_raw_os_error(libc::ENOENT).into());
+            }
+            Err(fault) => return Err(fault),
+        }
+        let path = self.table().get(file.0).map(|known| known.path.clone());
+        path.ok_or(Fault::Stale)
+    }
+
+    fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
+        Tree::open(&self.root)?.list(path, recursive)
+    }
+
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        Ok(self.file(file)?.read_at(buf, offset)?)
+    }
+
+    fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
+        self.source.ignore_me();
+        self.engine.load(&self.file(span.file)?, &span.range(), how)
+    }
+
+    fn stop(&self, cookie: u64) {
+        self.engine.stop(cookie);
+    }
+
+    fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
+        self.engine
+            .evict(&self.file(span.file)?, &span.range(), unmapped)
+    }
+
+    fn resident(&self, span: Span) -> Result<u64, Fault> {
+        self.engine.resident(&self.file(span.file)?, &span.range())
+    }
+}

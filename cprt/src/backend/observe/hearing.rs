@@ -1,0 +1,175 @@
+//! The thread that hears: takes what the sources have, finds out of which file it is, and makes
+//! events of it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use ppc::{Event, FileId, Kind, Kinds};
+
+use super::look::Looks;
+use super::opens::Opened;
+use super::readers::Readers;
+use super::record::Raw;
+use super::{Observe, SCAN_AGAIN};
+use crate::backend::{Fault, Flow};
+use crate::files::Tree;
+use crate::sys;
+
+/// What it knows between two times.
+#[derive(Debug)]
+pub(super) struct Hearing {
+    kinds: Kinds,
+    readers: Readers,
+    looks: Looks,
+    /// The kernel tells only what comes in.
+    partly: bool,
+    page: u64,
+    raws: Vec<Raw>,
+    opened: Vec<Opened>,
+    /// The directory is to be gone through, but not before.
+    scan_at: Option<Instant>,
+    scanned: Instant,
+}
+
+impl Hearing {
+    pub(super) fn new(partly: bool) -> Self {
+        Self {
+            kinds: Kinds::default(),
+            readers: Readers::new(partly),
+            looks: Looks::default(),
+            partly,
+            page: sys::page_size(),
+            raws: Vec::new(),
+            opened: Vec::new(),
+            scan_at: None,
+            scanned: Instant::now(),
+        }
+    }
+
+    pub(super) fn want(&mut self, kinds: Kinds, progress_bytes: u64) {
+        self.kinds = kinds;
+        self.readers.want(kinds, progress_bytes);
+        if !self.readers.looks() {
+            self.looks.end();
+        }
+    }
+
+    /// When there is something to do without being woken.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match (self.scan_at, self.looks.due()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Everything there is now.
+    pub(super) fn hear(&mut self, from: &Observe, into: &mut Vec<Event>) -> Result<Flow, Fault> {
+        let changed = from.changes.take();
+        if changed.unmounted {
+            return Ok(Flow::Ended);
+        }
+        let now = Instant::now();
+        if changed.files {
+            self.scan_at
+                .get_or_insert(now.max(self.scanned + SCAN_AGAIN));
+        }
+        if self.scan_at.is_some_and(|at| at <= now) && self.scan(from)? == Flow::Ended {
+            return Ok(Flow::Ended);
+        }
+        self.hear_opens(from, into)?;
+        let lost = from.source.take(&mut self.raws);
+        self.hear_raws(from, now, into);
+        tell_lost(lost, into);
+        let readers = &mut self.readers;
+        let time = monotonic();
+        self.looks.look(now, |process, file, found| {
+            if let Some(found) = found {
+                return readers.looked(process, file, found, time, into);
+            }
+            readers.unmapped(process, file);
+            false
+        });
+        Ok(Flow::On)
+    }
+
+    fn scan(&mut self, from: &Observe) -> Result<Flow, Fault> {
+        self.scan_at = None;
+        self.scanned = Instant::now();
+        match from.scan() {
+            Ok(()) => Ok(Flow::On),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Flow::Ended),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn hear_opens(&mut self, from: &Observe, into: &mut Vec<Event>) -> Result<(), Fault> {
+        let Some(opens) = &from.opens else {
+            return Ok(());
+        };
+        let mut opened = std::mem::take(&mut self.opened);
+        tell_lost(opens.take(&mut opened), into);
+        let time_ns = monotonic();
+        for one in opened.drain(..) {
+            if !self.kinds.contains(one.kind) {
+                continue;
+            }
+            let mut file = from.table().of_identity(one.file);
+            if file.is_none() && self.scan_at.is_some() {
+                // It is new.
+                self.scan(from)?;
+                file = from.table().of_identity(one.file);
+            }
+            let Some(file) = file else {
+                continue;
+            };
+            let mut event = Event::new(one.kind, FileId(file), 0, one.size).by(one.process);
+            event.time_ns = time_ns;
+            into.push(event);
+        }
+        self.opened = opened;
+        Ok(())
+    }
+
+    fn hear_raws(&mut self, from: &Observe, now: Instant, into: &mut Vec<Event>) {
+        let mut table = from.table();
+        for raw in self.raws.drain(..) {
+            let Some((file, mut size)) = table.of_key(raw.key) else {
+                continue;
+            };
+            if raw.first.saturating_mul(self.page) >= size
+                && let Some(known) = table.get(file)
+                // It has grown.
+                && let Ok(found) = Tree::open(&from.root).map_err(Fault::from)
+                    .and_then(|tree| tree.file(&known.path))
+                && let Ok(metadata) = found.metadata()
+            {
+                size = metadata.len();
+                table.resize(file, size);
+            }
+            let id = FileId(file);
+            if self.readers.looks()
+                && (raw.point.maps() || self.partly)
+                && let Some(known) = table.get(file)
+            {
+                self.looks.reads(raw.process, id, known.identity, now);
+            }
+            self.readers.hear(&raw, (id, size), self.page, into);
+        }
+    }
+}
+
+fn tell_lost(count: u64, into: &mut Vec<Event>) {
+    if count == 0 {
+        return;
+    }
+    let mut lost = Event::new(Kind::Lost, FileId(0), 0, 0).by(0);
+    (lost.count, lost.time_ns) = (count, monotonic());
+    into.push(lost);
+}
+
+fn monotonic() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
+        u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
+    })
+}

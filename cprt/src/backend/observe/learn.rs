@@ -1,0 +1,182 @@
+//! What the kernel calls a file that stat shows to us.
+//!
+//! On most file systems they agree. Btrfs has a device of its own for each subvolume in stat, and
+//! overlayfs shows an inode of its own for one of the file systems below. So of each device that
+//! stat shows, one byte of one file is read, and what the tracepoint then says of this thread is its
+//! true name. On overlayfs that is done for every file, as each may lie somewhere else.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+
+use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
+
+use super::record::{self, Key, Layout, Point};
+use crate::mappings::Identity;
+use crate::sys::perf::{Event, Ring, Wakes, Whose};
+use crate::sys::{self, cache};
+
+/// How the kernel's names of a device's files follow from what stat shows. Pure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Just so.
+    Same,
+    /// The same inodes, of another device.
+    Device(u32),
+    /// There is none.
+    Each,
+}
+
+impl Rule {
+    /// As one file shows; on a stacked file system it shows nothing of others.
+    fn of(stat: Identity, truth: Key, stacked: bool) -> Self {
+        if stacked || truth.inode != stat.inode {
+            Self::Each
+        } else if Key::of_stat(stat.device, stat.inode) == Some(truth) {
+            Self::Same
+        } else {
+            Self::Device(truth.device)
+        }
+    }
+
+    fn apply(self, stat: Identity) -> Option<Key> {
+        match self {
+            Self::Same => Key::of_stat(stat.device, stat.inode),
+            Self::Device(device) => Some(Key {
+                device,
+                inode: stat.inode,
+            }),
+            Self::Each => None,
+        }
+    }
+}
+
+/// Knows the rules, and learns new ones.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// Where reads can be told from: kernels before 6.12 have none.
+    point: Option<Layout>,
+    rules: HashMap<u64, Rule>,
+}
+
+/// Hears of this thread's reads.
+struct Ear {
+    event: Event,
+    ring: Ring,
+    layout: Layout,
+}
+
+impl Names {
+    pub(super) fn new(layouts: &[Layout]) -> Self {
+        let get = layouts.iter().find(|layout| layout.point == Point::Get);
+        Self {
+            point: get.copied(),
+            rules: HashMap::new(),
+        }
+    }
+
+    /// What the kernel calls a file; `None` if it cannot be told, as of an empty one.
+    pub(super) fn key(
+        &mut self,
+        stat: Identity,
+        open: impl FnOnce() -> io::Result<File>,
+    ) -> Option<Key> {
+        if let Some(rule) = self.rules.get(&stat.device)
+            && let Some(key) = rule.apply(stat)
+        {
+            return Some(key);
+        }
+        let Some(layout) = self.point else {
+            return Key::of_stat(stat.device, stat.inode);
+        };
+        let file = open().ok()?;
+        let truth = Ear::new(layout).and_then(|ear| ear.touch(&file)).ok()??;
+        let stacked = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
+        self.rules
+            .insert(stat.device, Rule::of(stat, truth, stacked));
+        Some(truth)
+    }
+}
+
+impl Ear {
+    fn new(layout: Layout) -> io::Result<Self> {
+        let event = Event::open(layout.id.into(), Whose::Mine, Wakes::Each)?;
+        let size = usize::try_from(sys::page_size()).unwrap_or(4096);
+        Ok(Self {
+            ring: Ring::new(&event, size)?,
+            event,
+            layout,
+        })
+    }
+
+    /// Reads a byte of a file, leaves as little of it behind as it can, and returns what has been
+    /// told of it.
+    fn touch(&self, file: &File) -> io::Result<Option<Key>> {
+        quietly(file);
+        let page = sys::page_size();
+        let cold = cache::mincore(file, &(0..page), page).is_ok_and(|pages| pages == 0);
+        self.event.enable(true)?;
+        let read = file.read_at(&mut [0], 0);
+        self.event.enable(false)?;
+        if cold {
+            // As it was before.
+            let length = libc::off_t::try_from(page).unwrap_or(0);
+            let _ = posix_fadvise(file, 0, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+        let mut bytes = Vec::new();
+        self.ring.take(&mut bytes);
+        let mut raws = Vec::new();
+        record::decode(&bytes, &[self.layout], &mut raws);
+        read.map(|_| raws.last().map(|raw| raw.key))
+    }
+}
+
+/// Nothing is to be read ahead of what we read of this file, nor is the time of it to be kept.
+fn quietly(file: &File) {
+    // Only its owner and root may; others leave a trace.
+    let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
+    // Where there is no such advice, a few pages more are read.
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_follow_from_one_file() {
+        let stat = Identity {
+            device: libc::makedev(0, 45),
+            inode: 257,
+        };
+        let key = |device, inode| Key { device, inode };
+        let table = [
+            (key(45, 257), false, Rule::Same, Some(key(45, 257))),
+            (key(46, 257), false, Rule::Device(46), Some(key(46, 257))),
+            (key(45, 258), false, Rule::Each, None),
+            (key(46, 257), true, Rule::Each, None),
+        ];
+        for (truth, stacked, rule, applied) in table {
+            assert_eq!(Rule::of(stat, truth, stacked), rule, "{truth:?}");
+            assert_eq!(rule.apply(stat), applied, "{truth:?}");
+        }
+    }
+
+    #[test]
+    fn without_the_tracepoint_stat_has_to_do() {
+        let mut names = Names::new(&[]);
+        let stat = Identity {
+            device: libc::makedev(8, 1),
+            inode: 5,
+        };
+        let never = || Err(io::ErrorKind::Other.into());
+        let expected = Key {
+            device: 8 << 20 | 1,
+            inode: 5,
+        };
+        assert_eq!(names.key(stat, never), Some(expected));
+    }
+}

@@ -1,0 +1,186 @@
+//! Looks at what processes have mapped, while they read.
+//!
+//! A fault that the page cache answers with a huge page makes no record, so who reads through a
+//! mapping is looked at instead, a walk over its page tables. It begins with a record of such a
+//! reader, comes less often while nothing changes, and ends when nothing has changed for a while or
+//! the mapping is gone: nobody is woken for a reader that rests.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ppc::FileId;
+
+use super::ranges::Ranges;
+use crate::mappings::{self, Identity, Mapping};
+use crate::sys::pagemap::Pagemap;
+
+/// How often a reader is looked at that goes on.
+const OFTEN: Duration = Duration::from_millis(10);
+/// And one that seems to rest.
+const SELDOM: Duration = Duration::from_millis(320);
+/// After so many of those in which nothing changed, no more.
+const IN_VAIN: u32 = 8;
+/// A look is to take no more than this part of the time.
+const SHARE: u32 = 20;
+/// A process may map a file anew; that is seen after so many looks.
+const MAPPED_ANEW: u32 = 16;
+/// So many are followed at once.
+const MOST: usize = 256;
+
+/// How long until the next look. Pure.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    wait: Duration,
+    in_vain: u32,
+}
+
+impl Pace {
+    const NEW: Self = Self {
+        wait: OFTEN,
+        in_vain: 0,
+    };
+
+    /// After a look that took so long; `None` for never.
+    fn next(&mut self, changed: bool, took: Duration) -> Option<Duration> {
+        if changed {
+            *self = Self::NEW;
+        } else if self.wait < SELDOM {
+            self.wait = (self.wait * 2).min(SELDOM);
+        } else {
+            self.in_vain += 1;
+        }
+        let wait = self.wait.max(took * SHARE);
+        (self.in_vain < IN_VAIN).then_some(wait)
+    }
+}
+
+/// A process and a file that it maps.
+#[derive(Debug)]
+struct Reader {
+    file: Identity,
+    pagemap: Pagemap,
+    mappings: Vec<Mapping>,
+    looks: u32,
+    pace: Pace,
+    due: Instant,
+}
+
+/// All that are looked at.
+#[derive(Debug, Default)]
+pub(super) struct Looks(HashMap<(u32, FileId), Reader>);
+
+impl Looks {
+    /// A process has read a file through a mapping.
+    pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
+        if let Some(reader) = self.0.get_mut(&(process, id)) {
+            reader.pace = Pace::NEW;
+            reader.due = reader.due.min(now + OFTEN);
+            return;
+        }
+        if self.0.len() >= MOST {
+            return;
+        }
+        // Whose memory may not be looked at is followed by records alone.
+        let Ok(pagemap) = Pagemap::open(process) else {
+            return;
+        };
+        let reader = Reader {
+            file,
+            pagemap,
+            mappings: Vec::new(),
+            looks: 0,
+            pace: Pace::NEW,
+            due: now + OFTEN,
+        };
+        self.0.insert((process, id), reader);
+    }
+
+    /// When somebody is to be looked at next.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.0.values().map(|reader| reader.due).min()
+    }
+
+    /// Nobody any more.
+    pub(super) fn end(&mut self) {
+        self.0.clear();
+    }
+
+    /// Looks at whom it is time for. `each` gets what there is of the file, or `None` when it is not
+    /// mapped any more, and says whether some of it is new.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        mut each: impl FnMut(u32, FileId, Option<Ranges>) -> bool,
+    ) {
+        self.0.retain(|&(process, id), reader| {
+            if reader.due > now {
+                return true;
+            }
+            let began = Instant::now();
+            let found = reader.look(process);
+            let gone = found.is_none();
+            let changed = each(process, id, found);
+            let took = began.elapsed();
+            match reader.pace.next(changed, took) {
+                Some(wait) if !gone => reader.due = Instant::now() + wait,
+                _ => return false,
+            }
+            true
+        });
+    }
+}
+
+impl Reader {
+    fn look(&mut self, process: u32) -> Option<Ranges> {
+        if self.looks.is_multiple_of(MAPPED_ANEW) {
+            self.mappings = mappings::of(process, self.file);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.mappings.is_empty() {
+            return None;
+        }
+        let mut found = Vec::new();
+        for mapping in &self.mappings {
+            let pages = self.pagemap.present(&mapping.addresses).ok()?;
+            found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
+        }
+        if found.is_empty() {
+            // It may have been unmapped meanwhile, and something else may be there next time.
+            self.looks = 0;
+        }
+        Some(Ranges::of(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_rests_is_looked_at_less_and_then_no_more() {
+        let mut pace = Pace::NEW;
+        let took = Duration::from_micros(100);
+        assert_eq!(pace.next(true, took), Some(OFTEN));
+        let mut waits = Vec::new();
+        while let Some(wait) = pace.next(false, took) {
+            waits.push(wait);
+        }
+        assert!(waits.is_sorted());
+        assert_eq!(waits.last(), Some(&SELDOM));
+        let all: Duration = waits.iter().sum();
+        assert!(
+            all > Duration::from_secs(2) && all < Duration::from_secs(4),
+            "{all:?}"
+        );
+        pace = Pace::NEW;
+        pace.next(false, took);
+        assert_eq!(pace.next(true, took), Some(OFTEN), "it goes on");
+    }
+
+    #[test]
+    fn looking_takes_a_small_part_of_the_time() {
+        let mut pace = Pace::NEW;
+        let wait = pace.next(true, Duration::from_millis(5));
+        assert_eq!(wait, Some(Duration::from_millis(100)));
+    }
+}

@@ -1,0 +1,280 @@
+//! Tracepoints by perf events: on each CPU one for each, and a ring for all of them.
+//!
+//! A reader that wakes us with every record pays for it, several times what the record costs. So only
+//! the first one does: from then on we look now and then by ourselves, until there has been nothing
+//! for a while.
+//!
+//! The kernel picks out few files by a filter; of more, it is told the devices only, and the rest is
+//! done when records are looked up. The same goes for our own threads: those that load are filtered
+//! in the kernel, so that what they do takes no room, and the rest of the process when it is read.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::record::{self, Key, Layout, Point, Raw};
+use super::source::Source;
+use crate::sys::perf::{Event, Ring, Wakes, Whose};
+use crate::topology::CpuSet;
+
+/// Bytes for the records of one CPU: some 5000 of them.
+const ROOM: usize = 512 << 10;
+/// With so many we are woken in any case.
+const FULL: u32 = 128 << 10;
+/// So often we look while there are records,
+const LOOK: Duration = Duration::from_millis(5);
+/// and so long after the last one. With many CPUs, it takes a while to be woken again.
+const QUIET: Duration = Duration::from_secs(1);
+/// A filter is gone through for each event, and has to fit into a page.
+const MAX_FILES: usize = 48;
+/// Likewise.
+const MAX_THREADS: usize = 64;
+/// The inode of the first pid namespace: in any other one, numbers of threads are not the kernel's.
+const FIRST_PIDS: u64 = 0xefff_fffc;
+
+/// The events of all CPUs.
+#[derive(Debug)]
+pub(super) struct Perf {
+    cpus: Vec<Cpu>,
+    layouts: Vec<Layout>,
+    ready: Epoll,
+    asked: Mutex<Asked>,
+    bytes: Mutex<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    number: u32,
+    ring: Ring,
+    /// It has the ring, so that others may come and go.
+    owner: Event,
+}
+
+/// What is to be told, and the events that do.
+#[derive(Debug, Default)]
+struct Asked {
+    points: Vec<Point>,
+    filter: Filter,
+    events: Vec<Event>,
+    /// When there was something last; `None` while we wait to be woken.
+    busy: Option<Instant>,
+}
+
+impl Perf {
+    pub(super) fn open(layouts: &[Layout]) -> io::Result<Self> {
+        allow_many();
+        let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
+        let online: CpuSet = online.parse().map_err(io::Error::other)?;
+        let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let mut cpus = Vec::new();
+        for number in online.iter().map(u32::from) {
+            let owner = Event::dummy(Whose::Cpu(number))?;
+            let ring = Ring::new(&owner, ROOM)?;
+            ready.add(&owner, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            cpus.push(Cpu {
+                number,
+                ring,
+                owner,
+            });
+        }
+        let perf = Self {
+            cpus,
+            layouts: layouts.to_vec(),
+            ready,
+            asked: Mutex::default(),
+            bytes: Mutex::default(),
+        };
+        // Whether it may is to be known now.
+        perf.apply(&mut Asked {
+            points: Point::ALL.to_vec(),
+            ..Asked::default()
+        })?;
+        Ok(perf)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There were records, or none.
+    fn rest_or_not(&self, some: bool) {
+        let now = Instant::now();
+        let mut asked = self.asked();
+        let before = asked.busy;
+        asked.busy = match before {
+            _ if some => Some(now),
+            Some(last) if now.duration_since(last) < QUIET => return,
+            _ => None,
+        };
+        // Otherwise it goes on as it was, only worse.
+        if asked.busy.is_some() != before.is_some() && self.apply(&mut asked).is_err() {
+            asked.busy = before;
+        }
+    }
+
+    /// A filter is for an event's life, so there are new ones. For a moment both tell: better twice
+    /// than not at all.
+    fn apply(&self, asked: &mut Asked) -> io::Result<()> {
+        let text = asked.filter.to_string();
+        let wakes = match asked.busy {
+            Some(_) => Wakes::Bytes(FULL),
+            None => Wakes::Each,
+        };
+        let mut events = Vec::new();
+        for cpu in &self.cpus {
+            for layout in &self.layouts {
+                if !asked.points.contains(&layout.point) {
+                    continue;
+                }
+                let event = Event::open(layout.id.into(), Whose::Cpu(cpu.number), wakes)?;
+                event.filter(&text)?;
+                event.join(&cpu.owner)?;
+                event.enable(true)?;
+                events.push(event);
+            }
+        }
+        asked.events = events;
+        Ok(())
+    }
+}
+
+/// Whether numbers of threads are the kernel's.
+fn first_pids() -> bool {
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|ns| ns.ino() == FIRST_PIDS)
+}
+
+/// One descriptor for each CPU and tracepoint is more than a process may usually have.
+fn allow_many() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it may not, opening will say so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+impl Source for Perf {
+    fn name(&self) -> &'static str {
+        "perf"
+    }
+
+    fn enable(&self, points: &[Point]) -> io::Result<()> {
+        let mut asked = self.asked();
+        asked.points = points.to_vec();
+        self.apply(&mut asked)
+    }
+
+    fn files(&self, keys: &[Key]) -> io::Result<()> {
+        let mut asked = self.asked();
+        let before = asked.filter.to_string();
+        asked.filter.keys = keys.to_vec();
+        if asked.filter.to_string() == before {
+            return Ok(());
+        }
+        self.apply(&mut asked)
+    }
+
+    fn ignore_me(&self) {
+        let thread = nix::unistd::gettid().as_raw();
+        let mut asked = self.asked();
+        let threads = &mut asked.filter.threads;
+        if threads.contains(&thread) || threads.len() >= MAX_THREADS || !first_pids() {
+            return;
+        }
+        threads.push(thread);
+        // Without it there is more to read and to leave out.
+        let _ = self.apply(&mut asked);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.asked().busy.map(|_| Instant::now() + LOOK)
+    }
+
+    fn ready(&self) -> BorrowedFd<'_> {
+        self.ready.0.as_fd()
+    }
+
+    fn take(&self, into: &mut Vec<Raw>) -> u64 {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (own, from) = (std::process::id(), into.len());
+        let mut lost = 0;
+        for cpu in &self.cpus {
+            bytes.clear();
+            cpu.ring.take(&mut bytes);
+            lost += record::decode(&bytes, &self.layouts, into);
+        }
+        drop(bytes);
+        self.rest_or_not(into.len() > from || lost > 0);
+        into.retain(|raw| raw.process != own);
+        into[from..].sort_by_key(|raw| raw.time_ns);
+        lost
+    }
+}
+
+/// What the kernel is to tell, in its words.
+#[derive(Debug, Default)]
+struct Filter {
+    keys: Vec<Key>,
+    /// Not these.
+    threads: Vec<i32>,
+}
+
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut keys = self.keys.clone();
+        keys.sort_unstable();
+        if keys.is_empty() {
+            // No device has this number.
+            f.write_str("s_dev == 4294967295")?;
+        }
+        let few = keys.len() <= MAX_FILES;
+        for (at, one) in keys.chunk_by(|a, b| a.device == b.device).enumerate() {
+            let or = if at == 0 { "(" } else { " || " };
+            write!(f, "{or}s_dev == {}", one[0].device)?;
+            for (at, key) in one.iter().enumerate().filter(|_| few) {
+                let or = if at == 0 { " && (" } else { " || " };
+                write!(f, "{or}i_ino == {}", key.inode)?;
+            }
+            f.write_str(if few { ")" } else { "" })?;
+        }
+        f.write_str(if keys.is_empty() { "" } else { ")" })?;
+        for thread in &self.threads {
+            write!(f, " && common_pid != {thread}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_name_few_files_and_only_the_devices_of_many() {
+        let key = |device, inode| Key { device, inode };
+        let mut filter = Filter::default();
+        assert_eq!(filter.to_string(), "s_dev == 4294967295");
+        filter.keys = vec![key(2, 7), key(1, 5), key(2, 6)];
+        filter.threads = vec![10, 11];
+        assert_eq!(
+            filter.to_string(),
+            "(s_dev == 1 && (i_ino == 5) || s_dev == 2 && (i_ino == 6 || i_ino == 7)) \
+             && common_pid != 10 && common_pid != 11"
+        );
+        filter.keys = (0..100).map(|inode| key(3, inode)).collect();
+        filter.keys.push(key(4, 1));
+        assert_eq!(
+            filter.to_string(),
+            "(s_dev == 3 || s_dev == 4) && common_pid != 10 && common_pid != 11"
+        );
+        let longest = Filter {
+            keys: (0..48).map(|n| key(u32::MAX - n, u64::MAX)).collect(),
+            threads: vec![i32::MIN; MAX_THREADS],
+        };
+        assert!(longest.to_string().len() < 4096 + 2048);
+    }
+}

@@ -1,0 +1,464 @@
+//! From what the kernel tells to what policies hear. Pure.
+//!
+//! | event | from |
+//! |---|---|
+//! | MISS | `Add`: what a process has had brought in, what the kernel reads ahead for it included |
+//! | TOUCH | `Get`; and of a mapping `Fault`, `Map` and what a look at its pages finds |
+//! | PROGRESS | the same, summed up by process and file |
+//!
+//! A `Get` comes whenever a read goes on, and tells of all from there to the request's end. So a read
+//! has come to where its last one began, or a little further. Of mappings the kernel says less the
+//! better they are served: a fault that finds a huge page makes no record. What is there is looked
+//! at instead ([`Readers::looked`]), and what has come since the last time has been read.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ppc::{Event, FileId, Kind, Kinds};
+
+use super::ranges::Ranges;
+use super::record::{Point, Raw};
+
+/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
+const AT_ONCE: u64 = 2 << 20;
+/// How far from a fault the kernel reads for it.
+const ROUND: u64 = 32 << 20;
+/// So many readers of files are followed at once; more begin anew.
+const MOST: usize = 4096;
+/// So far back an event is looked for that goes on.
+const BACK: usize = 8;
+
+/// What processes have read.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    /// The kernel tells only what comes in, and that has to do for reads.
+    partly: bool,
+    wanted: Kinds,
+    step: u64,
+    all: HashMap<(u32, FileId), Reader>,
+    /// Where a thread has faulted last.
+    faults: HashMap<u32, (FileId, u64)>,
+}
+
+/// A process that reads a file.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Bytes since the last beacon.
+    unsaid: u64,
+    requests: HashMap<u32, Request>,
+    /// What it has got by mappings, as far as we know.
+    mapped: Ranges,
+    /// It has some.
+    maps: bool,
+}
+
+/// A thread's read under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    at: u64,
+    /// Up to here it has been counted.
+    counted: u64,
+    end: u64,
+}
+
+impl Request {
+    /// Goes on to `range`, of which the end is that of the request; returns how much has been read
+    /// meanwhile.
+    fn advance(&mut self, range: &Range<u64>) -> u64 {
+        let same = range.end == self.end && range.start >= self.at;
+        let again = range.start == self.at && self.counted == self.end;
+        let to = range.end.min(range.start.saturating_add(AT_ONCE));
+        if same && !again {
+            let new = to.saturating_sub(self.counted);
+            self.at = range.start;
+            self.counted = self.counted.max(to);
+            return new;
+        }
+        // The one before was read to its end, if this one goes on there.
+        let rest = if self.end == range.start {
+            self.end - self.counted
+        } else {
+            0
+        };
+        *self = Self {
+            at: range.start,
+            counted: to,
+            end: range.end,
+        };
+        rest + (to - range.start)
+    }
+}
+
+impl Readers {
+    pub(super) fn new(partly: bool) -> Self {
+        Self {
+            partly,
+            ..Self::default()
+        }
+    }
+
+    /// Which events from now on.
+    pub(super) fn want(&mut self, kinds: Kinds, step: u64) {
+        (self.wanted, self.step) = (kinds, step.max(1));
+    }
+
+    /// Whether what mappings have is to be looked at.
+    pub(super) fn looks(&self) -> bool {
+        self.wanted.contains(Kind::Touch) || self.wanted.contains(Kind::Progress)
+    }
+
+    /// A record of a file of that size.
+    pub(super) fn hear(
+        &mut self,
+        raw: &Raw,
+        (file, size): (FileId, u64),
+        page: u64,
+        into: &mut Vec<Event>,
+    ) {
+        let start = raw.first.saturating_mul(page);
+        let end = raw.last.saturating_add(1).saturating_mul(page).min(size);
+        if start >= end {
+            return;
+        }
+        let mut event = Event {
+            kind: Kind::Miss,
+            file,
+            offset: start,
+            length: end - start,
+            time_ns: raw.time_ns,
+            count: 1,
+            process: raw.process,
+            thread: raw.thread,
+            cpu: raw.cpu,
+            mmap: raw.point.maps(),
+            direct: false,
+        };
+        if raw.point == Point::Fault {
+            self.faulted(raw.thread, file, start);
+        }
+        if raw.point == Point::Add {
+            event.mmap = self.by_fault(raw.thread, file, &(start..end));
+            if self.partly && !self.reader(event.process, file).maps {
+                self.count(&event, end, end - start, into);
+            }
+            if self.wanted.contains(Kind::Miss) {
+                push(into, event);
+            }
+        } else if self.looks() {
+            self.read(&event, into);
+        }
+    }
+
+    fn read(&mut self, event: &Event, into: &mut Vec<Event>) {
+        let range = event.offset..event.end();
+        let reader = self.reader(event.process, event.file);
+        let new = if event.mmap {
+            // What is known already has been told.
+            match reader.mapped.insert(&range) {
+                0 => return,
+                new => new,
+            }
+        } else {
+            let requests = &mut reader.requests;
+            if requests.len() > MOST {
+                requests.clear();
+            }
+            requests.entry(event.thread).or_default().advance(&range)
+        };
+        let to = if event.mmap {
+            range.end
+        } else {
+            range.end.min(range.start.saturating_add(AT_ONCE))
+        };
+        self.count(event, to, new, into);
+        if self.wanted.contains(Kind::Touch) {
+            let touch = Event {
+                kind: Kind::Touch,
+                ..event.clone()
+            };
+            push(into, touch);
+        }
+    }
+
+    /// Adds to what the process has read, and tells where it is when that is due.
+    fn count(&mut self, event: &Event, to: u64, new: u64, into: &mut Vec<Event>) {
+        let (step, wanted) = (self.step, self.wanted);
+        let reader = self.reader(event.process, event.file);
+        reader.unsaid = reader.unsaid.saturating_add(new);
+        if reader.unsaid < step || !wanted.contains(Kind::Progress) {
+            return;
+        }
+        into.push(Event {
+            kind: Kind::Progress,
+            offset: to,
+            length: std::mem::take(&mut reader.unsaid),
+            ..event.clone()
+        });
+    }
+
+    /// A look at all that a process has mapped of a file found these; whether some of it is new.
+    pub(super) fn looked(
+        &mut self,
+        process: u32,
+        file: FileId,
+        found: Ranges,
+        time_ns: u64,
+        into: &mut Vec<Event>,
+    ) -> bool {
+        let touches = self.wanted.contains(Kind::Touch);
+        let reader = self.reader(process, file);
+        let new = found.without(&reader.mapped);
+        // What has been dropped since is new when it comes again.
+        reader.mapped = found;
+        reader.maps = true;
+        let mut last = None;
+        for range in new.iter() {
+            let length = range.end - range.start;
+            let mut event = Event::new(Kind::Touch, file, range.start, length).by(process);
+            (event.time_ns, event.mmap) = (time_ns, true);
+            last = Some(event.clone());
+            if touches {
+                push(into, event);
+            }
+        }
+        let Some(last) = last else {
+            return false;
+        };
+        self.count(&last, last.end(), new.bytes(), into);
+        true
+    }
+
+    /// The process is gone, or has unmapped the file.
+    pub(super) fn unmapped(&mut self, process: u32, file: FileId) {
+        if let Some(reader) = self.all.get_mut(&(process, file)) {
+            (reader.mapped, reader.maps) = (Ranges::default(), false);
+        }
+    }
+
+    fn reader(&mut self, process: u32, file: FileId) -> &mut Reader {
+        if self.all.len() >= MOST && !self.all.contains_key(&(process, file)) {
+            self.all.clear();
+        }
+        self.all.entry((process, file)).or_default()
+    }
+
+    fn faulted(&mut self, thread: u32, file: FileId, at: u64) {
+        if self.faults.len() >= MOST {
+            self.faults.clear();
+        }
+        self.faults.insert(thread, (file, at));
+    }
+
+    /// Whether these pages come in for a fault: the thread's last one was about here.
+    fn by_fault(&self, thread: u32, file: FileId, range: &Range<u64>) -> bool {
+        let fault = self.faults.get(&thread);
+        fault.is_some_and(|&(of, at)| {
+            of == file
+                && at < range.end.saturating_add(ROUND)
+                && at.saturating_add(ROUND) > range.start
+        })
+    }
+}
+
+/// Adds an event, or makes it part of one that it touches.
+fn push(into: &mut Vec<Event>, event: Event) {
+    let goes_on = |old: &&mut Event| {
+        old.kind == event.kind
+            && old.file == event.file
+            && old.process == event.process
+            && old.mmap == event.mmap
+            && event.offset <= old.end()
+            && old.offset <= event.end()
+    };
+    let Some(old) = into.iter_mut().rev().take(BACK).find(goes_on) else {
+        into.push(event);
+        return;
+    };
+    let end = old.end().max(event.end());
+    old.offset = old.offset.min(event.offset);
+    old.length = end - old.offset;
+    old.count += event.count;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Key;
+    use super::*;
+
+    const PAGE: u64 = 4096;
+    const MIB: u64 = 1 << 20;
+    const FILE: FileId = FileId(3);
+
+    fn raw(point: Point, first: u64, last: u64) -> Raw {
+        Raw {
+            point,
+            key: Key {
+                device: 1,
+                inode: 1,
+            },
+            first,
+            last,
+            process: 10,
+            thread: 11,
+            cpu: 1,
+            time_ns: 5,
+        }
+    }
+
+    fn readers(kinds: &[Kind], step: u64) -> Readers {
+        let mut readers = Readers::default();
+        readers.want(kinds.iter().copied().collect(), step);
+        readers
+    }
+
+    /// What comes of records of a file of that size: kind, offset, length, through a mapping.
+    fn told(readers: &mut Readers, size: u64, raws: &[Raw]) -> Vec<(Kind, u64, u64, bool)> {
+        let mut events = Vec::new();
+        for raw in raws {
+            readers.hear(raw, (FILE, size), PAGE, &mut events);
+        }
+        let short = |event: &Event| (event.kind, event.offset, event.length, event.mmap);
+        events.iter().map(short).collect()
+    }
+
+    #[test]
+    fn what_comes_in_is_a_miss_up_to_the_end_of_the_file() {
+        let mut readers = readers(&[Kind::Miss], 0);
+        let size = 10 * PAGE + 100;
+        let raws = [
+            raw(Point::Add, 0, 3),
+            raw(Point::Get, 0, 7),
+            raw(Point::Add, 4, 7),
+            raw(Point::Add, 9, 9),
+            raw(Point::Add, 10, 15),
+            raw(Point::Add, 16, 31),
+        ];
+        let expected = [
+            (Kind::Miss, 0, 8 * PAGE, false),
+            (Kind::Miss, 9 * PAGE, PAGE + 100, false),
+        ];
+        assert_eq!(told(&mut readers, size, &raws), expected);
+    }
+
+    #[test]
+    fn what_comes_in_round_a_fault_is_of_the_mapping() {
+        let mut readers = readers(&[Kind::Miss], 0);
+        let far = 64 * MIB / PAGE;
+        let raws = [
+            raw(Point::Fault, 100, 100),
+            raw(Point::Add, 96, 127),
+            raw(Point::Add, 100 + far, 100 + far),
+        ];
+        let expected = [
+            (Kind::Miss, 96 * PAGE, 32 * PAGE, true),
+            (Kind::Miss, (100 + far) * PAGE, PAGE, false),
+        ];
+        assert_eq!(told(&mut readers, u64::MAX, &raws), expected);
+    }
+
+    #[test]
+    fn a_read_is_one_touch_and_counts_once() {
+        let mut readers = readers(&[Kind::Touch, Kind::Progress], MIB);
+        // Two reads of 1 MiB, each in parts of 31 pages, and a third of the second one again.
+        let mut raws = Vec::new();
+        for request in [0, 256, 256] {
+            let parts = (0..9).map(|part| raw(Point::Get, request + part * 31, request + 255));
+            raws.extend(parts);
+        }
+        let told = told(&mut readers, 2 * MIB, &raws);
+        let beacons: Vec<_> = told
+            .iter()
+            .filter(|event| event.0 == Kind::Progress)
+            .collect();
+        let expected = [
+            &(Kind::Progress, MIB, MIB, false),
+            &(Kind::Progress, 2 * MIB, MIB, false),
+            &(Kind::Progress, 2 * MIB, MIB, false),
+        ];
+        assert_eq!(beacons, expected);
+        let touches: Vec<_> = told.iter().filter(|event| event.0 == Kind::Touch).collect();
+        assert_eq!(touches, [&(Kind::Touch, 0, 2 * MIB, false)]);
+    }
+
+    #[test]
+    fn a_long_request_has_come_no_further_than_it_has() {
+        let mut request = Request::default();
+        let end = 1 << 30;
+        assert_eq!(request.advance(&(0..end)), AT_ONCE);
+        assert_eq!(request.advance(&(0..end)), 0, "tried once more");
+        assert_eq!(request.advance(&(AT_ONCE..end)), AT_ONCE);
+        assert_eq!(request.advance(&(62 * MIB..end)), 60 * MIB);
+        assert_eq!(request.advance(&(end..end + MIB)), (end - 64 * MIB) + MIB);
+        assert_eq!(request.advance(&(end..end + MIB)), MIB, "read again");
+        assert_eq!(request.advance(&(5..10)), 5, "elsewhere");
+    }
+
+    #[test]
+    fn mappings_are_told_once_by_records_or_by_looking() {
+        let mut readers = readers(&[Kind::Touch, Kind::Progress], 16 * PAGE);
+        let size = 1024 * PAGE;
+        let raws = [
+            raw(Point::Fault, 0, 0),
+            raw(Point::Map, 0, 15),
+            raw(Point::Map, 4, 8),
+        ];
+        let expected = [
+            (Kind::Touch, 0, 16 * PAGE, true),
+            (Kind::Progress, 16 * PAGE, 16 * PAGE, true),
+        ];
+        let mut got = told(&mut readers, size, &raws);
+        got.sort_by_key(|event| event.0);
+        assert_eq!(got, expected);
+        let mut events = Vec::new();
+        let mut look = |readers: &mut Readers, ranges: &[Range<u64>]| {
+            events.clear();
+            let found = Ranges::of(ranges.to_vec());
+            let new = readers.looked(10, FILE, found, 7, &mut events);
+            let short = |event: &Event| (event.kind, event.offset, event.length);
+            (new, events.iter().map(short).collect::<Vec<_>>())
+        };
+        let huge = 0..512 * PAGE;
+        let new = 496 * PAGE;
+        let (some, told) = look(&mut readers, std::slice::from_ref(&huge));
+        assert!(some);
+        assert_eq!(told[0], (Kind::Touch, 16 * PAGE, new));
+        assert_eq!(told[1], (Kind::Progress, 512 * PAGE, new));
+        assert_eq!(
+            look(&mut readers, std::slice::from_ref(&huge)),
+            (false, vec![])
+        );
+        assert_eq!(look(&mut readers, &[]), (false, vec![]), "dropped");
+        assert!(look(&mut readers, &[huge]).0, "and read again");
+    }
+
+    #[test]
+    fn where_only_misses_are_told_they_are_progress_too() {
+        let mut readers = readers(&[Kind::Progress], 8 * PAGE);
+        readers.partly = true;
+        let raws = [raw(Point::Add, 0, 3), raw(Point::Add, 4, 9)];
+        let expected = [(Kind::Progress, 10 * PAGE, 10 * PAGE, false)];
+        assert_eq!(told(&mut readers, u64::MAX, &raws), expected);
+        // Who maps the file is looked at instead.
+        let (mut events, mut found) = (Vec::new(), Ranges::default());
+        found.insert(&(0..PAGE));
+        readers.looked(10, FILE, found, 0, &mut events);
+        assert_eq!(told(&mut readers, u64::MAX, &[raw(Point::Add, 10, 99)]), []);
+        readers.unmapped(10, FILE);
+        assert_eq!(
+            told(&mut readers, u64::MAX, &[raw(Point::Add, 10, 99)]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn nothing_is_told_that_nobody_wants() {
+        let mut readers = readers(&[], 0);
+        let raws = Point::ALL.map(|point| raw(point, 0, 9));
+        assert_eq!(told(&mut readers, u64::MAX, &raws), []);
+        assert!(!readers.looks());
+        for id in 0..2 * MOST {
+            readers.looked(10, FileId(id as u64), Ranges::default(), 0, &mut Vec::new());
+        }
+        assert!(readers.all.len() <= MOST);
+    }
+}

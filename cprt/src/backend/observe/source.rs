@@ -1,0 +1,61 @@
+//! Where the records of the tracepoints come from.
+//!
+//! There are two: programs in the kernel (`bpf.rs`), which pick out our files there and cost a reader
+//! least, and perf events (`perf.rs`) where those do not load.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use super::bpf::Bpf;
+use super::perf::Perf;
+use super::record::{Key, Layout, Point, Raw};
+use crate::sys::tracefs::Tracefs;
+
+/// Tells what readers do. One thread takes; any may call the rest.
+pub(super) trait Source: Debug + Send + Sync {
+    /// For people.
+    fn name(&self) -> &'static str;
+    /// These tracepoints from now on, as far as there are such.
+    fn enable(&self, points: &[Point]) -> io::Result<()>;
+    /// These files from now on. Of others there may be records all the same.
+    fn files(&self, keys: &[Key]) -> io::Result<()>;
+    /// The calling thread is about to read much: what it does need not be told.
+    fn ignore_me(&self) {}
+    /// Readable when there is something to take.
+    fn ready(&self) -> BorrowedFd<'_>;
+    /// When to take what there is at the latest, even if nothing is readable.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+    /// Takes what there is, in the order of time, without what this process did; returns how many
+    /// there was no room for.
+    fn take(&self, into: &mut Vec<Raw>) -> u64;
+}
+
+/// The tracepoints that this kernel has.
+pub(super) fn layouts() -> io::Result<Vec<Layout>> {
+    let tracefs = Tracefs::open()?;
+    let mut layouts = Vec::new();
+    for point in Point::ALL {
+        match tracefs.read(point.path(), "format") {
+            Ok(format) => layouts.extend(Layout::parse(point, &format)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if layouts.iter().any(|layout| layout.point == Point::Add) {
+        Ok(layouts)
+    } else {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// The better one, and why if that is not the best.
+pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn Source>, Option<String>)> {
+    match Bpf::open(layouts) {
+        Ok(bpf) => Ok((Box::new(bpf), None)),
+        Err(error) => Ok((Box::new(Perf::open(layouts)?), Some(error.to_string()))),
+    }
+}

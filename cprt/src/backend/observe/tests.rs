@@ -1,0 +1,760 @@
+//! With readers of their own, processes that are this test binary once more, on the machine's file
+//! system. Where the kernel or our rights do not do, a test says why and is skipped.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::bpf::Bpf;
+use super::perf::Perf;
+use super::ranges::Ranges;
+use super::*;
+use crate::sys::testing::Mapped;
+
+const MIB: u64 = 1 << 20;
+
+/// A directory that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("cprt-observe-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("sub")).expect("a directory");
+        Self(root)
+    }
+
+    /// A file of which nothing is cached.
+    fn file(&self, name: &str, length: u64) -> PathBuf {
+        let path = self.0.join(name);
+        let file = File::create(&path).expect("a file");
+        let block = vec![7; 1 << 20];
+        for at in (0..length).step_by(1 << 20) {
+            let part = usize::try_from((length - at).min(MIB)).expect("a size");
+            file.write_all_at(&block[..part], at).expect("to write");
+        }
+        file.sync_all().expect("to sync");
+        drop_cached(&path);
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn drop_cached(path: &Path) {
+    let file = File::open(path).expect("the file");
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("to drop");
+}
+
+type Opened = io::Result<Box<dyn Source>>;
+
+/// With each source that there is; none, and it is said why.
+fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe + Sync))) {
+    let layouts = match source::layouts() {
+        Ok(layouts) if layouts.len() == Point::ALL.len() => layouts,
+        Ok(_) => return eprintln!("skipped: {name}: this kernel lacks tracepoints"),
+        Err(error) => return eprintln!("skipped: {name}: tracepoints: {error}"),
+    };
+    let by_bpf = || -> Opened { Ok(Box::new(Bpf::open(&layouts)?)) };
+    let by_perf = || -> Opened { Ok(Box::new(Perf::open(&layouts)?)) };
+    let sources: [(&str, &(dyn Fn() -> Opened + Sync)); 2] = [("bpf", &by_bpf), ("perf", &by_perf)];
+    for (source, open) in sources {
+        if let Err(error) = open() {
+            eprintln!("skipped: {name} by {source}: {error}");
+            continue;
+        }
+        let folder = Folder::new(&format!("{name}-{source}"));
+        test(&folder, &|folder| {
+            let source = open().expect("once more");
+            Observe::with(&folder.0, source, None, &layouts).expect("to observe")
+        });
+    }
+}
+
+/// In a thread whose mounts nobody else sees, with a file system that is stacked on a directory, and
+/// what is below it; nothing where that is not to be had.
+fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
+    let below = Folder::new(&format!("{name}-below"));
+    std::fs::create_dir_all(below.0.join("upper")).expect("a directory");
+    std::fs::create_dir_all(below.0.join("work")).expect("a directory");
+    std::fs::create_dir_all(below.0.join("lower/sub")).expect("a directory");
+    let above = Folder::new(&format!("{name}-above"));
+    let mounted = || -> nix::Result<()> {
+        use nix::mount::{MsFlags, mount};
+
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&Path>, "/", None::<&Path>, private, None::<&Path>)?;
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| below.0.join(name));
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            lower.display(),
+            upper.display(),
+            work.display()
+        );
+        let kind = Some("overlay");
+        mount(
+            kind,
+            &above.0,
+            kind,
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Written before it is covered.
+            let lower = Folder(below.0.join("lower"));
+            lower.file("sub/model", 8 * MIB);
+            lower.file("changed", MIB);
+            std::mem::forget(lower);
+            match mounted() {
+                Ok(()) => test(&above),
+                Err(error) => eprintln!("skipped: {name}: overlayfs: {error}"),
+            }
+        });
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
+    each_source("stacked", |folder, open| {
+        let name = folder
+            .0
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        stacked(name, |folder| {
+            // One that lies in the upper directory, under the number of the lower.
+            let changed = folder.0.join("changed");
+            let file = OpenOptions::new()
+                .append(true)
+                .open(&changed)
+                .expect("the file");
+            file.write_all_at(&[1; 4096], MIB)
+                .and_then(|()| file.sync_all())
+                .expect("to write");
+            drop_cached(&changed);
+            let observe = open(folder);
+            want(&observe, &[Kind::Miss, Kind::Touch]);
+            let mut reader = Reader::new();
+            for (name, length) in [("sub/model", 8 * MIB), ("changed", MIB + 4096)] {
+                let file = observe.open(Path::new(name)).expect("its id");
+                let path = folder.0.join(name);
+                reader.does(&format!("read {} 0 {length} 65536", path.display()));
+                let events = heard(&observe);
+                for kind in [Kind::Miss, Kind::Touch] {
+                    let told = union(&events, kind, file, reader.id());
+                    assert_eq!(told, [(0, length)], "{name} {kind:?}");
+                }
+                let span = Span {
+                    file,
+                    offset: 0,
+                    length,
+                };
+                assert_eq!(observe.resident(span).expect("to look"), length);
+                reader.does(&format!("map {}", path.display()));
+                reader.does(&format!("touch 0 {length}"));
+                let events = heard(&observe);
+                assert_eq!(
+                    union(&events, Kind::Touch, file, reader.id()),
+                    [(0, length)]
+                );
+                assert!(events.iter().all(|event| event.mmap));
+                let evicted = observe.evict(span, false).expect("to evict");
+                assert_eq!((evicted.dropped, evicted.kept), (length, 0), "{name}");
+                let loaded = observe.load(span, How::default()).expect("to load");
+                assert_eq!((loaded.done, loaded.fresh), (length, length), "{name}");
+            }
+        });
+    });
+}
+
+/// A process that does what it is told, line by line.
+struct Reader {
+    child: Killed,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+const READER: &str = "CPRT_TEST_READS";
+
+impl Reader {
+    fn new() -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this"))
+            .args([
+                "--exact",
+                "backend::observe::tests::reads_what_it_is_told",
+                "--nocapture",
+            ])
+            .env(READER, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let input = child.stdin.take().expect("its input");
+        let output = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut reader = Self {
+            child: Killed(child),
+            input,
+            output,
+        };
+        reader.wait();
+        reader
+    }
+
+    /// Starts it and waits until it is done.
+    fn does(&mut self, order: &str) {
+        self.begins(order);
+        self.wait();
+    }
+
+    fn begins(&mut self, order: &str) {
+        writeln!(self.input, "{order}").expect("to tell it");
+    }
+
+    fn wait(&mut self) {
+        let done = self.output.by_ref().map_while(std::result::Result::ok);
+        assert!(
+            done.into_iter().any(|line| line.ends_with("done")),
+            "it has died"
+        );
+    }
+
+    fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+}
+
+/// A process that ends with this.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nothing unless it is told to: `read PATH FROM TO PIECE`, `exact` the same without readahead,
+/// `map PATH`, `touch FROM TO`, `close`.
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn reads_what_it_is_told() {
+    if std::env::var_os(READER).is_none() {
+        return;
+    }
+    println!("done");
+    let (mut mapped, mut opened) = (None, None);
+    for line in io::stdin().lines().map_while(std::result::Result::ok) {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().expect("a number");
+        match words[0] {
+            "read" | "exact" => {
+                let file = File::open(words[1]).expect("the file");
+                if words[0] == "exact" {
+                    let random = PosixFadviseAdvice::POSIX_FADV_RANDOM;
+                    posix_fadvise(&file, 0, 0, random).expect("advice");
+                }
+                let mut buffer = vec![0; number(4)];
+                let (mut at, end) = (number(2), number(3));
+                while at < end {
+                    let part = buffer.len().min(end - at);
+                    file.read_exact_at(&mut buffer[..part], at as u64)
+                        .expect("to read");
+                    at += part;
+                }
+                opened = Some(file);
+            }
+            "map" => {
+                let file = File::open(words[1]).expect("the file");
+                mapped = Some(Mapped::new(&file).expect("a mapping"));
+            }
+            "touch" => {
+                let mapped = mapped.as_ref().expect("a mapping");
+                std::hint::black_box(mapped.sum(number(1)..number(2)));
+            }
+            _ => (mapped, opened) = (None, None),
+        }
+        println!("done");
+    }
+    drop((mapped, opened));
+}
+
+/// What is heard until it has been quiet for a while.
+fn heard(observe: &Observe) -> Vec<Event> {
+    const QUIET: Duration = Duration::from_millis(150);
+    let mut events = Vec::new();
+    let (over, last) = (AtomicBool::new(false), Mutex::new(Instant::now()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while last.lock().expect("a time").elapsed() < QUIET {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            over.store(true, Relaxed);
+            observe.interrupt();
+        });
+        while !over.load(Relaxed) {
+            let before = events.len();
+            observe.events(&mut events).expect("events");
+            if events.len() > before {
+                *last.lock().expect("a time") = Instant::now();
+            }
+        }
+    });
+    events
+}
+
+/// What of a file the events of a kind and a process are of.
+fn union(events: &[Event], kind: Kind, file: FileId, process: u32) -> Vec<(u64, u64)> {
+    let of = |event: &&Event| (event.kind, event.file, event.process) == (kind, file, process);
+    let ranges = events
+        .iter()
+        .filter(of)
+        .map(|event| event.offset..event.end());
+    let union = Ranges::of(ranges.collect());
+    union.iter().map(|range| (range.start, range.end)).collect()
+}
+
+fn want(observe: &Observe, kinds: &[Kind]) {
+    observe
+        .want(kinds.iter().copied().collect(), MIB)
+        .expect("to want");
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn misses_are_what_was_read_cold_and_hits_are_none() {
+    each_source("misses", |folder, open| {
+        let path = folder.file("sub/model", 24 * MIB + 100);
+        folder.file("other", MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("sub/model")).expect("its id");
+        want(&observe, &[Kind::Miss]);
+        let mut reader = Reader::new();
+        let name = path.display();
+        for (from, to) in [
+            (MIB, 2 * MIB),
+            (5 * MIB + 5, 6 * MIB),
+            (20 * MIB, 24 * MIB + 100),
+        ] {
+            reader.does(&format!("exact {name} {from} {to} 65536"));
+        }
+        let events = heard(&observe);
+        let expected = vec![
+            (MIB, 2 * MIB),
+            (5 * MIB, 6 * MIB),
+            (20 * MIB, 24 * MIB + 100),
+        ];
+        assert_eq!(union(&events, Kind::Miss, file, reader.id()), expected);
+        assert!(
+            events
+                .iter()
+                .all(|event| event.kind == Kind::Miss && event.file == file)
+        );
+        assert!(events.iter().all(|event| !event.mmap && event.time_ns > 0));
+        // Through the readahead all of it comes in, and no more than the file.
+        reader.does(&format!("read {name} 0 {} 1048576", 24 * MIB + 100));
+        let all: Vec<_> = heard(&observe).into_iter().chain(events).collect();
+        let whole = vec![(0, 24 * MIB + 100)];
+        assert_eq!(union(&all, Kind::Miss, file, reader.id()), whole);
+        reader.does(&format!("read {name} 0 {} 65536", 24 * MIB + 100));
+        assert_eq!(heard(&observe), [], "hits");
+        // A mapping's misses.
+        drop_cached(&path);
+        reader.does(&format!("map {name}"));
+        reader.does(&format!("touch 0 {}", 24 * MIB));
+        let events = heard(&observe);
+        assert_eq!(union(&events, Kind::Miss, file, reader.id()), whole);
+        assert!(events.iter().all(|event| event.mmap), "by faults");
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn touches_and_beacons_tell_of_hits_too() {
+    each_source("touches", |folder, open| {
+        let path = folder.file("model", 16 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        let mut reader = Reader::new();
+        let name = path.display();
+        reader.does(&format!("read {name} 0 {} 1048576", 16 * MIB));
+        want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
+        assert_eq!(heard(&observe), []);
+        reader.does(&format!("read {name} {MIB} {} 262144", 9 * MIB));
+        let events = heard(&observe);
+        let touched = union(&events, Kind::Touch, file, reader.id());
+        assert_eq!(touched, [(MIB, 9 * MIB)]);
+        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
+        assert_eq!(beacons().map(|event| event.length).sum::<u64>(), 8 * MIB);
+        assert_eq!(
+            beacons().next_back().map(|event| event.offset),
+            Some(9 * MIB)
+        );
+        assert!(beacons().is_sorted_by_key(|event| event.offset));
+        assert!(events.iter().all(|event| event.kind != Kind::Miss));
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
+    each_source("mapped", |folder, open| {
+        let path = folder.file("model", 32 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        // In huge pages, of which faults make no records.
+        let span = Span {
+            file,
+            offset: 0,
+            length: 32 * MIB,
+        };
+        let how = How {
+            large: true,
+            ..How::default()
+        };
+        observe.load(span, how).expect("to load");
+        want(&observe, &[Kind::Touch, Kind::Progress]);
+        let mut reader = Reader::new();
+        reader.does(&format!("map {}", path.display()));
+        let mut events = Vec::new();
+        for step in 0..8 {
+            let from = step * 4 * MIB;
+            reader.does(&format!("touch {from} {}", from + 4 * MIB));
+            events.extend(heard(&observe));
+        }
+        let touched = union(&events, Kind::Touch, file, reader.id());
+        assert_eq!(touched, [(0, 32 * MIB)]);
+        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
+        let sum: u64 = beacons().map(|event| event.length).sum();
+        assert_eq!(sum, 32 * MIB, "all of it, and nothing twice");
+        assert_eq!(
+            beacons().next_back().map(|event| event.offset),
+            Some(32 * MIB)
+        );
+        assert!(beacons().is_sorted_by_key(|event| event.offset));
+        assert!(
+            events
+                .iter()
+                .all(|event| event.mmap && event.process == reader.id())
+        );
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
+    each_source("partly", |folder, open| {
+        let whole = open(folder);
+        assert!(whole.features().contain(Features::TOUCH));
+        drop(whole);
+        let layouts: Vec<_> = source::layouts().expect("layouts")[..1].to_vec();
+        assert_eq!(layouts[0].point, Point::Add);
+        let (source, _) = source::open(&layouts).expect("a source");
+        let why = Some("as it is tested".to_owned());
+        let path = folder.file("model", 16 * MIB);
+        let observe = Observe::with(&folder.0, source, why, &layouts).expect("to observe");
+        assert!(!observe.features().contain(Features::TOUCH));
+        assert!(observe.features().contain(Features::PROGRESS));
+        let limits = observe.limits().join("\n");
+        assert!(limits.contains("before 6.12") && limits.contains("as it is tested"));
+        let refused = observe.want(Kinds::from(Kind::Touch), 0);
+        assert_eq!(
+            refused.map_err(|fault| fault.errno()),
+            Err(libc::EOPNOTSUPP)
+        );
+        want(&observe, &[Kind::Miss, Kind::Progress]);
+        let file = observe.open(Path::new("model")).expect("its id");
+        let mut reader = Reader::new();
+        reader.does(&format!("exact {} 0 {} 65536", path.display(), 8 * MIB));
+        let events = heard(&observe);
+        let missed = union(&events, Kind::Miss, file, reader.id());
+        assert_eq!(missed, [(0, 8 * MIB)]);
+        let far = |events: &[Event]| {
+            let beacons = events.iter().filter(|event| event.kind == Kind::Progress);
+            beacons.map(|event| event.offset).max()
+        };
+        assert!(far(&events) >= Some(7 * MIB));
+        // Through a mapping, hits as well, once something has come in.
+        reader.does(&format!("map {}", path.display()));
+        reader.does(&format!("touch 0 {}", 16 * MIB));
+        assert_eq!(far(&heard(&observe)), Some(16 * MIB));
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn what_the_runtime_does_itself_is_not_told() {
+    each_source("own", |folder, open| {
+        folder.file("model", 16 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        want(
+            &observe,
+            &[Kind::Miss, Kind::Touch, Kind::Progress, Kind::Open],
+        );
+        let span = Span {
+            file,
+            offset: 0,
+            length: 16 * MIB,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let loaded = observe.load(span, How::default()).expect("to load");
+                assert_eq!((loaded.done, loaded.fresh), (16 * MIB, 16 * MIB));
+            });
+        });
+        assert_eq!(observe.resident(span).expect("to look"), 16 * MIB);
+        assert_eq!(observe.read(file, 5, &mut [0; 100]).expect("to read"), 100);
+        let evicted = observe.evict(span, false).expect("to evict");
+        assert_eq!((evicted.dropped, evicted.kept), (16 * MIB, 0));
+        assert_eq!(heard(&observe), []);
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn opens_and_closes_are_told_while_somebody_wants_them() {
+    each_source("opens", |folder, open| {
+        let path = folder.file("sub/model", MIB);
+        let observe = open(folder);
+        if !observe.features().contain(Features::OPEN) {
+            return eprintln!("skipped: opens: fanotify is not allowed");
+        }
+        want(&observe, &[Kind::Open, Kind::Close]);
+        let mut reader = Reader::new();
+        reader.does(&format!("read {} 0 4096 4096", path.display()));
+        let events = heard(&observe);
+        assert_eq!(events.len(), 1);
+        assert_eq!((events[0].kind, events[0].length), (Kind::Open, MIB));
+        assert_eq!(events[0].process, reader.id());
+        reader.does("close");
+        // One that has come since.
+        let new = folder.file("sub/new", 10);
+        reader.does(&format!("read {} 0 10 4096", new.display()));
+        let events: Vec<_> = heard(&observe)
+            .into_iter()
+            .map(|event| (event.kind, observe.path(event.file).expect("its path")))
+            .collect();
+        let expected = [
+            (Kind::Close, "sub/model".into()),
+            (Kind::Open, "sub/new".into()),
+        ];
+        assert_eq!(events, expected);
+        want(&observe, &[Kind::Miss]);
+        reader.does("close");
+        assert_eq!(heard(&observe), []);
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn thousands_of_files_and_those_that_come_later_are_told_apart() {
+    const COUNT: u64 = 3000;
+    each_source("many", |folder, open| {
+        for number in 0..COUNT {
+            std::fs::write(folder.0.join(format!("sub/{number}")), b"x").expect("a file");
+        }
+        let observe = open(folder);
+        assert_eq!(observe.table().len() as u64, COUNT);
+        want(&observe, &[Kind::Miss, Kind::Touch]);
+        let later = folder.0.join("sub/later");
+        std::fs::write(&later, b"later").expect("a file");
+        std::fs::rename(folder.0.join("sub/7"), folder.0.join("moved")).expect("to move");
+        heard(&observe);
+        let mut reader = Reader::new();
+        let names = ["sub/0", "sub/2999", "sub/1500", "moved", "sub/later"];
+        for name in names {
+            let path = folder.0.join(name);
+            File::open(&path)
+                .and_then(|file| file.sync_all())
+                .expect("to sync");
+            drop_cached(&path);
+            reader.does(&format!("read {} 0 1 1", path.display()));
+        }
+        let events = heard(&observe);
+        for kind in [Kind::Miss, Kind::Touch] {
+            let told = events.iter().filter(|event| event.kind == kind);
+            let mut paths: Vec<_> = told
+                .map(|event| {
+                    observe
+                        .path(event.file)
+                        .expect("its path")
+                        .display()
+                        .to_string()
+                })
+                .collect();
+            paths.sort();
+            let mut expected = names.map(str::to_owned);
+            expected.sort();
+            assert_eq!(paths, expected, "{kind:?}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn a_file_that_is_replaced_or_gone_is_stale() {
+    each_source("stale", |folder, open| {
+        let path = folder.file("model", MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        std::fs::rename(&path, folder.0.join("sub/moved")).expect("to move");
+        assert_eq!(
+            observe.path(file).expect("its path"),
+            Path::new("sub/moved")
+        );
+        assert_eq!(observe.info(file).expect("its info").size, MIB);
+        std::fs::remove_file(folder.0.join("sub/moved")).expect("to remove");
+        let other = folder.file("sub/moved", 10);
+        assert!(matches!(observe.info(file), Err(Fault::Stale)));
+        let errno = observe.path(file).map_err(|fault| fault.errno());
+        assert_eq!(errno, Err(libc::ENOENT), "it is held, and has no path");
+        observe.close(file).expect("to close");
+        assert!(matches!(observe.path(file), Err(Fault::Stale)));
+        assert!(observe.close(file).is_err());
+        let name = other.strip_prefix(&folder.0).expect("below it");
+        let file = observe.open(name).expect("the other one");
+        assert_eq!(observe.info(file).expect("its info").size, 10);
+        std::fs::remove_dir_all(&folder.0).expect("to remove");
+        let mut flow = Flow::On;
+        for _ in 0..10 {
+            flow = observe.events(&mut Vec::new()).expect("events");
+            if flow == Flow::Ended {
+                break;
+            }
+        }
+        assert_eq!(flow, Flow::Ended);
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn a_reader_that_is_killed_is_forgotten_and_files_grow() {
+    each_source("killed", |folder, open| {
+        let path = folder.file("model", 64 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
+        let mut reader = Reader::new();
+        reader.does(&format!("map {}", path.display()));
+        reader.begins(&format!("touch 0 {}", 64 * MIB));
+        std::thread::sleep(Duration::from_millis(3));
+        drop(reader);
+        let events = heard(&observe);
+        assert!(events.iter().all(|event| event.end() <= 64 * MIB));
+        assert!(
+            observe.hearing.lock().expect("it").due().is_none(),
+            "nobody is looked at"
+        );
+        let growing = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .expect("the file");
+        growing
+            .write_all_at(&[1; 4096], 64 * MIB)
+            .expect("to write");
+        growing.sync_all().expect("to sync");
+        heard(&observe);
+        let mut reader = Reader::new();
+        reader.does(&format!(
+            "read {} {} {} 4096",
+            path.display(),
+            64 * MIB,
+            64 * MIB + 4096
+        ));
+        let touched = union(&heard(&observe), Kind::Touch, file, reader.id());
+        assert_eq!(touched, [(64 * MIB, 64 * MIB + 4096)]);
+    });
+}
+
+const OBSERVER: &str = "CPRT_TEST_OBSERVES";
+
+/// Nothing unless it is told to: observes a directory until it is killed.
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn observes_what_it_is_told() {
+    let Some(root) = std::env::var_os(OBSERVER) else {
+        return;
+    };
+    let observe = Observe::open(Path::new(&root)).expect("to observe");
+    want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
+    println!("listens");
+    let mut events = Vec::new();
+    while events.is_empty() {
+        observe.events(&mut events).expect("events");
+    }
+    println!("hears");
+    loop {
+        observe.events(&mut events).expect("events");
+        events.clear();
+    }
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn who_observes_may_be_killed_at_any_moment() {
+    each_source("killed-observer", |folder, _| {
+        let path = folder.file("model", 64 * MIB);
+        let mut reader = Reader::new();
+        for _ in 0..3 {
+            let observer = Command::new(std::env::current_exe().expect("this"))
+                .args([
+                    "--exact",
+                    "backend::observe::tests::observes_what_it_is_told",
+                ])
+                .arg("--nocapture")
+                .env(OBSERVER, &folder.0)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a process");
+            let mut observer = Killed(observer);
+            let output = BufReader::new(observer.0.stdout.take().expect("its output"));
+            let mut lines = output.lines().map_while(std::result::Result::ok);
+            let mut it = |what| lines.any(|line| line.ends_with(what));
+            assert!(it("listens"), "it has died");
+            drop_cached(&path);
+            reader.begins(&format!("read {} 0 {} 4096", path.display(), 64 * MIB));
+            assert!(it("hears"), "it has died");
+            drop(observer);
+            reader.wait();
+        }
+    });
+}
+
+#[test]
+#[ignore = "depends on what else the host does; run by hand until it does not"]
+fn nobody_is_woken_while_nobody_reads() {
+    each_source("idle", |folder, open| {
+        folder.file("model", MIB);
+        let observe = open(folder);
+        want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
+        heard(&observe);
+        assert!(observe.source.due().is_none());
+        assert!(observe.hearing.lock().expect("it").due().is_none());
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                observe.interrupt();
+            });
+            observe.events(&mut Vec::new()).expect("events");
+        });
+        assert!(began.elapsed() >= Duration::from_millis(300));
+        let began = Instant::now();
+        observe.interrupt();
+        observe.events(&mut Vec::new()).expect("events");
+        assert!(
+            began.elapsed() < Duration::from_millis(300),
+            "the next one, if nobody is in it"
+        );
+    });
+}

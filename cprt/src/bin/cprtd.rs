@@ -1,0 +1,79 @@
+//! The daemon of the cache policy runtime; `cprt::daemon` is what it does.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cprt::config::Config;
+
+const HELP: &str = "\
+The daemon of the cache policy runtime: hosts the policies that ppcctl registers.
+
+Usage: cprtd [--config FILE]
+
+      --config FILE  instead of /etc/cprt.toml, which does not have to be there
+  -h, --help         this
+  -V, --version      the version
+
+It stays in the foreground and logs to its standard error. SIGTERM ends it in good order.
+Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wrongly.";
+
+/// What it is called for.
+enum Role {
+    Daemon(Option<PathBuf>),
+    Worker,
+    Topology,
+    Say(&'static str),
+}
+
+fn main() -> ExitCode {
+    let role = match role(&std::env::args_os().skip(1).collect::<Vec<_>>()) {
+        Ok(role) => role,
+        Err(problem) => {
+            eprintln!("cprtd: {problem}; try 'cprtd --help'");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match role {
+        Role::Say(text) => {
+            println!("{text}");
+            Ok(())
+        }
+        Role::Worker => cprt::worker::run(),
+        Role::Topology => cprt::topology::Topology::detect().map(|topology| print!("{topology}")),
+        Role::Daemon(config) => {
+            cprt::logging::to_stderr();
+            let config = match config {
+                Some(path) => Config::read(&path),
+                None => Config::read_default(),
+            };
+            config.and_then(cprt::daemon::run)
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cprtd: {}", cprt::error::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn role(arguments: &[OsString]) -> Result<Role, String> {
+    let text: Vec<_> = arguments.iter().map(|it| it.to_string_lossy()).collect();
+    let text: Vec<&str> = text.iter().map(AsRef::as_ref).collect();
+    match text[..] {
+        [] => Ok(Role::Daemon(None)),
+        ["-h" | "--help"] => Ok(Role::Say(HELP)),
+        ["-V" | "--version"] => Ok(Role::Say(concat!("cprtd ", env!("CARGO_PKG_VERSION")))),
+        // These two are for the daemon to call; the mount is for whoever lists processes.
+        ["worker", _] => Ok(Role::Worker),
+        ["topology"] => Ok(Role::Topology),
+        ["--config", _] => Ok(Role::Daemon(Some(PathBuf::from(&arguments[1])))),
+        ["--config"] => Err("--config needs a file".to_owned()),
+        [first, ..] => match first.strip_prefix("--config=") {
+            Some(path) if text.len() == 1 => Ok(Role::Daemon(Some(path.into()))),
+            _ => Err(format!("no such argument: {}", text.join(" "))),
+        },
+    }
+}

@@ -1,0 +1,146 @@
+//! How a range is loaded and dropped. Pure.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// A stop is seen between pieces of this size.
+pub(super) const PIECE: u64 = 1 << 20;
+/// From here on a run is dense: reading it like a file costs less than naming its pages, and what
+/// the kernel reads on beyond its end is little beside it.
+const DENSE: u64 = 8 << 20;
+/// The largest folio that a file system makes.
+const FOLIO: u64 = 2 << 20;
+
+/// How a range is brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Read like a file that is read from end to end: cheapest, in large folios, and the kernel
+    /// may read on beyond the end.
+    Stream,
+    /// Named to the kernel page by page, which then reads no more than that.
+    Exact,
+}
+
+/// The way for a range that ends a run of so many bytes.
+pub(super) const fn way(run: u64, large: bool) -> Way {
+    if large || run >= DENSE {
+        Way::Stream
+    } else {
+        Way::Exact
+    }
+}
+
+/// Ranges of a file that were asked for lately, joined where one goes on where another ended: long
+/// ones come in parts.
+#[derive(Debug, Default)]
+pub(super) struct Runs(VecDeque<Range<u64>>);
+
+impl Runs {
+    /// As many are remembered as processes read a file at once, each at its place.
+    const MOST: usize = 32;
+
+    /// Adds one and returns how long the run is that it ends.
+    pub(super) fn add(&mut self, range: &Range<u64>) -> u64 {
+        let goes_on = |run: &Range<u64>| (run.start..=run.end).contains(&range.start);
+        let mut run = match self.0.iter().position(goes_on) {
+            Some(at) => self.0.remove(at).unwrap_or_else(|| range.clone()),
+            None => range.clone(),
+        };
+        run.end = run.end.max(range.end);
+        let length = range.end - run.start;
+        self.0.push_back(run);
+        if self.0.len() > Self::MOST {
+            self.0.pop_front();
+        }
+        length
+    }
+}
+
+/// The next piece of a range, up to a multiple of the size.
+pub(super) fn piece(at: u64, end: u64) -> Range<u64> {
+    let next = (at / PIECE + 1).saturating_mul(PIECE);
+    at..next.min(end)
+}
+
+/// What is to be dropped, when `range` is asked for and `before` was the last time.
+///
+/// A folio that is asked for in two parts would stay both times. So a range that goes on where the
+/// one before ended begins with the folio in which that was.
+pub(super) fn reach(before: Option<&Range<u64>>, range: &Range<u64>) -> Range<u64> {
+    let folio = range.start / FOLIO * FOLIO;
+    match before {
+        Some(before) if before.end == range.start => folio.max(before.start)..range.end,
+        _ => range.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn small_ranges_are_exact_and_dense_ones_stream() {
+        let table = [
+            (4 * KIB, false, Way::Exact),
+            (7 * MIB, false, Way::Exact),
+            (8 * MIB, false, Way::Stream),
+            (4 * KIB, true, Way::Stream),
+            (u64::MAX, false, Way::Stream),
+        ];
+        for (length, large, expected) in table {
+            assert_eq!(way(length, large), expected, "{length} {large}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_long_run_are_joined_and_those_of_others_are_not() {
+        let mut runs = Runs::default();
+        for part in 0..8 {
+            let at = part * 2 * MIB;
+            assert_eq!(runs.add(&(at..at + 2 * MIB)), at + 2 * MIB);
+            // Slices of another reader, with gaps.
+            let slice = 100 * MIB + part * MIB;
+            assert_eq!(runs.add(&(slice..slice + 256 * KIB)), 256 * KIB);
+        }
+        for slice in 0..2 * Runs::MOST as u64 {
+            let at = 200 * MIB + slice * 7 * KIB;
+            runs.add(&(at..at + 1));
+        }
+        assert_eq!(runs.add(&(16 * MIB..18 * MIB)), 2 * MIB, "forgotten");
+        assert!(runs.0.len() <= Runs::MOST);
+    }
+
+    #[test]
+    fn pieces_cover_a_range_and_none_is_long() {
+        for range in [0..1, 5..3 * MIB + 7, MIB - 1..MIB + 1, MIB..2 * MIB] {
+            let (mut at, mut count) = (range.start, 0);
+            while at < range.end {
+                let piece = piece(at, range.end);
+                assert_eq!(piece.start, at);
+                assert!(piece.end > at && piece.end - at <= PIECE, "{piece:?}");
+                (at, count) = (piece.end, count + 1);
+            }
+            assert_eq!(at, range.end);
+            assert!(count <= 4);
+        }
+        assert_eq!(piece(u64::MAX - 1, u64::MAX), u64::MAX - 1..u64::MAX);
+    }
+
+    #[test]
+    fn steps_take_along_the_folio_that_they_cut() {
+        assert_eq!(reach(None, &(MIB..3 * MIB)), MIB..3 * MIB);
+        assert_eq!(
+            reach(Some(&(0..3 * MIB)), &(3 * MIB..4 * MIB)),
+            2 * MIB..4 * MIB
+        );
+        let part = 2 * MIB + 5..3 * MIB;
+        assert_eq!(reach(Some(&part), &(3 * MIB..4 * MIB)), part.start..4 * MIB);
+        assert_eq!(
+            reach(Some(&(0..2 * MIB)), &(3 * MIB..4 * MIB)),
+            3 * MIB..4 * MIB
+        );
+    }
+}

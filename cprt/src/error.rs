@@ -1,0 +1,123 @@
+//! What can go wrong in the runtime.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The result of most of the runtime.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the runtime did not do something. The text is a phrase; the cause is the source.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file does not open or read.
+    #[error("Reading {}", path.display())]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("Writing {}", path.display())]
+    Write {
+        /// Which one.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The configuration makes no sense.
+    #[error("{}: {problem}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        problem: String,
+    },
+    /// Nobody listens at the control socket.
+    #[error(
+        "Connecting to {}: is cprtd running? Try 'systemctl start cprtd', or name its socket with \
+         --socket",
+        socket.display()
+    )]
+    NoDaemon {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The control socket is for others.
+    #[error(
+        "Connecting to {}: only root and the group {group} may; try 'usermod -aG {group} USER' as \
+         root and a new login",
+        socket.display()
+    )]
+    NoPermission {
+        /// Where it was tried.
+        socket: PathBuf,
+        /// Whose members may.
+        group: String,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The daemon is there, but silent.
+    #[error("cprtd has not answered for {seconds} s; see 'systemctl status cprtd'")]
+    Silent {
+        /// How long it was given.
+        seconds: u64,
+    },
+    /// There is one already.
+    #[error("Another cprtd listens at {}; name another socket in the configuration", .0.display())]
+    Running(PathBuf),
+    /// The other side of a socket does not speak this protocol.
+    #[error("{0}")]
+    Protocol(String),
+    /// A system call failed.
+    #[error("{doing}")]
+    System {
+        /// What it was for.
+        doing: &'static str,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The device of a mount.
+    #[error(transparent)]
+    Device(#[from] rfs_uapi::Error),
+    /// The library is not to be trusted.
+    #[error(transparent)]
+    Untrusted(#[from] crate::trust::Untrusted),
+    /// The policy is refused.
+    #[error(transparent)]
+    Policy(#[from] ppc::LoadError),
+    /// The daemon said no.
+    #[error(transparent)]
+    Refused(#[from] crate::protocol::Refusal),
+    /// A memory cgroup is not one, or does not take a process.
+    #[error("{}: {problem}", path.display())]
+    Cgroup {
+        /// Its directory, or what was given for it.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+        /// The system's word, if it had one.
+        source: Option<io::Error>,
+    },
+    /// The topology of the machine is not to be had.
+    #[error("Looking at the machine's topology: {0}")]
+    Topology(String),
+}
+
+/// An error and its causes, in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,250 @@
+//! The files of a mount by their paths, without ever leaving it.
+//!
+//! Paths come from policies. They are looked up below the mount's root and nowhere else: no "..",
+//! no absolute link, no other file system mounted within. What is there is looked at before it is
+//! opened, as opening a FIFO or a device does things.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use ppc::{Entry, FileInfo};
+
+use crate::backend::Fault;
+
+/// A directory's tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+}
+
+impl Tree {
+    pub(crate) fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty())?;
+        Ok(Self { root })
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Opens a regular file for reading.
+    pub(crate) fn file(&self, path: &Path) -> Result<File, Fault> {
+        let found = File::from(self.find(path, OFlag::O_PATH)?);
+        let kind = found.metadata()?.file_type();
+        if !kind.is_file() || kind.is_fifo() {
+            return Err(Fault::NoFile);
+        }
+        // The same file, whatever has been put at its path since.
+        Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?)
+    }
+
+    /// What is in a directory; of links, what they lead to.
+    pub(crate) fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
+        let mut entries = Vec::new();
+        let mut todo = vec![path.to_owned()];
+        while let Some(directory) = todo.pop() {
+            let fd = self.find(&directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+            let names = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+            for name in names {
+                let name = name?;
+                let path = directory.join(name.file_name());
+                let is_link = name.file_type()?.is_symlink();
+                let Some(entry) = self.entry(path)? else {
+                    continue;
+                };
+                // Not through links: they may lead in circles.
+                if recursive && entry.size.is_none() && !is_link {
+                    todo.push(entry.path.clone());
+                }
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// All regular files and directories with what stat says of them, the root first; not through
+    /// links, and not into other file systems. What is gone again is left out.
+    pub(crate) fn walk(&self, mut each: impl FnMut(PathBuf, BorrowedFd<'_>, &Metadata)) {
+        let mut todo = vec![PathBuf::new()];
+        while let Some(directory) = todo.pop() {
+            let Ok(fd) = self.find(&directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY) else {
+                continue;
+            };
+            let names = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            let fd = File::from(fd);
+            let Ok(metadata) = fd.metadata() else {
+                continue;
+            };
+            each(directory.clone(), fd.as_fd(), &metadata);
+            for name in names.into_iter().flatten().flatten() {
+                let path = directory.join(name.file_name());
+                match name.file_type() {
+                    Ok(kind) if kind.is_dir() => todo.push(path),
+                    Ok(kind) if kind.is_file() => {
+                        let found = self.find(&path, OFlag::O_PATH).map(File::from);
+                        let Ok(found) = found else {
+                            continue;
+                        };
+                        if let Ok(metadata) = found.metadata() {
+                            each(path, found.as_fd(), &metadata);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// `None` for what is neither file nor directory, or leads out of the tree, or is gone again.
+    fn entry(&self, path: PathBuf) -> Result<Option<Entry>, Fault> {
+        let Ok(found) = self.find(&path, OFlag::O_PATH) else {
+            return Ok(None);
+        };
+        let metadata = File::from(found).metadata()?;
+        let size = metadata.is_file().then_some(metadata.len());
+        Ok((size.is_some() || metadata.is_dir()).then_some(Entry { path, size }))
+    }
+
+    fn find(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Fault> {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        if path.as_os_str().as_bytes().contains(&0) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL).into());
+        }
+        let within = ResolveFlag::RESOLVE_BENEATH
+            | ResolveFlag::RESOLVE_NO_XDEV
+            | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(within);
+        let error = match openat2(self.root(), path, how) {
+            Ok(fd) => return Ok(fd),
+            // What is outside is not there.
+            Err(nix::errno::Errno::EXDEV) => libc::ENOENT,
+            Err(error) => error as i32,
+        };
+        Err(io::Error::from_raw_os_error(error).into())
+    }
+}
+
+/// What identifies a regular file.
+pub(crate) fn info(file: &File) -> Result<FileInfo, Fault> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Fault::NoFile);
+    }
+    let seconds = metadata.mtime().saturating_mul(1_000_000_000);
+    Ok(FileInfo {
+        size: metadata.len(),
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        mtime_ns: seconds.saturating_add(metadata.mtime_nsec()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree(name: &str) -> (PathBuf, Tree) {
+        let root = std::env::temp_dir().join(format!("cprt-files-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("sub/deeper")).expect("directories");
+        std::fs::write(root.join("sub/a"), b"four").expect("a file");
+        std::fs::write(root.join("sub/deeper/b"), b"").expect("a file");
+        symlink("sub/a", root.join("link")).expect("a link");
+        symlink("/etc/passwd", root.join("outside")).expect("a link");
+        symlink("../..", root.join("sub/up")).expect("a link");
+        symlink(".", root.join("sub/circle")).expect("a link");
+        nix::unistd::mkfifo(&root.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+        let tree = Tree::open(&root).expect("the tree");
+        (root, tree)
+    }
+
+    #[test]
+    fn nothing_outside_is_there() {
+        let (root, tree) = tree("outside");
+        for path in ["outside", "/etc/passwd", "../x", "sub/up/x", "nowhere"] {
+            let fault = tree.file(Path::new(path)).expect_err(path);
+            assert!(
+                matches!(fault.errno(), libc::ENOENT | libc::EINVAL),
+                "{path}: {fault}"
+            );
+        }
+        std::fs::remove_dir_all(root).expect("to clean up");
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let (root, tree) = tree("regular");
+        for path in ["fifo", "sub", "", "."] {
+            assert!(
+                matches!(tree.file(Path::new(path)), Err(Fault::NoFile)),
+                "{path}"
+            );
+        }
+        let file = tree.file(Path::new("link")).expect("a link to a file");
+        assert_eq!(info(&file).expect("its info").size, 4);
+        std::fs::remove_dir_all(root).expect("to clean up");
+    }
+
+    #[test]
+    fn a_walk_finds_files_and_directories_and_no_links() {
+        let (root, tree) = tree("walk");
+        let mut all = Vec::new();
+        tree.walk(|path, _, metadata| all.push((path.display().to_string(), metadata.is_dir())));
+        assert_eq!(all[0], (String::new(), true));
+        all.sort();
+        let expected = [
+            ("", true),
+            ("sub", true),
+            ("sub/a", false),
+            ("sub/deeper", true),
+            ("sub/deeper/b", false),
+        ];
+        assert_eq!(
+            all,
+            expected.map(|(path, folder)| (path.to_owned(), folder))
+        );
+        std::fs::remove_dir_all(root).expect("to clean up");
+    }
+
+    #[test]
+    fn a_listing_ends_and_names_files_and_directories_only() {
+        let (root, tree) = tree("list");
+        let mut all: Vec<_> = tree
+            .list(Path::new(""), true)
+            .expect("a list")
+            .into_iter()
+            .map(|entry| (entry.path.display().to_string(), entry.size))
+            .collect();
+        all.sort();
+        let expected = [
+            ("link", Some(4)),
+            ("sub", None),
+            ("sub/a", Some(4)),
+            ("sub/circle", None),
+            ("sub/deeper", None),
+            ("sub/deeper/b", Some(0)),
+        ];
+        assert_eq!(all, expected.map(|(path, size)| (path.to_owned(), size)));
+        assert_eq!(
+            tree.list(Path::new("sub/a"), false)
+                .expect_err("a file")
+                .errno(),
+            libc::ENOTDIR
+        );
+        std::fs::remove_dir_all(root).expect("to clean up");
+    }
+}

@@ -1,0 +1,488 @@
+//! What is to be loaded, and what next. Nothing here does I/O or knows the time.
+//!
+//! Plans are lists of ranges, each for a group of threads (a NUMA node) and most of them for a
+//! process. A group takes from its streams, one of each process and priority: higher priorities
+//! first, and of equal ones each process in its turn, a chunk at a time. A newer plan of a process
+//! takes the place of what waits of its older ones for the same file; when all threads of a group are
+//! busy, of all that is left of them, in flight or not. What is for nobody in particular waits.
+
+use std::collections::{HashSet, VecDeque};
+
+use ppc::FileId;
+
+use crate::backend::Span;
+
+/// A range to load, already found sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) span: Span,
+    /// 0: nobody in particular.
+    pub(crate) process: u32,
+    pub(crate) priority: i32,
+    pub(crate) charge: Option<u32>,
+    pub(crate) large: bool,
+}
+
+/// A piece of a range that a thread loads at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) range: Range,
+    /// Names it while it is in flight.
+    pub(crate) cookie: u64,
+}
+
+/// What a new plan has pushed aside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Aside {
+    /// Bytes that are not loaded any more.
+    pub(crate) bytes: u64,
+    /// In flight and to be stopped.
+    pub(crate) stop: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    process: u32,
+    priority: i32,
+    ranges: VecDeque<Range>,
+    /// When it was its turn for the last time.
+    turn: u64,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    streams: Vec<Stream>,
+    flying: Vec<Flying>,
+}
+
+#[derive(Debug)]
+struct Flying {
+    chunk: Chunk,
+    /// It is to be stopped.
+    marked: bool,
+    /// And not to be taken up again.
+    dropped: bool,
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    groups: Vec<Group>,
+    threads: usize,
+    chunk: u64,
+    cookie: u64,
+    turn: u64,
+    queued: u64,
+    /// No thread may take anything now, so that all are as good as busy.
+    paused: bool,
+}
+
+/// More ranges do not wait in a group, or a policy that names them faster than they are loaded
+/// would fill the worker's memory.
+const MAX_RANGES: usize = 1 << 18;
+
+impl Backlog {
+    pub(crate) fn new(groups: usize, threads: usize, chunk: u64) -> Self {
+        Self {
+            groups: (0..groups).map(|_| Group::default()).collect(),
+            threads,
+            chunk,
+            cookie: 0,
+            turn: 0,
+            queued: 0,
+            paused: false,
+        }
+    }
+
+    /// Whether threads may take anything.
+    pub(crate) fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// Whether something waits for this group.
+    pub(crate) fn has_work(&self, group: usize) -> bool {
+        self.groups
+            .get(group)
+            .is_some_and(|group| !group.streams.is_empty())
+    }
+
+    /// Adds a plan, whose ranges come with the groups that they are for.
+    pub(crate) fn submit(&mut self, plan: &[(usize, Range)]) -> Aside {
+        let mut aside = self.push_aside(plan);
+        for &(group, range) in plan {
+            let Some(group) = self.groups.get_mut(group) else {
+                continue;
+            };
+            self.queued += range.span.length;
+            let key = (range.process, range.priority);
+            let streams = &mut group.streams;
+            let at = streams
+                .iter()
+                .position(|stream| (stream.process, stream.priority) == key);
+            let at = at.unwrap_or_else(|| {
+                streams.push(Stream {
+                    process: range.process,
+                    priority: range.priority,
+                    ..Stream::default()
+                });
+                streams.len() - 1
+            });
+            append(&mut streams[at].ranges, range);
+        }
+        let dropped: u64 = self.groups.iter_mut().map(Group::trim).sum();
+        self.queued -= dropped;
+        aside.bytes += dropped;
+        aside
+    }
+
+    /// What is left of older plans of the same processes goes: of the same file, as the reader is
+    /// elsewhere by now, and where threads are short, all of it.
+    fn push_aside(&mut self, plan: &[(usize, Range)]) -> Aside {
+        let mut same = HashSet::new();
+        let mut short = HashSet::new();
+        for &(group, range) in plan.iter().filter(|(_, range)| range.process != 0) {
+            same.insert((range.process, range.span.file));
+            let group = self.groups.get(group);
+            if group.is_some_and(|group| self.paused || group.flying.len() >= self.threads) {
+                short.insert(range.process);
+            }
+        }
+        let stays = |range: &Range| {
+            !short.contains(&range.process) && !same.contains(&(range.process, range.span.file))
+        };
+        let mut aside = Aside::default();
+        for group in &mut self.groups {
+            for stream in &mut group.streams {
+                let left = stream.left();
+                stream.ranges.retain(stays);
+                aside.bytes += left - stream.left();
+            }
+            group.streams.retain(|stream| !stream.ranges.is_empty());
+            let flying = group.flying.iter_mut();
+            for flying in flying.filter(|it| short.contains(&it.chunk.range.process)) {
+                (flying.marked, flying.dropped) = (true, true);
+                aside.stop.push(flying.chunk.cookie);
+            }
+        }
+        self.queued -= aside.bytes;
+        aside
+    }
+
+    /// The next piece for a thread of this group.
+    pub(crate) fn take(&mut self, group: usize) -> Option<Chunk> {
+        self.turn += 1;
+        let turn = self.turn;
+        let group = self.groups.get_mut(group)?;
+        let next = |stream: &&mut Stream| (std::cmp::Reverse(stream.priority), stream.turn);
+        let stream = group.streams.iter_mut().min_by_key(next)?;
+        stream.turn = turn;
+        let range = stream.ranges.front_mut()?;
+        let mut piece = *range;
+        // To the next boundary, so that pieces of neighbours fit folios and each other.
+        let length = (self.chunk - range.span.offset % self.chunk).min(range.span.length);
+        piece.span.length = length;
+        range.span.offset += length;
+        range.span.length -= length;
+        if range.span.length == 0 {
+            stream.ranges.pop_front();
+        }
+        group.streams.retain(|stream| !stream.ranges.is_empty());
+        self.queued -= length;
+        self.cookie += 1;
+        let chunk = Chunk {
+            range: piece,
+            cookie: self.cookie,
+        };
+        group.flying.push(Flying {
+            chunk,
+            marked: false,
+            dropped: false,
+        });
+        Some(chunk)
+    }
+
+    /// All that is in flight is to be stopped, and taken up again later.
+    pub(crate) fn hold(&mut self) -> Vec<u64> {
+        let flying = self.groups.iter_mut().flat_map(|group| &mut group.flying);
+        flying
+            .map(|flying| {
+                flying.marked = true;
+                flying.chunk.cookie
+            })
+            .collect()
+    }
+
+    /// How many of a group's threads are loading.
+    pub(crate) fn flying_in(&self, group: usize) -> usize {
+        self.groups.get(group).map_or(0, |group| group.flying.len())
+    }
+
+    /// Whether something that is to be stopped is still in flight.
+    pub(crate) fn marked(&self) -> bool {
+        let mut flying = self.groups.iter().flat_map(|group| &group.flying);
+        flying.any(|flying| flying.marked)
+    }
+
+    /// What is left of a piece that was stopped, unless nobody wants it any more.
+    pub(crate) fn rest(&self, chunk: Chunk, done: u64) -> Option<Range> {
+        let mut flying = self.groups.iter().flat_map(|group| &group.flying);
+        let wanted = flying.any(|it| it.chunk.cookie == chunk.cookie && !it.dropped);
+        let mut rest = chunk.range;
+        rest.span.offset += done.min(rest.span.length);
+        rest.span.length -= done.min(rest.span.length);
+        (wanted && rest.span.length > 0).then_some(rest)
+    }
+
+    /// A thread is through with a piece; what it gives back comes first again.
+    pub(crate) fn done(&mut self, group: usize, cookie: u64, back: Option<Range>) {
+        let Some(group) = self.groups.get_mut(group) else {
+            return;
+        };
+        group.flying.retain(|it| it.chunk.cookie != cookie);
+        let Some(back) = back else {
+            return;
+        };
+        self.queued += back.span.length;
+        let key = (back.process, back.priority);
+        let found = group
+            .streams
+            .iter_mut()
+            .find(|stream| (stream.process, stream.priority) == key);
+        match found {
+            Some(stream) => stream.ranges.push_front(back),
+            None => group.streams.push(Stream {
+                process: back.process,
+                priority: back.priority,
+                ranges: VecDeque::from([back]),
+                turn: 0,
+            }),
+        }
+    }
+
+    /// Forgets the ranges of a file that is gone.
+    pub(crate) fn forget(&mut self, file: FileId) -> u64 {
+        let before = self.queued;
+        for group in &mut self.groups {
+            for stream in &mut group.streams {
+                stream.ranges.retain(|range| range.span.file != file);
+            }
+            group.streams.retain(|stream| !stream.ranges.is_empty());
+        }
+        self.recount();
+        before - self.queued
+    }
+
+    /// Forgets all that waits; returns what is in flight.
+    pub(crate) fn clear(&mut self) -> Aside {
+        let bytes = std::mem::take(&mut self.queued);
+        let mut stop = Vec::new();
+        for group in &mut self.groups {
+            group.streams.clear();
+            for flying in &mut group.flying {
+                (flying.marked, flying.dropped) = (true, true);
+                stop.push(flying.chunk.cookie);
+            }
+        }
+        Aside { bytes, stop }
+    }
+
+    fn recount(&mut self) {
+        let streams = self.groups.iter().flat_map(|group| &group.streams);
+        self.queued = streams.map(Stream::left).sum();
+    }
+}
+
+impl Group {
+    /// Drops the oldest ranges of the longest stream while there are too many.
+    fn trim(&mut self) -> u64 {
+        let mut ranges: usize = self.streams.iter().map(|stream| stream.ranges.len()).sum();
+        let mut dropped = 0;
+        while ranges > MAX_RANGES
+            && let Some(longest) = self.streams.iter_mut().max_by_key(|it| it.ranges.len())
+        {
+            let excess = (ranges - MAX_RANGES).min(longest.ranges.len());
+            let oldest = longest.ranges.drain(..excess);
+            dropped += oldest.map(|range| range.span.length).sum::<u64>();
+            ranges -= excess;
+            self.streams.retain(|stream| !stream.ranges.is_empty());
+        }
+        dropped
+    }
+}
+
+impl Stream {
+    fn left(&self) -> u64 {
+        self.ranges.iter().map(|range| range.span.length).sum()
+    }
+}
+
+/// Adds a range, to the last one if it goes on there.
+fn append(ranges: &mut VecDeque<Range>, range: Range) {
+    if let Some(last) = ranges.back_mut() {
+        let mut next = *last;
+        next.span.offset = last.span.offset + last.span.length;
+        next.span.length = range.span.length;
+        if next == range {
+            last.span.length += range.span.length;
+            return;
+        }
+    }
+    ranges.push_back(range);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(process: u32, offset: u64, length: u64) -> (usize, Range) {
+        let file = FileId(1);
+        let range = Range {
+            span: Span {
+                file,
+                offset,
+                length,
+            },
+            process,
+            priority: 0,
+            charge: None,
+            large: false,
+        };
+        (0, range)
+    }
+
+    fn urgent(mut range: (usize, Range)) -> (usize, Range) {
+        range.1.priority = 1;
+        range
+    }
+
+    fn taken(backlog: &mut Backlog) -> Vec<(u32, u64, u64)> {
+        let mut all = Vec::new();
+        while let Some(chunk) = backlog.take(0) {
+            let Range { process, span, .. } = chunk.range;
+            all.push((process, span.offset, span.length));
+            backlog.done(0, chunk.cookie, None);
+        }
+        all
+    }
+
+    #[test]
+    fn ranges_become_chunks_at_boundaries() {
+        let mut backlog = Backlog::new(1, 4, 10);
+        backlog.submit(&[range(1, 5, 20), range(1, 25, 10), range(1, 50, 3)]);
+        assert_eq!(backlog.queued(), 33);
+        let expected = [(1, 5, 5), (1, 10, 10), (1, 20, 10), (1, 30, 5), (1, 50, 3)];
+        assert_eq!(taken(&mut backlog), expected);
+        assert_eq!(backlog.queued(), 0);
+        assert!(!backlog.has_work(0));
+    }
+
+    #[test]
+    fn processes_take_turns_and_urgent_ones_go_first() {
+        let mut backlog = Backlog::new(1, 4, 10);
+        backlog.submit(&[range(1, 0, 30)]);
+        backlog.submit(&[range(2, 100, 20)]);
+        backlog.submit(&[urgent(range(3, 200, 20))]);
+        let order: Vec<_> = taken(&mut backlog).iter().map(|chunk| chunk.0).collect();
+        assert_eq!(order, [3, 3, 1, 2, 1, 2, 1]);
+    }
+
+    #[test]
+    fn a_newer_plan_replaces_the_older_of_its_process_when_threads_are_short() {
+        let mut backlog = Backlog::new(1, 2, 10);
+        assert_eq!(backlog.submit(&[range(1, 0, 100)]), Aside::default());
+        backlog.submit(&[range(2, 500, 20)]);
+        let first = backlog.take(0).expect("work");
+        let _of_another = backlog.take(0).expect("work");
+        let aside = backlog.submit(&[range(1, 1000, 10)]);
+        assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
+        assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
+        assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
+    }
+
+    #[test]
+    fn with_threads_to_spare_only_a_jump_within_a_file_pushes_aside() {
+        let mut backlog = Backlog::new(1, 2, 10);
+        backlog.submit(&[range(1, 0, 20)]);
+        backlog.take(0).expect("work");
+        let mut other = range(1, 0, 30);
+        other.1.span.file = FileId(2);
+        assert_eq!(backlog.submit(&[other]), Aside::default());
+        let aside = backlog.submit(&[range(1, 50, 5)]);
+        assert_eq!(
+            (aside.bytes, aside.stop),
+            (10, vec![]),
+            "what flies goes on"
+        );
+        assert_eq!(backlog.queued(), 35);
+    }
+
+    #[test]
+    fn what_is_for_nobody_waits_for_its_turn() {
+        let mut backlog = Backlog::new(1, 1, 10);
+        backlog.submit(&[range(0, 0, 20)]);
+        backlog.take(0).expect("work");
+        assert_eq!(backlog.submit(&[range(0, 100, 10)]), Aside::default());
+        assert_eq!(backlog.queued(), 20);
+    }
+
+    #[test]
+    fn what_is_given_back_comes_first() {
+        let mut backlog = Backlog::new(1, 1, 10);
+        backlog.submit(&[range(1, 0, 20)]);
+        let chunk = backlog.take(0).expect("work");
+        assert_eq!(backlog.hold(), [chunk.cookie]);
+        assert!(backlog.marked());
+        let rest = backlog.rest(chunk, 4);
+        assert!(rest.is_some());
+        backlog.done(0, chunk.cookie, rest);
+        assert!(!backlog.marked());
+        assert_eq!(taken(&mut backlog), [(1, 4, 6), (1, 10, 10)]);
+    }
+
+    #[test]
+    fn groups_are_apart_and_files_forgotten_in_all() {
+        let mut backlog = Backlog::new(2, 1, 10);
+        let (_, other) = range(1, 0, 10);
+        backlog.submit(&[(1, other), (7, other)]);
+        assert!(!backlog.has_work(0) && backlog.has_work(1) && !backlog.has_work(7));
+        assert!(backlog.take(0).is_none());
+        assert_eq!(backlog.forget(FileId(1)), 10);
+        assert!(backlog.take(1).is_none());
+    }
+
+    #[test]
+    fn no_more_ranges_wait_than_there_is_room_for() {
+        let mut backlog = Backlog::new(1, 1, 10);
+        let many: Vec<_> = (0..MAX_RANGES as u64 + 5)
+            .map(|i| range(0, i * 2, 1))
+            .collect();
+        assert_eq!(backlog.submit(&many).bytes, 5);
+        assert_eq!(backlog.queued(), MAX_RANGES as u64);
+        let chunk = backlog.take(0).expect("work");
+        assert_eq!(chunk.range.span.offset, 10, "the oldest went");
+    }
+
+    #[test]
+    fn while_paused_all_threads_are_busy() {
+        let mut backlog = Backlog::new(1, 2, 10);
+        backlog.pause(true);
+        backlog.submit(&[range(1, 0, 30)]);
+        assert_eq!(backlog.submit(&[range(1, 50, 5)]).bytes, 30);
+        assert_eq!(backlog.queued(), 5);
+    }
+
+    #[test]
+    fn clearing_tells_what_is_in_flight() {
+        let mut backlog = Backlog::new(1, 2, 10);
+        backlog.submit(&[range(1, 0, 30)]);
+        let chunk = backlog.take(0).expect("work");
+        let aside = backlog.clear();
+        assert_eq!((aside.bytes, aside.stop), (20, vec![chunk.cookie]));
+        assert!(backlog.take(0).is_none());
+    }
+}

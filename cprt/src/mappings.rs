@@ -1,0 +1,159 @@
+//! Which processes map a file, and where.
+//!
+//! A file is told by its inode's number in `/proc/PID/maps`, and by what is behind the mapping: the
+//! device in there is not the one that stat shows on every file system.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A file as stat shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// A range of addresses with a range of a file behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) addresses: Range<u64>,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
+}
+
+impl Mapping {
+    /// Where a range of the file is, as far as it is mapped here.
+    pub(crate) fn addresses_of(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let end = self
+            .offset
+            .saturating_add(self.addresses.end - self.addresses.start);
+        let (from, to) = (range.start.max(self.offset), range.end.min(end));
+        let place = |at: u64| self.addresses.start + (at - self.offset);
+        (from < to).then(|| place(from)..place(to))
+    }
+
+    /// What of the file is at these addresses, which are within the mapping.
+    pub(crate) fn range_of(&self, addresses: &Range<u64>) -> Range<u64> {
+        let place = |at: u64| {
+            self.offset
+                .saturating_add(at.saturating_sub(self.addresses.start))
+        };
+        place(addresses.start)..place(addresses.end)
+    }
+}
+
+/// A line of `/proc/PID/maps`.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    mapping: Mapping,
+    inode: u64,
+}
+
+/// `None` for what has no file behind it.
+fn line(text: &str) -> Option<Line> {
+    let mut words = text.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |word| u64::from_str_radix(word, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    let offset = hex(words.nth(1)?)?;
+    let inode: u64 = words.nth(1)?.parse().ok()?;
+    (inode != 0 && start < end).then_some(Line {
+        mapping: Mapping {
+            addresses: start..end,
+            offset,
+        },
+        inode,
+    })
+}
+
+/// Where a process maps a file; nothing if it may not be asked.
+pub(crate) fn of(process: u32, file: Identity) -> Vec<Mapping> {
+    let folder = Path::new("/proc").join(process.to_string());
+    let Ok(text) = fs::read(folder.join("maps")) else {
+        return Vec::new();
+    };
+    let behind = |mapping: &Mapping| {
+        let Range { start, end } = mapping.addresses;
+        let link = folder.join("map_files").join(format!("{start:x}-{end:x}"));
+        // Only who may trace the process may look behind; its inode's number has to do for others.
+        fs::metadata(link).map_or(true, |found| Identity::of(&found) == file)
+    };
+    String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(line)
+        .filter(|line| line.inode == file.inode)
+        .map(|line| line.mapping)
+        .filter(behind)
+        .collect()
+}
+
+/// All processes but this one that map a file, and where.
+pub(crate) fn all_of(file: Identity) -> Vec<(u32, Vec<Mapping>)> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&process| process != std::process::id())
+        .map(|process| (process, of(process, file)))
+        .filter(|(_, mappings)| !mappings.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_what_is_no_file_is_not() {
+        let text = "7f0000001000-7f0000003000 r--s 00002000 fe:00 77   /models/a b (deleted)";
+        let expected = Line {
+            mapping: Mapping {
+                addresses: 0x7f00_0000_1000..0x7f00_0000_3000,
+                offset: 0x2000,
+            },
+            inode: 77,
+        };
+        assert_eq!(line(text), Some(expected));
+        for text in [
+            "7ffd0000-7ffe0000 rw-p 00000000 00:00 0   [stack]",
+            "",
+            "7f-",
+            "zz-7f r--p 0 fe:00 1",
+            "7f-7e r--p 0 fe:00 1",
+            "1000-2000 r--p 0",
+        ] {
+            assert_eq!(line(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn places_in_the_file_and_addresses_are_found_from_each_other() {
+        let mapping = Mapping {
+            addresses: 0x10_0000..0x10_4000,
+            offset: 0x2000,
+        };
+        assert_eq!(
+            mapping.addresses_of(&(0..0x3000)),
+            Some(0x10_0000..0x10_1000)
+        );
+        assert_eq!(
+            mapping.addresses_of(&(0x3000..u64::MAX)),
+            Some(0x10_1000..0x10_4000)
+        );
+        assert_eq!(mapping.addresses_of(&(0..0x2000)), None);
+        assert_eq!(mapping.addresses_of(&(0x6000..0x7000)), None);
+        assert_eq!(mapping.range_of(&(0x10_1000..0x10_4000)), 0x3000..0x6000);
+    }
+}

@@ -1,0 +1,272 @@
+//! The files of the watch, kept open.
+//!
+//! What cannot be read falls out: a cgroup that is removed while it is followed leaves its ancestors
+//! and the host. It is tried again every second, as a service that is restarted gets a cgroup of the
+//! same name, and is told about once.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::cgroup::is_cgroup;
+use super::decide::{Gauge, Limit, Pressure, Reading};
+use super::parse::{self, Version};
+
+/// How long what failed, or has no limit, is left alone.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The whole of a file as it is now. These are made anew for each read at their beginning.
+fn read<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
+    loop {
+        let length = file.read_at(buffer, 0)?;
+        if length < buffer.len() {
+            return std::str::from_utf8(&buffer[..length]).map_err(|_| garbage());
+        }
+        // Pieces would be of different moments.
+        buffer.resize(buffer.len().max(4096) * 2, 0);
+    }
+}
+
+fn garbage() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not what the kernel writes")
+}
+
+/// When to look again, and whether a failure was told.
+#[derive(Debug, Default)]
+struct Rest {
+    until: Option<Instant>,
+    told: bool,
+}
+
+impl Rest {
+    fn lasts(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.until = Some(now + RETRY);
+    }
+
+    fn after(&mut self, now: Instant, path: &Path, error: &io::Error) {
+        self.begin(now);
+        if !std::mem::replace(&mut self.told, true) {
+            log::warn!(
+                "Reading the memory in use of {}: {error}; until it can be read it does not count",
+                path.display()
+            );
+        }
+    }
+}
+
+/// `/proc/meminfo`
+#[derive(Debug)]
+pub(super) struct Host {
+    path: PathBuf,
+    file: Option<File>,
+    rest: Rest,
+    pub(super) limit: Limit,
+}
+
+impl Host {
+    pub(super) fn new(proc: &Path) -> Self {
+        Self {
+            path: proc.join("meminfo"),
+            file: None,
+            rest: Rest::default(),
+            limit: Limit::default(),
+        }
+    }
+
+    pub(super) fn update(&mut self, now: Instant, buffer: &mut Vec<u8>) {
+        if self.rest.lasts(now) {
+            return;
+        }
+        match self.try_read(buffer) {
+            Ok(reading) => self.limit.reading = Some(reading),
+            Err(error) => {
+                (self.file, self.limit.reading) = (None, None);
+                self.rest.after(now, &self.path, &error);
+            }
+        }
+    }
+
+    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Reading> {
+        let file = opened(&mut self.file, || File::open(&self.path))?;
+        let info = parse::meminfo(read(file, buffer)?).ok_or_else(garbage)?;
+        Ok(Reading::of_host(info))
+    }
+}
+
+fn opened<T>(slot: &mut Option<T>, open: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
+    match slot {
+        Some(open) => Ok(open),
+        None => Ok(slot.insert(open()?)),
+    }
+}
+
+/// A cgroup.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) dir: Arc<Path>,
+    files: Option<Files>,
+    rest: Rest,
+    pub(super) limit: Limit,
+}
+
+#[derive(Debug)]
+struct Files {
+    version: Version,
+    /// The lowest one counts.
+    limits: Vec<File>,
+    usage: File,
+    stat: File,
+}
+
+impl Level {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.into(),
+            files: None,
+            rest: Rest::default(),
+            limit: Limit::default(),
+        }
+    }
+
+    /// It is wanted again: what failed is tried at once.
+    pub(super) fn renew(&mut self) {
+        self.rest.until = None;
+    }
+
+    pub(super) fn update(&mut self, now: Instant, buffer: &mut Vec<u8>) {
+        if self.rest.lasts(now) {
+            return;
+        }
+        match self.try_read(buffer) {
+            Ok(reading) => {
+                self.limit.reading = reading;
+                if reading.is_none() {
+                    // Most have no limit; that somebody sets one can be heard of a little later.
+                    self.rest.begin(now);
+                }
+            }
+            Err(error) => {
+                (self.files, self.limit.reading) = (None, None);
+                if error.kind() == io::ErrorKind::NotFound && is_cgroup(&self.dir) {
+                    // The root of v2, or memory is not controlled here: no limit, no news.
+                    self.rest.begin(now);
+                } else {
+                    self.rest.after(now, &self.dir, &error);
+                }
+            }
+        }
+    }
+
+    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Option<Reading>> {
+        let files = opened(&mut self.files, || Files::open(&self.dir))?;
+        let mut limit = None;
+        for file in &files.limits {
+            let this = parse::limit(read(file, buffer)?).ok_or_else(garbage)?;
+            limit = [limit, this].into_iter().flatten().min();
+        }
+        // What follows is the dear part: the kernel adds up the counters of all CPUs.
+        let limit = match (limit, files.version) {
+            (Some(limit), _) => limit,
+            // It may have an ancestor with one that we do not see; the statistics tell.
+            (None, Version::V1) => u64::MAX,
+            (None, Version::V2) => return Ok(None),
+        };
+        let stat = parse::stat(read(&files.stat, buffer)?, files.version).ok_or_else(garbage)?;
+        let usage = parse::number(read(&files.usage, buffer)?).ok_or_else(garbage)?;
+        let reading = Reading::of_cgroup(limit, usage, stat);
+        Ok((reading.limit < u64::MAX).then_some(reading))
+    }
+}
+
+impl Files {
+    fn open(dir: &Path) -> io::Result<Self> {
+        let open = |name: &str| File::open(dir.join(name));
+        match open("memory.max") {
+            Ok(max) => Ok(Self {
+                version: Version::V2,
+                limits: vec![max, open("memory.high")?],
+                usage: open("memory.current")?,
+                stat: open("memory.stat")?,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self {
+                version: Version::V1,
+                limits: vec![open("memory.limit_in_bytes")?],
+                usage: open("memory.usage_in_bytes")?,
+                stat: open("memory.stat")?,
+            }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The pressure of the followed cgroup, or of the host where that has none.
+#[derive(Debug)]
+pub(super) struct PressureFile {
+    candidates: Vec<PathBuf>,
+    file: Option<File>,
+    rest: Rest,
+    gauge: Gauge,
+}
+
+impl PressureFile {
+    pub(super) fn new(proc: &Path) -> Self {
+        Self {
+            candidates: vec![proc.join("pressure/memory")],
+            file: None,
+            rest: Rest::default(),
+            gauge: Gauge::default(),
+        }
+    }
+
+    /// From now on that of this cgroup of v2 comes first.
+    pub(super) fn follow(&mut self, dir: Option<&Path>) {
+        let host = self.candidates.last().cloned();
+        let candidates: Vec<_> = dir
+            .map(|dir| dir.join("memory.pressure"))
+            .into_iter()
+            .chain(host)
+            .collect();
+        if candidates != self.candidates {
+            (self.file, self.rest.until) = (None, None);
+        }
+        self.candidates = candidates;
+    }
+
+    pub(super) fn update(&mut self, now: Instant, buffer: &mut Vec<u8>) {
+        if self.file.is_some() && !self.gauge.due(now) {
+            return;
+        }
+        if let Some(file) = &self.file {
+            if let Some(psi) = read(file, buffer).ok().and_then(parse::psi) {
+                self.gauge.update(now, psi);
+                return;
+            }
+            (self.file, self.rest.until) = (None, None);
+        }
+        // That there is none is common, an old kernel or psi=0, and no news.
+        if self.rest.lasts(now) {
+            return;
+        }
+        self.rest.begin(now);
+        for path in &self.candidates {
+            let Ok(file) = File::open(path) else { continue };
+            if let Some(psi) = read(&file, buffer).ok().and_then(parse::psi) {
+                self.gauge.restart();
+                self.gauge.update(now, psi);
+                self.file = Some(file);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn judge(&mut self, percent: u8) -> Option<Pressure> {
+        self.file.is_some().then(|| self.gauge.judge(percent))
+    }
+}

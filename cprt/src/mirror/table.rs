@@ -1,0 +1,336 @@
+//! Which files the kernel knows, by which numbers. Pure: it is told what was found.
+//!
+//! A file's number is its inode number on the lower file system, so that it is the same for as long
+//! as the file lives, whatever the kernel forgets meanwhile. Two things stand against that, and those
+//! files get a number of ours instead: inode 1, which in FUSE is the root, and a directory that is on
+//! another device, as a subvolume is, where the same numbers come again.
+//!
+//! Only directories are held open. A file is known by its directory and name, and what is found there
+//! later is compared with what was found first: to hold every file would keep deleted models on the
+//! disk, and needs a descriptor for each. When the lower file system gives a number to a new file
+//! while the kernel still knows the old one, the time of birth tells them apart, which goes to the
+//! kernel as the generation.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use super::lower::{Directory, Lower};
+
+/// Of the root, in FUSE.
+pub(crate) const ROOT: u64 = 1;
+
+/// From here on numbers are ours.
+const OURS: u64 = 1 << 63;
+
+/// What makes a file the same file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// In ns since 1970, 0 if the file system does not know.
+    pub(crate) birth: u64,
+}
+
+/// What changes when a file's contents do. The time of change is part of it, as the time of
+/// modification is often set back, by rsync for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) size: u64,
+    pub(crate) modified_ns: i128,
+    pub(crate) changed_ns: i128,
+}
+
+/// Where a file is on the lower file system.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Directory(Arc<Directory>),
+    Leaf {
+        parent: Arc<Directory>,
+        name: OsString,
+    },
+}
+
+/// A file that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) identity: Identity,
+    pub(crate) place: Place,
+    /// The contents that the kernel's pages are of.
+    pub(crate) stamp: Stamp,
+    /// While somebody has it open.
+    pub(crate) opened: Option<Arc<Lower>>,
+    opens: u64,
+    lookups: u64,
+}
+
+/// What [`Table::intern`] says about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) id: u64,
+    pub(crate) generation: u64,
+    /// The kernel has nothing cached of it.
+    pub(crate) fresh: bool,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Table {
+    nodes: HashMap<u64, Node>,
+    numbers: HashMap<(u64, u64), u64>,
+    device: u64,
+    next: u64,
+}
+
+impl Table {
+    pub(crate) fn new(root: Arc<Directory>, identity: Identity) -> Self {
+        let node = Node {
+            identity,
+            place: Place::Directory(root),
+            stamp: Stamp::default(),
+            opened: None,
+            opens: 0,
+            lookups: 1,
+        };
+        Self {
+            nodes: HashMap::from([(ROOT, node)]),
+            numbers: HashMap::from([((identity.device, identity.inode), ROOT)]),
+            device: identity.device,
+            next: OURS,
+        }
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// The number of a file that is known.
+    pub(crate) fn find(&self, device: u64, inode: u64) -> Option<u64> {
+        self.numbers.get(&(device, inode)).copied()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What the kernel asked about was found: from now on it knows it, once more.
+    pub(crate) fn intern(&mut self, identity: Identity, place: Place, stamp: Stamp) -> Known {
+        let key = (identity.device, identity.inode);
+        let id = match self.numbers.get(&key) {
+            Some(&id) => id,
+            None => self.number(identity),
+        };
+        self.numbers.insert(key, id);
+        let generation = identity.birth;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            let fresh = node.identity != identity;
+            node.lookups += 1;
+            if fresh {
+                (node.identity, node.stamp) = (identity, stamp);
+            }
+            // A directory that is held stays it; of a file's names the last one counts.
+            if fresh || matches!(place, Place::Leaf { .. }) {
+                node.place = place;
+            }
+            return Known {
+                id,
+                generation,
+                fresh,
+            };
+        }
+        let node = Node {
+            identity,
+            place,
+            stamp,
+            opened: None,
+            opens: 0,
+            lookups: 1,
+        };
+        self.nodes.insert(id, node);
+        Known {
+            id,
+            generation,
+            fresh: true,
+        }
+    }
+
+    fn number(&mut self, identity: Identity) -> u64 {
+        let usual = identity.device == self.device && (ROOT + 1..OURS).contains(&identity.inode);
+        if usual {
+            return identity.inode;
+        }
+        self.next += 1;
+        self.next
+    }
+
+    /// The kernel no longer knows it by so many lookups. Whether it is gone altogether.
+    pub(crate) fn forget(&mut self, id: u64, lookups: u64) -> bool {
+        if id == ROOT {
+            return false;
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+        }
+        self.drop_if_unused(id)
+    }
+
+    /// Somebody opens it: by `lower`, unless somebody else has it open. What it is open by.
+    pub(crate) fn open(&mut self, id: u64, lower: Arc<Lower>) -> Option<Arc<Lower>> {
+        let node = self.nodes.get_mut(&id)?;
+        node.opens += 1;
+        Some(Arc::clone(node.opened.get_or_insert(lower)))
+    }
+
+    /// Somebody closes it.
+    pub(crate) fn close(&mut self, id: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.opens = node.opens.saturating_sub(1);
+            if node.opens == 0 {
+                node.opened = None;
+            }
+        }
+        self.drop_if_unused(id);
+    }
+
+    /// The contents are these now. Whether the kernel's pages are of others.
+    pub(crate) fn restamp(&mut self, id: u64, stamp: Stamp) -> bool {
+        match self.nodes.get_mut(&id) {
+            Some(node) => std::mem::replace(&mut node.stamp, stamp) != stamp,
+            None => false,
+        }
+    }
+
+    fn drop_if_unused(&mut self, id: u64) -> bool {
+        let unused = |node: &Node| node.lookups == 0 && node.opens == 0;
+        if !self.nodes.get(&id).is_some_and(unused) {
+            return false;
+        }
+        if let Some(node) = self.nodes.remove(&id) {
+            let key = (node.identity.device, node.identity.inode);
+            self.numbers.remove(&key);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn table() -> (Arc<Directory>, Table) {
+        let root = Arc::new(Directory::root(Path::new("/")).expect("the root"));
+        let table = Table::new(Arc::clone(&root), of(7, 2, 1));
+        (root, table)
+    }
+
+    fn of(device: u64, inode: u64, birth: u64) -> Identity {
+        Identity {
+            device,
+            inode,
+            birth,
+        }
+    }
+
+    fn leaf(parent: &Arc<Directory>, name: &str) -> Place {
+        Place::Leaf {
+            parent: Arc::clone(parent),
+            name: name.into(),
+        }
+    }
+
+    fn sized(size: u64) -> Stamp {
+        Stamp {
+            size,
+            ..Stamp::default()
+        }
+    }
+
+    #[test]
+    fn numbers_are_the_lower_ones_and_come_back() {
+        let (root, mut table) = table();
+        let first = table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        assert_eq!((first.id, first.generation, first.fresh), (40, 5, true));
+        assert!(table.forget(40, 1));
+        assert!(table.get(40).is_none());
+        let again = table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        assert_eq!((again.id, again.fresh), (40, true));
+    }
+
+    #[test]
+    fn what_cannot_have_its_number_gets_one_of_ours() {
+        let (root, mut table) = table();
+        let one = table.intern(of(7, 1, 5), leaf(&root, "one"), sized(1)).id;
+        let other = table
+            .intern(of(8, 40, 5), leaf(&root, "other"), sized(1))
+            .id;
+        let usual = table
+            .intern(of(7, 40, 5), leaf(&root, "usual"), sized(1))
+            .id;
+        let root_again = table.intern(of(7, 2, 1), leaf(&root, "."), sized(1)).id;
+        assert!(one > OURS && other > OURS && one != other);
+        assert_eq!((usual, root_again), (40, ROOT));
+    }
+
+    #[test]
+    fn hard_links_are_one_and_are_counted() {
+        let (root, mut table) = table();
+        table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        let second = table.intern(of(7, 40, 5), leaf(&root, "b"), sized(1));
+        assert!(!second.fresh);
+        assert!(!table.forget(40, 1));
+        let Some(Place::Leaf { name, .. }) = table.get(40).map(|node| &node.place) else {
+            panic!("no leaf");
+        };
+        assert_eq!(name, "b");
+        assert!(table.forget(40, 1));
+    }
+
+    #[test]
+    fn a_number_that_is_given_to_another_file_has_another_generation() {
+        let (root, mut table) = table();
+        table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        let other = table.intern(of(7, 40, 6), leaf(&root, "b"), sized(9));
+        assert_eq!((other.id, other.generation, other.fresh), (40, 6, true));
+        assert_eq!(table.get(40).map(|node| node.stamp), Some(sized(9)));
+        // Both lookups are the kernel's to forget.
+        assert!(!table.forget(40, 1));
+        assert!(table.forget(40, 1));
+    }
+
+    #[test]
+    fn an_open_file_outlives_being_forgotten() {
+        let (root, mut table) = table();
+        table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        let lower = |name| Arc::new(Lower::open_path(Path::new(name)).expect("a file"));
+        let first = table.open(40, lower("/dev/null")).expect("it is known");
+        let second = table.open(40, lower("/dev/zero")).expect("it is known");
+        assert!(Arc::ptr_eq(&first, &second), "one lower file for all");
+        assert!(!table.forget(40, 1));
+        table.close(40);
+        assert!(table.get(40).is_some_and(|node| node.opened.is_some()));
+        table.close(40);
+        assert!(table.get(40).is_none());
+    }
+
+    #[test]
+    fn changed_contents_are_noticed_once() {
+        let (root, mut table) = table();
+        table.intern(of(7, 40, 5), leaf(&root, "a"), sized(1));
+        assert!(!table.restamp(40, sized(1)));
+        assert!(table.restamp(40, sized(2)));
+        assert!(!table.restamp(40, sized(2)));
+        // Looking at it again does not make the pages new.
+        table.intern(of(7, 40, 5), leaf(&root, "a"), sized(3));
+        assert!(table.restamp(40, sized(3)));
+    }
+
+    #[test]
+    fn the_root_is_never_forgotten() {
+        let (_root, mut table) = table();
+        assert!(!table.forget(ROOT, 100));
+        assert_eq!(table.len(), 1);
+    }
+}

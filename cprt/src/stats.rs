@@ -1,0 +1,182 @@
+//! What a worker counts. All of it is since the worker started, in the order of the way of a miss.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! counters {
+    ($(#[doc = $doc:literal] $name:ident,)*) => {
+        /// The counters as they were at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Stats {
+            $(#[doc = $doc] pub $name: u64,)*
+        }
+
+        /// The counters, counting.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Stats {
+                Stats { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl Stats {
+            /// Name, description and value of each.
+            #[must_use]
+            pub fn fields(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $doc.trim_ascii(), self.$name)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// events that the backend told
+    events,
+    /// events merged into another that waited for the policy
+    merged,
+    /// events that were lost, in the kernel or as the policy was slow
+    lost,
+    /// calls of the policy's prefetch
+    prefetch_calls,
+    /// calls of the policy's evict
+    evict_calls,
+    /// calls of the policy that failed
+    policy_errors,
+    /// ns that the policy took for all its calls
+    policy_ns,
+    /// ns that its longest call took
+    policy_max_ns,
+    /// ranges that the policy named to be loaded
+    load_ranges,
+    /// ranges left out, as there is no such file or nothing of it
+    load_refused,
+    /// bytes that were gone through by loads
+    load_bytes,
+    /// bytes of these that were not cached before
+    loaded_bytes,
+    /// bytes asked for and not loaded, as a newer plan took their place
+    superseded_bytes,
+    /// times that loads were stopped for a newer plan, for memory or for readers
+    interruptions,
+    /// loads that failed
+    load_errors,
+    /// bytes of loads in flight now
+    in_flight_bytes,
+    /// bytes waiting to be loaded now
+    queued_bytes,
+    /// bytes per second that are being loaded now
+    load_rate,
+    /// ranges that the policy named to be evicted
+    evict_ranges,
+    /// bytes that were dropped from the cache
+    evicted_bytes,
+    /// bytes that were to be dropped and stayed
+    kept_bytes,
+    /// evictions that failed
+    evict_errors,
+    /// bytes that memory is limited to
+    memory_limit,
+    /// bytes of that in use
+    memory_used,
+    /// times that memory was over the threshold
+    memory_over,
+    /// bytes of memory that the worker itself takes
+    worker_rss,
+    /// ms of CPU time that the worker took
+    worker_cpu_ms,
+    /// ns from the last time that loads were to stop until they had stopped
+    last_stop_ns,
+    /// ns that this took at most
+    longest_stop_ns,
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    pub(crate) fn at_least(&self, n: u64) {
+        self.0.fetch_max(n, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_counter_is_told_with_its_meaning_and_in_order() {
+        let counters = Counters::default();
+        counters.events.add(5);
+        counters.lost.set(7);
+        counters.policy_max_ns.at_least(9);
+        counters.policy_max_ns.at_least(8);
+        let fields = counters.snapshot().fields();
+
+        let names: Vec<_> = fields.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names[..3], ["events", "merged", "lost"]);
+        assert_eq!(names.last(), Some(&"longest_stop_ns"));
+        let distinct: BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        for (name, description, value) in &fields {
+            let expected = match *name {
+                "events" => 5,
+                "lost" => 7,
+                "policy_max_ns" => 9,
+                _ => 0,
+            };
+            assert_eq!(*value, expected, "{name}");
+            assert!(!description.is_empty(), "{name}");
+            assert_eq!(*description, description.trim(), "{name}");
+        }
+        assert_eq!(fields[0].1, "events that the backend told");
+    }
+
+    /// Who shows them takes the unit from the first word.
+    #[test]
+    fn a_name_with_a_unit_has_a_description_with_that_unit() {
+        for (name, description, _) in Stats::default().fields() {
+            for (suffix, unit) in [("_ns", "ns "), ("_ms", "ms "), ("_bytes", "bytes ")] {
+                if name.ends_with(suffix) {
+                    assert!(
+                        description.starts_with(unit) || description.contains(&format!(" {unit}")),
+                        "{name}: {description}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn as_json_it_is_its_fields_and_older_ones_lack_some() {
+        let json = serde_json::to_value(Stats::default()).expect("numbers");
+        let object = json.as_object().expect("an object");
+        let fields = Stats::default().fields();
+        assert_eq!(object.len(), fields.len());
+        assert!(fields.iter().all(|(name, ..)| object.contains_key(*name)));
+
+        let old: Stats =
+            serde_json::from_str(r#"{"events":1,"of_later":2}"#).expect("some of them");
+        assert_eq!((old.events, old.lost), (1, 0));
+    }
+}

@@ -1,0 +1,98 @@
+//! How often a policy may fail. Pure; the time comes from outside.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// So many failures...
+const MAX: usize = 3;
+/// ...within this time are too many.
+const WINDOW: Duration = Duration::from_mins(1);
+/// After the first of them; twice that after the next.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The failures of a registered policy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crashes {
+    count: u64,
+    recent: VecDeque<Instant>,
+    last: Option<String>,
+}
+
+/// What follows from one more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It may try again, after a pause.
+    Again(Duration),
+    /// Not any more, for this reason.
+    Never(String),
+}
+
+impl Crashes {
+    /// One more.
+    pub(super) fn add(&mut self, now: Instant, fault: &str) -> Verdict {
+        self.count += 1;
+        self.last = Some(fault.to_owned());
+        self.recent.push_back(now);
+        self.recent
+            .retain(|&then| now.saturating_duration_since(then) < WINDOW);
+        if self.recent.len() >= MAX {
+            return Verdict::Never(self.too_many());
+        }
+        Verdict::Again(PAUSE * (1 << (self.recent.len() - 1)))
+    }
+
+    fn too_many(&self) -> String {
+        let (times, seconds) = (self.recent.len(), WINDOW.as_secs());
+        format!("it has failed {times} times within {seconds} s")
+    }
+
+    /// How many there were.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// What the last one was.
+    pub(super) fn last(&self) -> Option<String> {
+        self.last.clone()
+    }
+
+    /// Why the policy does not run.
+    pub(super) fn reason(&self) -> Option<String> {
+        let last = self.last.as_ref()?;
+        if self.recent.len() < MAX {
+            return Some(format!("it failed: {last}"));
+        }
+        Some(format!("{}; the last time: {last}", self.too_many()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_in_a_minute_are_too_many() {
+        let mut crashes = Crashes::default();
+        let start = Instant::now();
+        assert_eq!(crashes.reason(), None);
+        assert_eq!(crashes.add(start, "a"), Verdict::Again(PAUSE));
+        assert_eq!(crashes.add(start + PAUSE, "b"), Verdict::Again(2 * PAUSE));
+        assert_eq!(crashes.reason().as_deref(), Some("it failed: b"));
+        let verdict = crashes.add(start + WINDOW / 2, "killed by SIGSEGV");
+        let why = "it has failed 3 times within 60 s";
+        assert_eq!(verdict, Verdict::Never(why.into()));
+        let reason = crashes.reason().expect("a reason");
+        assert_eq!(reason, format!("{why}; the last time: killed by SIGSEGV"));
+    }
+
+    #[test]
+    fn one_now_and_then_is_none_of_that() {
+        let mut crashes = Crashes::default();
+        let start = Instant::now();
+        for i in 0..10 {
+            let now = start + WINDOW * i / 2 + Duration::from_millis(u64::from(i));
+            assert!(matches!(crashes.add(now, "x"), Verdict::Again(_)), "{i}");
+        }
+        assert_eq!(crashes.count(), 10);
+    }
+}

@@ -1,0 +1,105 @@
+//! What the system is asked for that no safe crate asks for; the runtime's one room of unsafe code.
+
+use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+
+pub(crate) mod bpf;
+pub(crate) mod cache;
+pub(crate) mod pagemap;
+pub(crate) mod perf;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod tracefs;
+
+/// Bytes in a page.
+pub(crate) fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|size| u64::try_from(size).ok())
+        .unwrap_or(4096)
+}
+
+/// What a system call that makes a descriptor has returned.
+fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made it, for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the calling thread run on these CPUs, and take its memory, the page cache that it fills
+/// included, from this node while there is some.
+///
+/// Preferred and not bound: with a bound policy the kernel would rather kill than take memory from
+/// elsewhere.
+pub(crate) fn bind_thread(cpus: &[u16], node: u16) -> io::Result<()> {
+    let mut set = nix::sched::CpuSet::new();
+    for &cpu in cpus {
+        set.set(usize::from(cpu))?;
+    }
+    if !cpus.is_empty() {
+        nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?;
+    }
+    prefer_node(node)
+}
+
+fn prefer_node(node: u16) -> io::Result<()> {
+    const BITS: usize = libc::c_ulong::BITS as usize;
+    let mut mask = [0 as libc::c_ulong; (u16::MAX as usize + 1) / BITS];
+    let node = usize::from(node);
+    mask[node / BITS] = 1 << (node % BITS);
+    // As few as needed: a kernel refuses masks that are longer than its own.
+    let bits = node + 2;
+    // SAFETY: the kernel reads at most that many bits of a mask that has them, and writes nothing.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            libc::MPOL_PREFERRED,
+            mask.as_ptr(),
+            bits,
+        )
+    };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// How nice a thread of ours is to others: 0 is usual, 19 is as nice as can be.
+pub(crate) fn nice(thread: nix::unistd::Pid, value: i32) -> io::Result<()> {
+    let thread = libc::id_t::try_from(thread.as_raw()).unwrap_or(0);
+    // SAFETY: it takes no address.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends the process, and nobody is asked first.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: it takes no address and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Loads a policy's library into this process, for good.
+pub(crate) fn load_policy(library: &std::path::Path) -> Result<ppc::host::Table, ppc::LoadError> {
+    // SAFETY: this is a worker, a process made to run this library's code, and the library has been
+    // found trustworthy by whoever started it.
+    unsafe { ppc::host::Table::open(library) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_bound_to_where_it_is() {
+        std::thread::spawn(|| bind_thread(&[0], 0))
+            .join()
+            .expect("the thread")
+            .expect("CPU 0 and node 0 are everywhere");
+    }
+}

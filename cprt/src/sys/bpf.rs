@@ -1,0 +1,244 @@
+//! Programs in the kernel and the tables they share with us, by `bpf(2)`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use nix::sys::mman::ProtFlags;
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+
+use super::made;
+use super::perf::Shared;
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP: libc::c_int = 1;
+const MAP_UPDATE: libc::c_int = 2;
+const MAP_DELETE: libc::c_int = 3;
+const PROG_LOAD: libc::c_int = 5;
+
+const HASH: u32 = 1;
+const ARRAY: u32 = 2;
+const RINGBUF: u32 = 27;
+const NO_PREALLOC: u32 = 1;
+const TRACEPOINT: u32 = 5;
+
+/// Before 5.11, what is made here counts as locked memory, of which there is little by default.
+pub(crate) fn allow_memory() {
+    // Where it may not, the calls will say so.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+}
+
+/// `union bpf_attr` of `MAP_CREATE`, as far as we go.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Create {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+}
+
+fn create(attr: &Create) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel reads the structure, whose size it is told.
+    made(unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            MAP_CREATE,
+            std::ptr::from_ref(attr),
+            size_of::<Create>(),
+        )
+    })
+}
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct Map {
+    fd: OwnedFd,
+    key: usize,
+    value: usize,
+}
+
+/// `union bpf_attr` of the commands for elements.
+#[repr(C)]
+struct Element {
+    map: u32,
+    _padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl Map {
+    /// Of elements by keys, which take memory only while they are there.
+    pub(crate) fn hash(key: usize, value: usize, most: u32) -> io::Result<Self> {
+        Self::new(HASH, key, value, most, NO_PREALLOC)
+    }
+
+    /// Of elements by their numbers.
+    pub(crate) fn array(value: usize, count: u32) -> io::Result<Self> {
+        Self::new(ARRAY, 4, value, count, 0)
+    }
+
+    fn new(kind: u32, key: usize, value: usize, most: u32, flags: u32) -> io::Result<Self> {
+        let size = |bytes: usize| u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+        let fd = create(&Create {
+            kind,
+            key_size: size(key)?,
+            value_size: size(value)?,
+            max_entries: most,
+            flags,
+        })?;
+        Ok(Self { fd, key, value })
+    }
+
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!((key.len(), value.len()), (self.key, self.value));
+        self.command(MAP_UPDATE, key, value.as_ptr().expose_provenance())
+    }
+
+    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        assert_eq!(key.len(), self.key);
+        self.command(MAP_DELETE, key, 0)
+    }
+
+    pub(crate) fn get(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
+        assert_eq!((key.len(), value.len()), (self.key, self.value));
+        self.command(MAP_LOOKUP, key, value.as_mut_ptr().expose_provenance())
+    }
+
+    /// The value's address is of as many bytes as the map's values have, or not used.
+    fn command(&self, command: libc::c_int, key: &[u8], value: usize) -> io::Result<()> {
+        let attr = Element {
+            map: u32::try_from(self.fd.as_raw_fd()).unwrap_or(u32::MAX),
+            _padding: 0,
+            key: key.as_ptr().expose_provenance() as u64,
+            value: value as u64,
+            flags: 0,
+        };
+        // SAFETY: the kernel reads the structure, whose size it is told, and in it the addresses of
+        // a key and a value, which have the sizes the map was made with, by the assertions above.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                command,
+                &raw const attr,
+                size_of::<Element>(),
+            )
+        };
+        match rc {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// `union bpf_attr` of `PROG_LOAD`, as far as we go.
+#[repr(C)]
+struct Load {
+    kind: u32,
+    count: u32,
+    code: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    version: u32,
+    flags: u32,
+}
+
+/// Has the kernel check a program for a tracepoint and make it ready.
+pub(crate) fn load(code: &[u64]) -> io::Result<OwnedFd> {
+    let attr = Load {
+        kind: TRACEPOINT,
+        count: u32::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        code: code.as_ptr().expose_provenance() as u64,
+        // Ours, in the words of the kernel's list.
+        license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        version: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads the structure, whose size it is told, the instructions, of which there
+    // are as many as it says, and a string that ends with a NUL.
+    made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })
+}
+
+/// A ring of records.
+#[derive(Debug)]
+pub(crate) struct Records {
+    fd: OwnedFd,
+    /// A page with how far we have read.
+    consumer: Shared,
+    /// A page with how far the kernel has written, and then the records, twice, so that none is cut
+    /// in two.
+    producer: Shared,
+    base: usize,
+    size: usize,
+}
+
+/// In the length of a record: it is still being written, or it is to be left out.
+const BUSY: u32 = 1 << 31;
+const DISCARD: u32 = 1 << 30;
+const HEADER: usize = 8;
+
+impl Records {
+    /// With room for so many bytes, a power of two.
+    pub(crate) fn new(size: u32) -> io::Result<Self> {
+        let fd = create(&Create {
+            kind: RINGBUF,
+            max_entries: size,
+            ..Create::default()
+        })?;
+        let base = usize::try_from(super::page_size()).unwrap_or(4096);
+        let size = usize::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let consumer = Shared::new(fd.as_fd(), 0, base, both)?;
+        let length = base + 2 * size;
+        let producer = Shared::new(fd.as_fd(), base, length, ProtFlags::PROT_READ)?;
+        Ok(Self {
+            fd,
+            consumer,
+            producer,
+            base,
+            size,
+        })
+    }
+
+    /// Hands out what there is. One thread at a time.
+    pub(crate) fn take(&self, mut each: impl FnMut(&[u8])) {
+        let mut bytes = Vec::new();
+        let mut at = self.consumer.number(0).load(Ordering::Relaxed);
+        while at < self.producer.number(0).load(Ordering::Acquire) {
+            let place = self.base + usize::try_from(at % self.size as u64).unwrap_or(0);
+            // The lower half is the length.
+            let header = self.producer.number(place).load(Ordering::Acquire);
+            let header = u32::try_from(header & u64::from(u32::MAX)).unwrap_or(BUSY);
+            if header & BUSY != 0 {
+                break;
+            }
+            let length = usize::try_from(header & !DISCARD).unwrap_or(0);
+            if header & DISCARD == 0 {
+                bytes.clear();
+                self.producer.copy(place + HEADER, length, &mut bytes);
+                each(&bytes);
+            }
+            at += (length + HEADER).next_multiple_of(8) as u64;
+            self.consumer.number(0).store(at, Ordering::Release);
+        }
+    }
+}
+
+impl AsFd for Records {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,259 @@
+//! Tracepoints by perf events, and the ring of memory in which their records come.
+
+use std::ffi::CString;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::made;
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_TRACEPOINT: u32 = 2;
+/// A software event that never happens.
+const DUMMY: u64 = 9;
+/// What is in a sample: who, when, where, and what the tracepoint says.
+const SAMPLE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 10;
+const DISABLED: u64 = 1;
+const WATERMARK: u64 = 1 << 14;
+const USE_CLOCKID: u64 = 1 << 25;
+const FD_CLOEXEC: libc::c_ulong = 8;
+
+const ENABLE: libc::c_ulong = 0x2400;
+const DISABLE: libc::c_ulong = 0x2401;
+const SET_OUTPUT: libc::c_ulong = 0x2405;
+const SET_FILTER: libc::c_ulong = 0x4008_2406;
+const SET_BPF: libc::c_ulong = 0x4004_2408;
+
+/// `struct perf_event_attr` in its fifth version, which every kernel we run on knows.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u32,
+}
+
+/// Whose events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Everybody's on this CPU.
+    Cpu(u32),
+    /// Those of the thread that asks.
+    Mine,
+}
+
+/// When the ring becomes readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    /// With every record, which costs whoever makes one an interrupt.
+    Each,
+    /// When there are so many bytes.
+    Bytes(u32),
+}
+
+/// A tracepoint, disabled at first.
+#[derive(Debug)]
+pub(crate) struct Event(OwnedFd);
+
+impl Event {
+    pub(crate) fn open(id: u64, whose: Whose, wakes: Wakes) -> io::Result<Self> {
+        Self::new(TYPE_TRACEPOINT, id, whose, wakes)
+    }
+
+    /// One that never happens and that others may join.
+    pub(crate) fn dummy(whose: Whose) -> io::Result<Self> {
+        Self::new(TYPE_SOFTWARE, DUMMY, whose, Wakes::Each)
+    }
+
+    fn new(kind: u32, config: u64, whose: Whose, wakes: Wakes) -> io::Result<Self> {
+        let (watermark, wakeup) = match wakes {
+            Wakes::Each => (0, 1),
+            Wakes::Bytes(bytes) => (WATERMARK, bytes),
+        };
+        let attr = Attr {
+            kind,
+            size: 112,
+            config,
+            sample_period: 1,
+            sample_type: SAMPLE,
+            flags: DISABLED | USE_CLOCKID | watermark,
+            wakeup,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        };
+        let (pid, cpu) = match whose {
+            Whose::Cpu(cpu) => (-1, libc::c_int::try_from(cpu).unwrap_or(-1)),
+            Whose::Mine => (0, -1),
+        };
+        // SAFETY: the kernel reads the structure, which has the size that is told in it.
+        made(unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attr,
+                pid,
+                cpu,
+                -1,
+                FD_CLOEXEC,
+            )
+        })
+        .map(Self)
+    }
+
+    pub(crate) fn enable(&self, on: bool) -> io::Result<()> {
+        self.command(if on { ENABLE } else { DISABLE }, 0)
+    }
+
+    /// Its records go where the other one's go.
+    pub(crate) fn join(&self, other: &Self) -> io::Result<()> {
+        let fd = other.0.as_raw_fd();
+        self.command(SET_OUTPUT, libc::c_ulong::try_from(fd).unwrap_or(0))
+    }
+
+    /// Has a program hear of it, on all CPUs, enabled or not, until the event is dropped.
+    pub(crate) fn run(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = program.as_raw_fd();
+        self.command(SET_BPF, libc::c_ulong::try_from(fd).unwrap_or(0))
+    }
+
+    /// Only what matches, in the kernel's language for that; once.
+    pub(crate) fn filter(&self, text: &str) -> io::Result<()> {
+        let text = CString::new(text)?;
+        // SAFETY: the kernel reads a string that ends with a NUL.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), SET_FILTER, text.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn command(&self, command: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: these commands take numbers and no address.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), command, argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A mapping shared with the kernel, unmapped at the end.
+#[derive(Debug)]
+pub(super) struct Shared {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: it is memory that is valid until it is dropped, from whichever thread.
+unsafe impl Send for Shared {}
+// SAFETY: what is shared is read and written by atomic operations, or copied as raw bytes.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub(super) fn new(
+        fd: BorrowedFd<'_>,
+        offset: usize,
+        length: usize,
+        protection: ProtFlags,
+    ) -> io::Result<Self> {
+        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        let start = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, fd, offset) }?;
+        Ok(Self {
+            start: start.cast(),
+            length,
+        })
+    }
+
+    /// A number that both sides read and write.
+    pub(super) fn number(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.length);
+        // SAFETY: it is within the mapping and aligned, by the line above and as mappings begin at
+        // a page; it lives as long as `self`, and is only ever used as an atomic number.
+        unsafe { self.start.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Appends a copy of bytes that the kernel has written and does not touch now.
+    pub(super) fn copy(&self, at: usize, length: usize, into: &mut Vec<u8>) {
+        assert!(at.checked_add(length).is_some_and(|end| end <= self.length));
+        into.reserve(length);
+        let end = into.len();
+        // SAFETY: the bytes are within the mapping, by the assertion; the vector has room for them,
+        // and they are initialised when its length says so.
+        unsafe {
+            let room = into.as_mut_ptr().add(end);
+            std::ptr::copy_nonoverlapping(self.start.add(at).as_ptr(), room, length);
+            into.set_len(end + length);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and what points there ends here.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// Records of an event, and of those that have joined it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: Shared,
+    /// Where the records begin, and how long they may be together: a power of two.
+    base: usize,
+    size: usize,
+}
+
+/// Where in the first page the kernel says how far it has written, and we, how far we have read.
+const HEAD: usize = 1024;
+const TAIL: usize = 1032;
+
+impl Ring {
+    /// With room for so many bytes, a power of two.
+    pub(crate) fn new(event: &Event, size: usize) -> io::Result<Self> {
+        let base = usize::try_from(super::page_size()).unwrap_or(4096);
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        Ok(Self {
+            memory: Shared::new(event.as_fd(), 0, base + size, both)?,
+            base,
+            size,
+        })
+    }
+
+    /// Takes out whole records. One thread at a time.
+    pub(crate) fn take(&self, into: &mut Vec<u8>) {
+        let head = self.memory.number(HEAD).load(Ordering::Acquire);
+        let tail = self.memory.number(TAIL).load(Ordering::Relaxed);
+        let length = usize::try_from(head.wrapping_sub(tail))
+            .unwrap_or(0)
+            .min(self.size);
+        let at = usize::try_from(tail % self.size as u64).unwrap_or(0);
+        let first = length.min(self.size - at);
+        self.memory.copy(self.base + at, first, into);
+        self.memory.copy(self.base, length - first, into);
+        self.memory.number(TAIL).store(head, Ordering::Release);
+    }
+}

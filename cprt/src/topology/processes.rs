@@ -1,0 +1,188 @@
+//! What can be found out about a process: in `/proc`, from NVML, from amdkfd.
+//!
+//! All paths are below roots that are given, so that a test can have processes of its own. What
+//! does not read is not known; that a process ends meanwhile, or is somebody else's, is usual.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::choice::Evidence;
+use super::{Kind, PciAddress, Topology, compute_processes, sysfs};
+
+/// Where processes are looked at.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    /// `/proc`
+    pub proc: PathBuf,
+    /// `/sys`
+    pub sys: PathBuf,
+    /// What asks the driver: [`compute_processes`], or somebody who has it asked in a process of
+    /// its own. It is called only if open device files leave a doubt.
+    pub computes: fn() -> Vec<Compute>,
+}
+
+/// A process and an XPU it has memory on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compute {
+    /// Its number, in whichever namespace the driver counts.
+    pub pid: u32,
+    /// The XPU.
+    pub pci: PciAddress,
+}
+
+/// The initial pid namespace has this number, fixed, on every kernel.
+const INITIAL: &str = "pid:[4026531836]";
+
+/// More than an environment usually is; what follows is not looked at.
+const ENVIRONMENT: u64 = 1 << 20;
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            computes: compute_processes,
+        }
+    }
+}
+
+impl Processes {
+    /// What can be found out about a process.
+    #[must_use]
+    pub fn evidence(&self, topology: &Topology, pid: u32) -> Evidence {
+        let process = self.proc.join(pid.to_string());
+        let open = open_devices(topology, &process.join("fd"));
+        let mut computes = self.computes_by_kfd(topology, pid);
+        // Who has a single device file open, or none, computes nowhere else: leave NVML out of
+        // memory as long as it adds nothing.
+        if open
+            .as_deref()
+            .is_none_or(|open| several(topology, open, Kind::Nvidia))
+        {
+            computes.extend(self.computes_by_nvml(topology, pid));
+        }
+        let open = open.unwrap_or_default();
+        // Elsewhere the numbers are those of another namespace; which one depends on the driver's
+        // version. Somebody who has the XPU open is hardly another process by chance.
+        if !self.counts_as_the_kernel() {
+            computes.retain(|xpu| open.contains(xpu));
+        }
+        Evidence {
+            computes,
+            open,
+            reach: reach(topology, &process.join("root/dev")),
+            environment: environment(&process.join("environ")),
+            title: title(&process.join("cmdline")),
+        }
+    }
+
+    fn counts_as_the_kernel(&self) -> bool {
+        fs::read_link(self.proc.join("self/ns/pid")).is_ok_and(|it| it == Path::new(INITIAL))
+    }
+
+    fn computes_by_nvml(&self, topology: &Topology, pid: u32) -> Vec<u16> {
+        if !topology.xpus.iter().any(|xpu| xpu.kind == Kind::Nvidia) {
+            return Vec::new();
+        }
+        let computes = (self.computes)();
+        let here = |pci| {
+            computes
+                .iter()
+                .any(|compute| compute.pid == pid && compute.pci == pci)
+        };
+        topology
+            .numbered()
+            .filter(|(_, xpu)| here(xpu.pci))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    /// amdkfd counts each process's memory on each GPU.
+    fn computes_by_kfd(&self, topology: &Topology, pid: u32) -> Vec<u16> {
+        if !topology.xpus.iter().any(|xpu| xpu.kind == Kind::Amd) {
+            return Vec::new();
+        }
+        let process = self.sys.join("class/kfd/kfd/proc").join(pid.to_string());
+        let uses = |gpu: &sysfs::KfdGpu| {
+            fs::read_to_string(process.join(format!("vram_{}", gpu.id)))
+                .is_ok_and(|bytes| bytes.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
+        };
+        let mut gpus = sysfs::kfd_gpus(&self.sys);
+        gpus.retain(uses);
+        topology
+            .numbered()
+            .filter(|(_, xpu)| gpus.iter().any(|gpu| gpu.pci == xpu.pci))
+            .map(|(number, _)| number)
+            .collect()
+    }
+}
+
+fn several(topology: &Topology, xpus: &[u16], kind: Kind) -> bool {
+    let of_kind = |&number: &u16| {
+        let xpu = topology.xpus.get(usize::from(number));
+        xpu.is_some_and(|xpu| xpu.kind == kind)
+    };
+    xpus.iter().copied().filter(of_kind).count() > 1
+}
+
+/// The XPUs whose files are among the open ones; `None` if these cannot be seen.
+fn open_devices(topology: &Topology, fds: &Path) -> Option<Vec<u16>> {
+    let mut open = Vec::new();
+    for entry in fs::read_dir(fds).ok()?.flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        let Ok(device) = target.strip_prefix("/dev") else {
+            continue;
+        };
+        open.extend(
+            topology
+                .numbered()
+                .filter(|(_, xpu)| xpu.device.as_deref().map(Path::new) == Some(device))
+                .map(|(number, _)| number),
+        );
+    }
+    open.sort_unstable();
+    open.dedup();
+    Some(open)
+}
+
+/// The XPUs whose files there are in a `/dev`. Containers have some of them, and their processes
+/// count these only.
+fn reach(topology: &Topology, dev: &Path) -> Option<Vec<u16>> {
+    fs::symlink_metadata(dev).ok()?;
+    let there = |device: &String| dev.join(device).symlink_metadata().is_ok();
+    let reach = topology
+        .numbered()
+        .filter(|(_, xpu)| xpu.device.as_ref().is_none_or(there))
+        .map(|(number, _)| number);
+    Some(reach.collect())
+}
+
+fn environment(path: &Path) -> BTreeMap<String, String> {
+    // Not to its end: it is as long as its process likes.
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(ENVIRONMENT).read_to_end(&mut bytes));
+    if read.is_err() {
+        return BTreeMap::new();
+    }
+    bytes
+        .split(|&byte| byte == 0)
+        .filter_map(|variable| std::str::from_utf8(variable).ok()?.split_once('='))
+        .filter(|(name, _)| Evidence::wants(name))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The first word of the command line, which a process may write over.
+fn title(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut bytes));
+    let word = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    match read {
+        Ok(_) => String::from_utf8_lossy(word).into_owned(),
+        Err(_) => String::new(),
+    }
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* init_fail - says why it will not start */
+#include <errno.h>
+
+#include "ppc.h"
+
+static int init_fail_init(const struct ppc_host *host, const struct ppc_setting *settings,
+			  struct ppc_sink *sink, void **self)
+{
+	(void)settings;
+	(void)sink;
+	(void)self;
+	host->log(host->ctx, PPC_LOG_ERROR, "no template for the phase of the moon");
+	return -EINVAL;
+}
+
+const struct ppc_policy ppc_policy = {
+	.struct_size = PPC_INIT(struct ppc_policy),
+	.abi_version = PPC_ABI_VERSION,
+	.name = "test-init-fail",
+	.description = "Says why it will not start",
+	.init = init_fail_init,
+};

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * ppc - the contract between a cache policy and the runtime that hosts it
+ *
+ * A policy is a shared library that hears what misses the page cache and says
+ * what to bring in and what to drop. It exports one symbol, ppc_policy, and
+ * links with nothing of ours: this header is all it takes.
+ *
+ *	cc -shared -fPIC -o my.so my.c
+ *
+ * policies/shift/shift.c is a whole one in a hundred lines.
+ *
+ * The life of a policy
+ * --------------------
+ * A worker, a process that hosts this one policy, opens the library, copies
+ * ppc_policy and checks it. From then on it uses only its copy. Then
+ *
+ *	init		once. Settings are read, an instance is made. I/Os that it
+ *			names are loaded.
+ *	prefetch	on each event, and with event NULL after wake(): names what
+ *			to load.
+ *	evict		while memory is over the threshold: on each event before
+ *			prefetch, and at intervals with event NULL: names what to
+ *			drop.
+ *	configure	whenever somebody changes a setting of the running policy.
+ *	exit		once, if init succeeded. After it the host calls nothing and
+ *			may be called by nobody. It is not called when the worker is
+ *			killed, so nothing may depend on it but politeness.
+ *
+ * The library is never unloaded: a policy is swapped by ending its worker, or
+ * by loading another beside it. Some hosts run several instances of one
+ * library in one process, so state belongs into the instance.
+ *
+ * What a missing callback means: no prefetch, the kernel reads ahead as it
+ * always does; no evict, the kernel reclaims as it always does; no init, there
+ * is no instance (self is NULL) and settings are refused; no exit, nothing to
+ * clean up; no configure, settings change by registering anew. A policy that
+ * has none of them is the kernel's own page cache.
+ *
+ * Threads and time
+ * ----------------
+ * All callbacks of an instance are called from one thread and never
+ * concurrently. A policy may have threads of its own; it joins them in exit.
+ * Host services are for the thread and the duration of a callback; log, now and
+ * wake may be called from any thread between the start of init and the return
+ * of exit.
+ *
+ * A callback has a deadline, told by deadline_ns in struct ppc_host; readers
+ * never wait for it, but one that is over it is a hang: the worker is killed and
+ * its mount goes on as the kernel would have it. So a policy does no I/O of its
+ * own in a callback that it could ask for, and takes long work to a thread.
+ *
+ * Advice
+ * ------
+ * What a policy names is advice. The host checks every range against the file
+ * before it acts and clips it to the file's end; it leaves out what is no
+ * regular file of the mount; it stops loading when memory is over the threshold,
+ * when readers need the bandwidth or when a newer plan wants the threads, and
+ * then drops what is left of older plans, those of the same process first. So a
+ * policy may ask for everything from here to the end, and ask again from further
+ * on at the next event. Asking for what is cached costs little.
+ *
+ * Memory
+ * ------
+ * Nothing is returned through allocated memory. Lists are handed over item by
+ * item to a sink that belongs to the host and is valid until the callback
+ * returns. Events, settings and entries belong to the host, likewise until the
+ * callback returns. Strings are NUL terminated bytes; paths are relative to the
+ * root of the mount, without a slash at the beginning or end; "" is the root.
+ *
+ * Errors
+ * ------
+ * Callbacks and services return 0 (or what they say) or a negative errno. A
+ * failed init means: policy refused, with what it logged last as the reason.
+ * A failed prefetch or evict is logged and counted, what it had put into the
+ * sink is dropped, and the next event comes as usual; but -ENOSPC of either only
+ * repeats what add() said, and what the sink holds counts. A policy refuses settings
+ * that it does not know with -EINVAL, so that a typo is heard. Nothing may
+ * unwind or longjmp out of a callback.
+ *
+ * Versions
+ * --------
+ * Structures grow at their end only, fields keep their meaning, and what is
+ * reserved is zero. Each begins with struct_size, the sizeof of its author:
+ * PPC_INIT sets it. Who receives one uses what both know and takes the rest as
+ * zero, which always means as before. A host runs policies of its own
+ * abi_version and of all before it, and refuses newer ones with a sentence; so
+ * a policy may call every service of the header that it was built with.
+ *
+ * 1  the first.
+ */
+#ifndef PPC_H
+#define PPC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PPC_ABI_VERSION		1
+
+/* Fills a structure's struct_size; the other fields are zero or follow. */
+#define PPC_INIT(type)		((uint32_t)sizeof(type))
+
+#if defined(__GNUC__) || defined(__clang__)
+#define PPC_EXPORT		__attribute__((visibility("default")))
+#else
+#define PPC_EXPORT
+#endif
+
+/* ppc_event.kind; 1 << kind is its bit in what want() takes. Numbers as in rfs.h. */
+#define PPC_EVENT_LOST		0u	/* count events could not be told */
+#define PPC_EVENT_OPEN		1u	/* a file of length bytes was opened */
+#define PPC_EVENT_CLOSE		2u	/* the last descriptor of an open is closed */
+#define PPC_EVENT_MISS		3u	/* the range was read and was not cached */
+#define PPC_EVENT_TOUCH		4u	/* the range was read, cached or not */
+#define PPC_EVENT_PROGRESS	5u	/* a process is at offset, length bytes on */
+
+/* ppc_event.flags */
+#define PPC_EV_MMAP		(1u << 0)	/* a page fault, not a read */
+#define PPC_EV_DIRECT		(1u << 1)	/* opened with O_DIRECT */
+
+/**
+ * struct ppc_event - what a reader did
+ * @struct_size: of this structure
+ * @kind: PPC_EVENT_*; skip those you do not know
+ * @flags: PPC_EV_*
+ * @reserved: 0
+ * @file: file id, 0 for LOST
+ * @offset: in bytes
+ * @length: in bytes
+ * @time_ns: when, on the clock of now()
+ * @count: how many events were merged into this one, or lost
+ * @tgid: process, its number in the initial pid namespace
+ * @tid: thread, likewise
+ * @cpu: on which it happened
+ * @reserved2: 0
+ */
+struct ppc_event {
+	uint32_t struct_size;
+	uint32_t kind;
+	uint32_t flags;
+	uint32_t reserved;
+	uint64_t file;
+	uint64_t offset;
+	uint64_t length;
+	uint64_t time_ns;
+	uint64_t count;
+	uint32_t tgid;
+	uint32_t tid;
+	uint32_t cpu;
+	uint32_t reserved2;
+};
+
+#define PPC_XPU_NONE		(-1)
+
+/* ppc_io.flags */
+#define PPC_IO_LARGE		(1u << 0)	/* load: large folios rather than the exact range */
+#define PPC_IO_UNMAPPED		(1u << 1)	/* evict: leave pages that processes map */
+
+/**
+ * struct ppc_io - a range to load or to evict
+ * @struct_size: of this structure
+ * @flags: PPC_IO_*
+ * @file: file id, from an event or from open_file()
+ * @offset: in bytes
+ * @length: in bytes, not 0; beyond the end of the file means to its end, and
+ *	    offset + length is at most INT64_MAX
+ * @xpu: load into the memory nearest to this accelerator; PPC_XPU_NONE for no
+ *	 preference, and the host may know better
+ * @priority: higher ones first, equal ones in their order; 0 is usual
+ * @tgid: the process that will read it, whose memory cgroup may be charged and
+ *	  whose older plans it replaces; 0 if nobody in particular
+ * @reserved: 0
+ */
+struct ppc_io {
+	uint32_t struct_size;
+	uint32_t flags;
+	uint64_t file;
+	uint64_t offset;
+	uint64_t length;
+	int32_t xpu;
+	int32_t priority;
+	uint32_t tgid;
+	uint32_t reserved;
+};
+
+/**
+ * struct ppc_setting - one of the settings that the policy was registered with
+ * @key: NULL ends the array
+ * @value: data, never a command
+ */
+struct ppc_setting {
+	const char *key;
+	const char *value;
+};
+
+/**
+ * struct ppc_file - what identifies a file
+ * @struct_size: of this structure, set by the caller
+ * @reserved: 0
+ * @size: in bytes
+ * @device: of the lower file system, as in st_dev
+ * @inode: number there
+ * @mtime_ns: last change of its contents, in ns since 1970
+ */
+struct ppc_file {
+	uint32_t struct_size;
+	uint32_t reserved;
+	uint64_t size;
+	uint64_t device;
+	uint64_t inode;
+	int64_t mtime_ns;
+};
+
+/* ppc_entry.type */
+#define PPC_ENTRY_FILE		1u
+#define PPC_ENTRY_DIRECTORY	2u
+
+/**
+ * struct ppc_entry - one entry of a directory
+ * @struct_size: of this structure
+ * @type: PPC_ENTRY_*; nothing else is listed
+ * @size: of a file in bytes
+ * @path: from the root of the mount
+ */
+struct ppc_entry {
+	uint32_t struct_size;
+	uint32_t type;
+	uint64_t size;
+	const char *path;
+};
+
+/* flags of list() */
+#define PPC_LIST_RECURSIVE	(1u << 0)	/* and what is in its directories */
+
+/**
+ * struct ppc_memory - how much the page cache may take
+ * @struct_size: of this structure, set by the caller
+ * @reserved: 0
+ * @limit: bytes, by the tightest limit there is
+ * @used: bytes of it that are in use, the page cache among them
+ * @threshold: bytes; with more in use evict is called
+ * @available: bytes that can be loaded before that
+ */
+struct ppc_memory {
+	uint32_t struct_size;
+	uint32_t reserved;
+	uint64_t limit;
+	uint64_t used;
+	uint64_t threshold;
+	uint64_t available;
+};
+
+/* Where a callback puts its I/Os. It belongs to the host. */
+struct ppc_sink;
+
+/* level of log() */
+#define PPC_LOG_ERROR		1u	/* what was asked for did not happen */
+#define PPC_LOG_WARN		2u	/* not as it should be, but it goes on */
+#define PPC_LOG_INFO		3u	/* once in a life, not once per event */
+#define PPC_LOG_DEBUG		4u
+
+/* ppc_host.features, ppc_policy.needs */
+#define PPC_FEATURE_OPEN	(1ull << 0)	/* OPEN and CLOSE events */
+#define PPC_FEATURE_TOUCH	(1ull << 1)	/* TOUCH events */
+#define PPC_FEATURE_PROGRESS	(1ull << 2)	/* PROGRESS events */
+#define PPC_FEATURE_EVICT_MAPPED (1ull << 3)	/* evicts what processes map */
+#define PPC_FEATURE_AFFINITY	(1ull << 4)	/* ppc_io.xpu decides on the memory */
+#define PPC_FEATURE_CHARGE	(1ull << 5)	/* ppc_io.tgid decides whom to charge */
+
+/**
+ * struct ppc_host - what the host does for a policy
+ * @struct_size: of this structure
+ * @abi_version: of the host, never older than the policy's
+ * @features: PPC_FEATURE_* that this mount has
+ * @deadline_ns: how long a callback may take; 0 if nobody counts
+ * @ctx: the first argument of all services
+ * @log: says a line of UTF-8, without a newline. From any thread.
+ * @add: puts a range into the sink of this callback. -EINVAL: a length of 0, a
+ *	 range beyond INT64_MAX, flags not known. -ENOSPC: the sink is full and
+ *	 what it holds will be done.
+ * @open_file: the id of the file at a path; no event needs to have named it.
+ *	       It is valid until close_file() or exit.
+ * @close_file: gives back what open_file() gave
+ * @file_info: size and identity of a file
+ * @file_path: writes path and NUL to buf and returns the length of the path.
+ *	       -ENAMETOOLONG: they do not fit into size. -ENOENT: it has none.
+ * @list: calls visit for each entry of a directory, in order of their paths'
+ *	  bytes. What is not 0 from visit ends it and is returned. -ENOTDIR,
+ *	  -ENOENT.
+ * @read: copies up to size bytes of a file at offset to buf; returns how many,
+ *	  0 at the end. Makes no event. For headers and indices, not for weights.
+ * @resident: how many bytes of the range are cached. At least one page counts
+ *	      for itself.
+ * @memory: the state of memory now
+ * @xpus: number of accelerators; they are numbered from 0
+ * @nodes: number of NUMA nodes, at least 1
+ * @xpu_node: the NUMA node nearest to an accelerator. -ENOENT: no such one.
+ * @process_xpu: the accelerator a process works on. -ENOENT: none is known; it
+ *		 may be later.
+ * @now: CLOCK_MONOTONIC in ns. From any thread.
+ * @want: which events from now on: a mask of 1 << PPC_EVENT_*, with PROGRESS one
+ *	  each progress_bytes. Without it: MISS. LOST always comes with any other.
+ *	  -EOPNOTSUPP: a kind that this mount cannot tell, and nothing changed.
+ * @wake: prefetch is called with event NULL, not before after_ns from now. The
+ *	  latest call counts. From any thread.
+ */
+struct ppc_host {
+	uint32_t struct_size;
+	uint32_t abi_version;
+	uint64_t features;
+	uint64_t deadline_ns;
+	void *ctx;
+	void (*log)(void *ctx, uint32_t level, const char *message);
+	int (*add)(void *ctx, struct ppc_sink *sink, const struct ppc_io *io);
+	int (*open_file)(void *ctx, const char *path, uint64_t *file);
+	int (*close_file)(void *ctx, uint64_t file);
+	int (*file_info)(void *ctx, uint64_t file, struct ppc_file *info);
+	int64_t (*file_path)(void *ctx, uint64_t file, char *buf, uint64_t size);
+	int (*list)(void *ctx, const char *path, uint32_t flags,
+		    int (*visit)(void *arg, const struct ppc_entry *entry), void *arg);
+	int64_t (*read)(void *ctx, uint64_t file, uint64_t offset, void *buf, uint64_t size);
+	int (*resident)(void *ctx, uint64_t file, uint64_t offset, uint64_t length,
+			uint64_t *cached);
+	int (*memory)(void *ctx, struct ppc_memory *memory);
+	int (*xpus)(void *ctx);
+	int (*nodes)(void *ctx);
+	int (*xpu_node)(void *ctx, int32_t xpu);
+	int (*process_xpu)(void *ctx, uint32_t tgid);
+	uint64_t (*now)(void *ctx);
+	int (*want)(void *ctx, uint32_t kinds, uint64_t progress_bytes);
+	int (*wake)(void *ctx, uint64_t after_ns);
+};
+
+/**
+ * struct ppc_policy - what a policy exports, under the name ppc_policy
+ * @struct_size: of this structure
+ * @abi_version: PPC_ABI_VERSION
+ * @name: short, of a-z, 0-9 and -; required
+ * @version: of the policy, or NULL
+ * @description: a line for people, or NULL
+ * @needs: PPC_FEATURE_* without which it makes no sense: a mount that lacks one
+ *	   refuses the policy
+ * @flags: 0
+ * @init: settings end with a key that is NULL; host is valid until exit has
+ *	  returned; *self is NULL and handed to the other callbacks as it is left
+ * @exit: self is gone afterwards; an error is logged
+ * @prefetch: event NULL: woken
+ * @evict: event NULL: at an interval
+ * @configure: one setting of the running instance is to be value from now on
+ *
+ * Those from init on are callbacks; any may be NULL.
+ */
+struct ppc_policy {
+	uint32_t struct_size;
+	uint32_t abi_version;
+	const char *name;
+	const char *version;
+	const char *description;
+	uint64_t needs;
+	uint64_t flags;
+	int (*init)(const struct ppc_host *host, const struct ppc_setting *settings,
+		    struct ppc_sink *sink, void **self);
+	int (*exit)(void *self);
+	int (*prefetch)(void *self, const struct ppc_event *event, struct ppc_sink *sink);
+	int (*evict)(void *self, const struct ppc_event *event, struct ppc_sink *sink);
+	int (*configure)(void *self, const char *key, const char *value);
+};
+
+/* Its shape in version 1: a host takes no shorter one. */
+#define PPC_POLICY_SIZE_V1	88u
+
+extern PPC_EXPORT const struct ppc_policy ppc_policy;
+
+/* An array of -1 elements does not compile, in any C or C++. */
+#define PPC_ASSERT_SIZE(type, bytes) \
+	typedef char ppc_sizeof_##type[sizeof(struct type) == (bytes) ? 1 : -1]
+PPC_ASSERT_SIZE(ppc_event, 72);
+PPC_ASSERT_SIZE(ppc_io, 48);
+PPC_ASSERT_SIZE(ppc_setting, 16);
+PPC_ASSERT_SIZE(ppc_file, 40);
+PPC_ASSERT_SIZE(ppc_entry, 24);
+PPC_ASSERT_SIZE(ppc_memory, 40);
+PPC_ASSERT_SIZE(ppc_host, 168);
+PPC_ASSERT_SIZE(ppc_policy, PPC_POLICY_SIZE_V1);
+#undef PPC_ASSERT_SIZE
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PPC_H */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* segv - writes to nowhere at its first event */
+#include "ppc.h"
+
+static int segv_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
+{
+	/* Not a constant: the compiler would see what we are up to. */
+	int *volatile nowhere = (int *)8;
+
+	(void)self;
+	(void)sink;
+	if (event)
+		*nowhere = 1;
+	return 0;
+}
+
+const struct ppc_policy ppc_policy = {
+	.struct_size = PPC_INIT(struct ppc_policy),
+	.abi_version = PPC_ABI_VERSION,
+	.name = "test-segv",
+	.description = "Writes to nowhere at its first event",
+	.prefetch = segv_prefetch,
+};

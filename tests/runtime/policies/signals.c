@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* signals - hangs, and hears no signal that can be blocked or ignored */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <unistd.h>
+
+#include "ppc.h"
+
+static int signals_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
+{
+	sigset_t all;
+
+	(void)self;
+	(void)sink;
+	if (!event)
+		return 0;
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_IGN);
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	for (;;)
+		pause();
+}
+
+const struct ppc_policy ppc_policy = {
+	.struct_size = PPC_INIT(struct ppc_policy),
+	.abi_version = PPC_ABI_VERSION,
+	.name = "test-signals",
+	.description = "Hangs, and hears no signal that can be blocked or ignored",
+	.prefetch = signals_prefetch,
+};

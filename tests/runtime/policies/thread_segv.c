@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* thread_segv - has a thread of its own that crashes a moment after the start */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <time.h>
+
+#include "ppc.h"
+
+static void *crash(void *unused)
+{
+	struct timespec moment = { .tv_nsec = 200000000 };
+	/* Not a constant: the compiler would see what we are up to. */
+	int *volatile nowhere = (int *)8;
+
+	nanosleep(&moment, NULL);
+	*nowhere = 1;
+	return unused;
+}
+
+static int thread_segv_init(const struct ppc_host *host, const struct ppc_setting *settings,
+			    struct ppc_sink *sink, void **self)
+{
+	pthread_t thread;
+
+	(void)host;
+	(void)settings;
+	(void)sink;
+	(void)self;
+	return -pthread_create(&thread, NULL, crash, NULL);
+}
+
+const struct ppc_policy ppc_policy = {
+	.struct_size = PPC_INIT(struct ppc_policy),
+	.abi_version = PPC_ABI_VERSION,
+	.name = "test-thread-segv",
+	.description = "Has a thread of its own that crashes a moment after the start",
+	.init = thread_segv_init,
+};

@@ -1,0 +1,339 @@
+//! A cprtd of a test's own, and ppcctl to talk to it.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use cprt::protocol::{EventLine, Mount as MountStatus, MountStats, State, Status};
+use cprt::stats::Stats;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::de::DeserializeOwned;
+
+use crate::case::scratch;
+use crate::files::tail;
+use crate::mount::Mount;
+use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, wait_until};
+use crate::procfs;
+
+const CPRTD: &str = "/usr/sbin/cprtd";
+const PPCCTL: &str = "/usr/bin/ppcctl";
+
+/// Exit statuses of ppcctl.
+pub(crate) const FAILED: i32 = 1;
+pub(crate) const USAGE: i32 = 2;
+pub(crate) const NOTHING_THERE: i32 = 3;
+pub(crate) const REFUSED: i32 = 4;
+
+/// A policy of the tree.
+pub(crate) fn policy(name: &str) -> PathBuf {
+    Path::new("/usr/lib/ppc").join(format!("{name}.so"))
+}
+
+/// A policy of these tests.
+pub(crate) fn test_policy(name: &str) -> PathBuf {
+    Path::new("/usr/lib/ppc/test").join(format!("{name}.so"))
+}
+
+/// A running daemon. It is killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    child: Child,
+    folder: PathBuf,
+}
+
+/// How a run of ppcctl ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+}
+
+impl Daemon {
+    /// Starts one with the default configuration.
+    pub(crate) fn start() -> Outcome<Self> {
+        Self::with("")
+    }
+
+    /// Starts one with these lines in its configuration, which begin with a table or are empty.
+    pub(crate) fn with(configuration: &str) -> Outcome<Self> {
+        let folder = scratch();
+        let text = format!(
+            "socket = \"{0}/control.sock\"\nstate = \"{0}/state.json\"\n\n{configuration}\n",
+            folder.display()
+        );
+        fs::write(folder.join("cprt.toml"), text)?;
+        Self::again()
+    }
+
+    /// Starts one with the configuration, and the state, of the one before it.
+    pub(crate) fn again() -> Outcome<Self> {
+        let mut new = Self::spawn()?;
+        wait_until(10, "cprtd to listen", || {
+            if let Some(status) = new.child.try_wait()? {
+                return Err(Stop::fail(format_args!(
+                    "cprtd ended: {status}; {}",
+                    new.log()?
+                )));
+            }
+            Ok((new.run(&["status"])?.code == 0).then_some(()))
+        })?;
+        Ok(new)
+    }
+
+    fn spawn() -> Outcome<Self> {
+        let folder = scratch();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(folder.join("cprtd.log"))?;
+        let child = Command::new(CPRTD)
+            .arg("--config")
+            .arg(folder.join("cprt.toml"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .of(CPRTD)?;
+        Ok(Self { child, folder })
+    }
+
+    /// Starts one that is expected to end at once: how it does, and what it says.
+    pub(crate) fn fails(configuration: &str) -> Outcome<(ExitStatus, String)> {
+        fs::write(scratch().join("cprt.toml"), configuration)?;
+        let mut new = Self::spawn()?;
+        let status = wait_until(10, "cprtd to refuse", || Ok(new.child.try_wait()?))?;
+        Ok((status, new.log()?))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("control.sock")
+    }
+
+    /// What it and its workers have logged; the last MiB of it.
+    pub(crate) fn log(&self) -> Outcome<String> {
+        tail(&self.folder.join("cprtd.log"))
+    }
+
+    /// How many bytes that are.
+    pub(crate) fn log_size(&self) -> Outcome<u64> {
+        Ok(self.folder.join("cprtd.log").metadata()?.len())
+    }
+
+    /// Runs ppcctl with --json.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome<Answer> {
+        let output = Command::new(PPCCTL)
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--json")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .of(PPCCTL)?;
+        let code = output.status.code();
+        Ok(Answer {
+            code: code.unwrap_or_else(|| -output.status.signal().unwrap_or_default()),
+            output: String::from_utf8_lossy(&output.stdout).into_owned(),
+            errors: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// The same, and it has to succeed.
+    #[track_caller]
+    fn ask<T: DeserializeOwned>(&self, arguments: &[&str]) -> Outcome<T> {
+        let answer = self.run(arguments)?;
+        if answer.code != 0 {
+            return Err(Stop::fail(format_args!("ppcctl {arguments:?}: {answer:?}")));
+        }
+        serde_json::from_str(&answer.output).of(format_args!("ppcctl {arguments:?}: {answer:?}"))
+    }
+
+    /// What `reg-policy` answers.
+    pub(crate) fn try_register(
+        &self,
+        mount: &Path,
+        library: &Path,
+        settings: &[&str],
+    ) -> Outcome<Answer> {
+        let (mount, library) = (text(mount)?, text(library)?);
+        let mut arguments = vec!["reg-policy", mount, library];
+        arguments.extend(settings);
+        self.run(&arguments)
+    }
+
+    /// Gives a mount a policy; settings are `key=value`, or `--cgroup` and a path.
+    #[track_caller]
+    pub(crate) fn register(
+        &self,
+        mount: &Mount,
+        library: &Path,
+        settings: &[&str],
+    ) -> Outcome<MountStatus> {
+        let answer = self.try_register(&mount.path, library, settings)?;
+        ensure_eq!(
+            answer.code,
+            0,
+            "registering {}: {answer:?}",
+            library.display()
+        );
+        let status: MountStatus = serde_json::from_str(&answer.output).of(&answer.output)?;
+        ensure_eq!(status.state, State::Running, "the state after registering");
+        Ok(status)
+    }
+
+    pub(crate) fn unregister(&self, mount: &Mount) -> Outcome<MountStatus> {
+        self.ask(&["rm-policy", text(&mount.path)?])
+    }
+
+    pub(crate) fn set(&self, mount: &Mount, setting: &str) -> Outcome<MountStatus> {
+        self.ask(&["set", text(&mount.path)?, setting])
+    }
+
+    /// All of the daemon's status.
+    pub(crate) fn all(&self) -> Outcome<Status> {
+        self.ask(&["status"])
+    }
+
+    /// How a mount is.
+    pub(crate) fn status(&self, mount: &Mount) -> Outcome<MountStatus> {
+        let status: Status = self.ask(&["status", text(&mount.path)?])?;
+        let mut mounts = status.mounts.into_iter();
+        match (mounts.next(), mounts.next()) {
+            (Some(one), None) if one.path == mount.path => Ok(one),
+            other => Err(Stop::fail(format_args!("status of one mount: {other:?}"))),
+        }
+    }
+
+    /// Waits until a mount is as it is to be.
+    #[track_caller]
+    pub(crate) fn wait_for(
+        &self,
+        mount: &Mount,
+        limit_s: u32,
+        what: &str,
+        mut is_so: impl FnMut(&MountStatus) -> bool,
+    ) -> Outcome<MountStatus> {
+        let mut last = String::new();
+        let found = wait_until(limit_s, what, || {
+            let status = self.status(mount)?;
+            last = format!("{status:?}");
+            Ok(is_so(&status).then_some(status))
+        });
+        match found {
+            Err(Stop::Fail(mut words)) => {
+                let _ = write!(words, "; last: {last}");
+                Err(Stop::Fail(words))
+            }
+            other => other,
+        }
+    }
+
+    /// The counters of a mount's worker.
+    pub(crate) fn stats(&self, mount: &Mount) -> Outcome<Stats> {
+        let found: Vec<MountStats> = self.ask(&["stats", text(&mount.path)?])?;
+        ensure_eq!(found.len(), 1, "stats of one mount");
+        Ok(found
+            .into_iter()
+            .map(|one| one.stats)
+            .next()
+            .unwrap_or_default())
+    }
+
+    /// Starts to listen to what readers do, until so many events of these kinds were there.
+    pub(crate) fn listen(&self, mount: &Mount, kind: &str, count: usize) -> Outcome<Listener> {
+        let child = Command::new(PPCCTL)
+            .arg("--socket")
+            .arg(self.socket())
+            .args([
+                "--json",
+                "events",
+                text(&mount.path)?,
+                "--kind",
+                kind,
+                "--count",
+            ])
+            .arg(count.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Listener { child })
+    }
+
+    /// The worker of a mount that has one.
+    #[track_caller]
+    pub(crate) fn worker(&self, mount: &Mount) -> Outcome<u32> {
+        let status = self.status(mount)?;
+        let worker = status.policy.as_ref().and_then(|policy| policy.worker);
+        worker.ok_or_else(|| Stop::fail(format_args!("no worker: {status:?}")))
+    }
+
+    /// The processes that it has started and that are still there.
+    pub(crate) fn workers(&self) -> Outcome<Vec<u32>> {
+        procfs::children(self.pid())
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Outcome {
+        Ok(kill(Pid::from_raw(self.pid().cast_signed()), signal)?)
+    }
+
+    /// Asks it to end and waits.
+    pub(crate) fn stop(mut self) -> Outcome {
+        self.signal(Signal::SIGTERM)?;
+        let status = wait_until(15, "cprtd to end", || Ok(self.child.try_wait()?))?;
+        ensure!(status.success(), "cprtd ended with {status}");
+        Ok(())
+    }
+
+    /// Kills it where it stands.
+    pub(crate) fn kill(mut self) -> Outcome {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Its workers are the parent's to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A ppcctl that prints events.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    child: Child,
+}
+
+impl Listener {
+    /// Waits until it has what it was to print.
+    pub(crate) fn finish(mut self, limit_s: u32) -> Outcome<Vec<EventLine>> {
+        let status = wait_until(limit_s, "ppcctl to have its events", || {
+            Ok(self.child.try_wait()?)
+        });
+        if status.is_err() {
+            self.child.kill()?;
+        }
+        let output = self.child.wait_with_output()?;
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(status?.success(), "ppcctl events: {}", output.status);
+        lines
+            .lines()
+            .map(|line| serde_json::from_str(line).of(line))
+            .collect()
+    }
+}
+
+fn text(path: &Path) -> Outcome<&str> {
+    path.to_str()
+        .ok_or_else(|| Stop::fail(format_args!("{} is no text", path.display())))
+}

@@ -1,0 +1,108 @@
+//! What /proc tells of processes.
+
+use std::fs;
+
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use crate::outcome::{For as _, Outcome, Stop};
+
+/// Whether a process is there and not a zombie.
+pub(crate) fn alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
+}
+
+/// Parent and state.
+fn stat(pid: u32) -> Option<(u32, char)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?.chars().next()?;
+    Some((words.next()?.parse().ok()?, state))
+}
+
+fn all() -> Outcome<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter_map(|name| name.parse().ok()).collect())
+}
+
+/// Its children, zombies left out.
+pub(crate) fn children(pid: u32) -> Outcome<Vec<u32>> {
+    let mut found = all()?;
+    found.retain(|&one| stat(one).is_some_and(|(parent, state)| parent == pid && state != 'Z'));
+    Ok(found)
+}
+
+/// Its children and theirs, zombies left out.
+pub(crate) fn descendants(pid: u32) -> Outcome<Vec<u32>> {
+    let mut found = children(pid)?;
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children(found[next])?);
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// Takes note of children that have ended.
+pub(crate) fn reap() {
+    while waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG))
+        .is_ok_and(|status| status.pid().is_some())
+    {}
+}
+
+/// What its descriptors are of.
+pub(crate) fn fd_names(pid: u32) -> Outcome<Vec<String>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let mut names: Vec<String> = targets.map(|path| path.display().to_string()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// A field of /proc/PID/status that is a number.
+fn status(path: &str, field: &str) -> Outcome<u64> {
+    let text = fs::read_to_string(path).of(path)?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| Stop::fail(format_args!("{path} has no {field}")))
+}
+
+/// Its resident memory in KiB.
+pub(crate) fn rss_kib(pid: u32) -> Outcome<u64> {
+    status(&format!("/proc/{pid}/status"), "VmRSS")
+}
+
+/// Its memory that is on a disk, in KiB.
+pub(crate) fn swapped_kib(pid: u32) -> Outcome<u64> {
+    status(&format!("/proc/{pid}/status"), "VmSwap")
+}
+
+/// How often its threads have gone to sleep or been made to make room: one that sleeps all the
+/// time does neither.
+pub(crate) fn switches(pid: u32) -> Outcome<u64> {
+    let folder = format!("/proc/{pid}/task");
+    let mut sum = 0;
+    for thread in fs::read_dir(&folder).of(&folder)?.flatten() {
+        let path = thread.path().join("status").display().to_string();
+        sum += status(&path, "voluntary_ctxt_switches")?;
+        sum += status(&path, "nonvoluntary_ctxt_switches")?;
+    }
+    Ok(sum)
+}
+
+/// CPU time that it and its threads took, in ms; the clock ticks each 10.
+pub(crate) fn cpu_ms(pid: u32) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).of(&path)?;
+    let words: Vec<&str> = text
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().collect())
+        .unwrap_or_default();
+    let ticks = |index: usize| words.get(index)?.parse::<u64>().ok();
+    ticks(11)
+        .zip(ticks(12))
+        .map(|(user, system)| 10 * (user + system))
+        .ok_or_else(|| Stop::fail(format_args!("{path}: {text}")))
+}

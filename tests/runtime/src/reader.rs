@@ -1,0 +1,328 @@
+//! Readers: processes of this program that read a file, check every byte and say what it took.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::{Deserialize, Serialize};
+
+use crate::files::{MIB, Pattern, first_wrong};
+use crate::mount::Mount;
+use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq};
+use crate::sys::{Map, PAGE};
+
+/// What a reader is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    path: PathBuf,
+    seed: u64,
+    /// One after the other.
+    ranges: Vec<Range<u64>>,
+    /// So many ms after each.
+    pause: u64,
+    chunk: usize,
+    mmap: bool,
+    /// Where it writes its number to before it begins.
+    groups: Vec<PathBuf>,
+    /// Again and again, dropping the file from the cache before each time, until this exists.
+    until: Option<PathBuf>,
+    /// When it has read, it is there, with its mapping, until this exists.
+    linger: Option<PathBuf>,
+}
+
+/// What a reader has done, all times taken together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Read {
+    pub(crate) bytes: u64,
+    pub(crate) times: u64,
+    pub(crate) ms: f64,
+    pub(crate) cpu_ms: f64,
+    pub(crate) minor_faults: i64,
+    pub(crate) major_faults: i64,
+    /// Where the first wrong byte was.
+    pub(crate) wrong: Option<u64>,
+}
+
+impl Job {
+    /// All of a file, by read(2), 128 KiB at a time.
+    pub(crate) fn new(mount: &Mount, file: &Pattern) -> Self {
+        Self::path(mount.up(file), file)
+    }
+
+    /// The file as it is in the lower file system.
+    pub(crate) fn lower(file: &Pattern) -> Self {
+        Self::path(file.lower.clone(), file)
+    }
+
+    fn path(path: PathBuf, file: &Pattern) -> Self {
+        Self {
+            path,
+            seed: file.seed,
+            ranges: std::iter::once(0..file.size).collect(),
+            pause: 0,
+            chunk: 128 << 10,
+            mmap: false,
+            groups: Vec::new(),
+            until: None,
+            linger: None,
+        }
+    }
+
+    pub(crate) fn chunk(mut self, bytes: usize) -> Self {
+        self.chunk = bytes;
+        self
+    }
+
+    /// Through a mapping.
+    pub(crate) fn mmap(mut self) -> Self {
+        self.mmap = true;
+        self
+    }
+
+    /// Only these, which begin at multiples of 8.
+    pub(crate) fn ranges(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
+        self.ranges = ranges.into_iter().collect();
+        self
+    }
+
+    /// Only this one.
+    pub(crate) fn range(self, range: Range<u64>) -> Self {
+        self.ranges(std::iter::once(range))
+    }
+
+    /// Rests so many milliseconds after each range.
+    pub(crate) fn pause(mut self, millis: u64) -> Self {
+        self.pause = millis;
+        self
+    }
+
+    /// In this memory cgroup.
+    pub(crate) fn within(mut self, group: PathBuf) -> Self {
+        self.groups.push(group);
+        self
+    }
+
+    /// Until a file of this name exists.
+    pub(crate) fn until(mut self, path: PathBuf) -> Self {
+        self.until = Some(path);
+        self
+    }
+
+    /// Stays until a file of this name exists.
+    pub(crate) fn linger(mut self, path: PathBuf) -> Self {
+        self.linger = Some(path);
+        self
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&self) -> Outcome<Reader> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("--reader")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        if let Some(input) = child.stdin.take() {
+            serde_json::to_writer(input, self)?;
+        }
+        Ok(Reader { child })
+    }
+
+    /// Starts it and waits for its end.
+    pub(crate) fn run(&self) -> Outcome<Read> {
+        self.start()?.finish()
+    }
+}
+
+/// A running reader.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    child: Child,
+}
+
+impl Reader {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end. It has failed if a read has, or a byte was wrong.
+    pub(crate) fn finish(mut self) -> Outcome<Read> {
+        let mut text = String::new();
+        if let Some(output) = &mut self.child.stdout {
+            output.read_to_string(&mut text)?;
+        }
+        let status = self.child.wait()?;
+        ensure!(status.success(), "a reader: {status}");
+        let read: Read = serde_json::from_str(&text).of("a reader's words")?;
+        ensure_eq!(read.wrong, None, "the first wrong byte");
+        Ok(read)
+    }
+}
+
+/// What the process does.
+pub(crate) fn main() -> Outcome {
+    let job: Job = serde_json::from_reader(std::io::stdin())?;
+    for group in &job.groups {
+        fs::write(group, std::process::id().to_string()).of(group.display())?;
+    }
+    let mut read = Read::default();
+    let begin = Instant::now();
+    loop {
+        read_once(&job, &mut read)?;
+        read.times += 1;
+        let Some(until) = &job.until else {
+            break;
+        };
+        if until.exists() {
+            break;
+        }
+        let file = File::open(&job.path)?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    }
+    read.ms = begin.elapsed().as_secs_f64() * 1e3;
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let cpu = usage.user_time() + usage.system_time();
+    #[allow(clippy::cast_precision_loss, reason = "it is a measurement")]
+    {
+        read.cpu_ms = cpu.num_microseconds() as f64 / 1e3;
+    }
+    read.minor_faults = usage.minor_page_faults();
+    read.major_faults = usage.major_page_faults();
+    println!("{}", serde_json::to_string(&read)?);
+    Ok(())
+}
+
+fn read_once(job: &Job, read: &mut Read) -> Outcome {
+    let file = File::open(&job.path).of(job.path.display())?;
+    let map = job.mmap.then(|| Map::of(&file)).transpose()?;
+    let mut buffer = vec![0; job.chunk];
+    for range in &job.ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let most = job.chunk.min(usize::try_from(range.end - at)?);
+            let bytes = if let Some(map) = &map {
+                let from = usize::try_from(at)?;
+                &map.bytes()[from..from + most]
+            } else {
+                let got = file.read_at(&mut buffer[..most], at)?;
+                ensure!(got > 0, "{} ends at {at}", job.path.display());
+                &buffer[..got]
+            };
+            if let Some(wrong) = first_wrong(bytes, job.seed, at) {
+                read.wrong.get_or_insert(wrong);
+            }
+            at += bytes.len() as u64;
+            read.bytes += bytes.len() as u64;
+        }
+        sleep(Duration::from_millis(job.pause));
+    }
+    while job.linger.as_ref().is_some_and(|until| !until.exists()) {
+        sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// A service: a process with so much memory of its own, in a cgroup.
+#[derive(Debug)]
+pub(crate) struct Service {
+    child: Child,
+}
+
+impl Service {
+    /// Starts one and waits until its memory is there.
+    pub(crate) fn start(bytes: u64, group: PathBuf) -> Outcome<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--service", &(bytes / MIB).to_string()])
+            .arg(group)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut word = [0; 6];
+        let output = child
+            .stdout
+            .as_mut()
+            .ok_or_else(|| Stop::fail("no output"))?;
+        output.read_exact(&mut word).of("waiting for a service")?;
+        Ok(Self { child })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it look at its memory again, then ends it: how many page faults that took.
+    pub(crate) fn finish(mut self) -> Outcome<i64> {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        if let Some(output) = &mut self.child.stdout {
+            output.read_to_string(&mut text)?;
+        }
+        let status = self.child.wait()?;
+        ensure!(status.success(), "a service: {status}");
+        text.trim().parse().of("a service's words")
+    }
+}
+
+/// What that process does.
+pub(crate) fn service(mib: &str, group: &str) -> Outcome {
+    let mut own = OpenOptions::new().write(true).open(group)?;
+    own.write_all(std::process::id().to_string().as_bytes())?;
+    let mut memory = Map::anonymous(usize::try_from(mib.parse::<u64>()? * MIB)?)?;
+    memory.touch();
+    println!("ready");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let faults = || -> Outcome<i64> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        Ok(usage.minor_page_faults() + usage.major_page_faults())
+    };
+    let before = faults()?;
+    let sum: u64 = memory
+        .bytes()
+        .iter()
+        .step_by(PAGE)
+        .map(|&byte| u64::from(byte))
+        .sum();
+    let taken = faults()? - before;
+    ensure_eq!(
+        sum,
+        memory.bytes().len() as u64 / PAGE as u64,
+        "the pages that are ours"
+    );
+    println!("{taken}");
+    Ok(())
+}
+
+/// A process that does nothing, as fast as it can, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Spinner {
+    child: Child,
+}
+
+impl Spinner {
+    pub(crate) fn start() -> Outcome<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let child = command.arg("--spin").stdin(Stdio::null()).spawn()?;
+        Ok(Self { child })
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What that process does.
+pub(crate) fn spin() -> ! {
+    loop {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,368 @@
+//! Whatever a policy does, readers get the right bytes in good time, and somebody says what it did.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::thread::sleep;
+
+use cprt::protocol::{Mount as MountStatus, State};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::case::Case;
+use crate::daemon::{Daemon, policy, test_policy};
+use crate::files::{MIB, Pattern};
+use crate::mount::Mount;
+use crate::outcome::{Outcome, ensure, ensure_eq, factor, fail, median, millis, wait_until};
+use crate::procfs;
+use crate::reader::{Job, Spinner};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("cprt_misbehave_segv", 90, || crashes("segv", &["SIGSEGV"])),
+    Case::new("cprt_misbehave_abort", 90, || {
+        crashes("abort", &["SIGABRT"])
+    }),
+    Case::new("cprt_misbehave_exit", 90, || crashes("exit", &["exit(3)"])),
+    Case::new("cprt_misbehave_hang", 90, || crashes("hang", &["hangs"])),
+    Case::new("cprt_misbehave_signals", 90, || {
+        crashes("signals", &["hangs"])
+    }),
+    Case::new("cprt_misbehave_closes_fds", 90, || {
+        crashes("closes_fds", &[])
+    }),
+    Case::new("cprt_misbehave_thread_segv", 90, thread_segv),
+    Case::new("cprt_misbehave_leak", 60, leak),
+    Case::new("cprt_misbehave_flood", 120, flood),
+    Case::new("cprt_misbehave_beyond", 60, beyond),
+    Case::new("cprt_misbehave_stdout", 60, stdout),
+    Case::new("cprt_misbehave_panic", 60, panic),
+    Case::new("cprt_misbehave_too_often", 90, too_often),
+];
+
+const SIZE: u64 = 16 * MIB;
+const ROUNDS: usize = 5;
+const LOOKS: usize = 4;
+/// The clock of a guest is the host's, which others use, too: this only shows whether readers wait for
+/// the policy. What it costs them is measured by `bench_misbehaviour`.
+const MOST: f64 = 2.0;
+
+/// A hang is noticed soon, but not where the machine is only slow.
+fn short_deadline() -> String {
+    format!("[worker]\ndeadline = \"{} ms\"\n", 400.0 * factor())
+}
+
+/// These take a processor, which any process may, and which the host may not have to spare for one
+/// more of the guest's. Reading without them is measured beside a process that takes one as well.
+const BUSY: [&str; 2] = ["hang", "stdout"];
+
+/// How much longer reading takes than without a policy: cold reads with and without in turn. Each
+/// time with begins with `before`, and ends with `after`. What others do on the host comes and goes; a
+/// policy that is in the way stays there, so a bad result is looked at again.
+fn compare(
+    name: &str,
+    mount: &Mount,
+    file: &Pattern,
+    mut before: impl FnMut() -> Outcome,
+    mut after: impl FnMut() -> Outcome,
+) -> Outcome {
+    let job = Job::new(mount, file);
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut middle = f64::INFINITY;
+    for round in 1..=LOOKS * ROUNDS {
+        file.make_cold()?;
+        before()?;
+        with.push(job.run()?.ms);
+        after()?;
+        file.make_cold()?;
+        let busy = BUSY.contains(&name).then(Spinner::start).transpose()?;
+        without.push(job.run()?.ms);
+        drop(busy);
+        if round % ROUNDS > 0 {
+            continue;
+        }
+        let best = least(&with) / least(&without);
+        middle = median(with.clone()) / median(without.clone());
+        println!(
+            "{name}: reading takes {middle:.2} of the time without (medians), {best:.2} (best)"
+        );
+        println!("    with {with:.0?} ms, without {without:.0?} ms");
+        if best.min(middle) <= MOST {
+            return Ok(());
+        }
+    }
+    fail!("{middle:.2} of the time without a policy");
+}
+
+fn last_fault(status: &MountStatus) -> String {
+    let policy = status.policy.as_ref();
+    policy
+        .and_then(|policy| policy.last_fault.clone())
+        .unwrap_or_default()
+}
+
+fn crash_count(status: &MountStatus) -> u64 {
+    status.policy.as_ref().map_or(0, |policy| policy.crashes)
+}
+
+/// The whole way of a policy whose worker ends at its first event: it is said whose fault it was and
+/// what, readers do not mind, and another policy finds everything in order.
+fn crashes(name: &str, words: &[&str]) -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    let daemon = Daemon::with(&short_deadline())?;
+    let library = test_policy(name);
+    let before = || daemon.register(&mount, &library, &[]).map(drop);
+    let after = || {
+        let what = format!("the fault of {name} to be told");
+        let status = daemon.wait_for(&mount, 10, &what, |status| crash_count(status) > 0)?;
+        let fault = last_fault(&status);
+        ensure!(!fault.is_empty(), "no fault in {status:?}");
+        for word in words {
+            ensure!(fault.contains(word), "{fault:?} does not tell of {word}");
+        }
+        ensure!(
+            matches!(status.state, State::Waiting | State::Running),
+            "after one fault: {status:?}"
+        );
+        daemon.unregister(&mount).map(drop)
+    };
+    compare(name, &mount, &file, before, after)?;
+    let policy_name = format!("test-{}", name.replace('_', "-"));
+    let log = daemon.log()?;
+    ensure!(
+        log.contains(&policy_name),
+        "the log does not name {policy_name}"
+    );
+    still_sound(&daemon, &mount, &file)
+}
+
+/// A policy that works, after whatever there was.
+fn still_sound(daemon: &Daemon, mount: &Mount, file: &Pattern) -> Outcome {
+    wait_until(10, "the workers to be gone", || {
+        Ok((daemon.workers()?.len() <= 1).then_some(()))
+    })?;
+    file.make_cold()?;
+    daemon.register(mount, &policy("shift"), &["length=1048576"])?;
+    Job::new(mount, file).run()?;
+    let stats = daemon.stats(mount)?;
+    ensure!(
+        stats.load_ranges > 0,
+        "the policy after it loads nothing: {stats:?}"
+    );
+    ensure_eq!(daemon.workers()?.len(), 1, "workers");
+    Ok(())
+}
+
+/// Three crashes in a minute are enough.
+fn too_often() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, MIB)?;
+    let daemon = Daemon::start()?;
+    daemon.register(&mount, &test_policy("segv"), &[])?;
+    let mut count = 0;
+    let status = wait_until(60, "the policy to be given up", || {
+        file.make_cold()?;
+        Job::new(&mount, &file).run()?;
+        let status = daemon.status(&mount)?;
+        ensure!(
+            crash_count(&status) >= count,
+            "crashes are forgotten: {status:?}"
+        );
+        count = crash_count(&status);
+        Ok((status.state == State::Failed).then_some(status))
+    })?;
+    ensure_eq!(count, 3, "crashes until it was given up");
+    let reason = status.reason.clone().unwrap_or_default();
+    ensure!(reason.contains("SIGSEGV"), "the reason in {status:?}");
+    ensure_eq!(
+        status.policy.as_ref().and_then(|policy| policy.worker),
+        None,
+        "its worker"
+    );
+    wait_until(5, "the worker to be gone", || {
+        Ok(daemon.workers()?.is_empty().then_some(()))
+    })?;
+    sleep(millis(1500));
+    ensure_eq!(
+        daemon.status(&mount)?.state,
+        State::Failed,
+        "the state a while later"
+    );
+    file.make_cold()?;
+    Job::new(&mount, &file).mmap().run()?;
+    // Asked to, it tries again; and there is no second chance without being asked.
+    daemon.register(&mount, &test_policy("segv"), &[])?;
+    still_sound(&daemon, &mount, &file)?;
+    daemon.stop()
+}
+
+/// No event is needed, so it is given up by itself.
+fn thread_segv() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    let daemon = Daemon::start()?;
+    daemon.register(&mount, &test_policy("thread_segv"), &[])?;
+    let given_up = |status: &MountStatus| status.state == State::Failed;
+    let status = daemon.wait_for(&mount, 45, "the policy to be given up", given_up)?;
+    ensure!(last_fault(&status).contains("SIGSEGV"), "{status:?}");
+    let before = || {
+        daemon
+            .register(&mount, &test_policy("thread_segv"), &[])
+            .map(drop)
+    };
+    let after = || daemon.unregister(&mount).map(drop);
+    compare("thread_segv", &mount, &file, before, after)?;
+    still_sound(&daemon, &mount, &file)
+}
+
+fn leak() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, MIB)?;
+    let daemon = Daemon::with("[worker]\nmemory = \"64 MiB\"\ndeadline = \"20 s\"\n")?;
+    daemon.register(&mount, &test_policy("leak"), &[])?;
+    let reader = Job::new(&mount, &file).start()?;
+    let mut most = 0;
+    let status = wait_until(20, "the leak to be noticed", || {
+        for worker in daemon.workers()? {
+            // It may have gone meanwhile.
+            most = most.max(procfs::rss_kib(worker).unwrap_or(0));
+        }
+        let status = daemon.status(&mount)?;
+        Ok((crash_count(&status) > 0).then_some(status))
+    })?;
+    reader.finish()?;
+    println!(
+        "leak: the worker had {} MiB at most of the 64 it may have",
+        most / 1024
+    );
+    ensure!(last_fault(&status).contains("memory"), "{status:?}");
+    ensure!(most < 512 * 1024, "the worker had {most} KiB");
+    daemon.unregister(&mount)?;
+    still_sound(&daemon, &mount, &file)
+}
+
+fn flood() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, MIB)?;
+    let deadline = format!("[worker]\ndeadline = \"{} s\"\n", 30.0 * factor());
+    let daemon = Daemon::with(&deadline)?;
+    daemon.register(&mount, &test_policy("flood"), &[])?;
+    let worker = daemon.worker(&mount)?;
+    Job::new(&mount, &file).range(0..8).run()?;
+    wait_until(60, "the flood to be over", || {
+        let stats = daemon.stats(&mount)?;
+        Ok((stats.prefetch_calls > 0 && stats.load_ranges > 0).then_some(()))
+    })?;
+    let stats = daemon.stats(&mount)?;
+    let allowed = stats.prefetch_calls << 16;
+    ensure!(
+        stats.load_ranges <= allowed,
+        "more ranges than it may name: {stats:?}"
+    );
+    let rss = procfs::rss_kib(worker)?;
+    ensure!(rss < 64 * 1024, "the worker has {rss} KiB");
+    ensure_eq!(daemon.worker(&mount)?, worker, "the worker");
+    file.make_cold()?;
+    Job::new(&mount, &file).run()?;
+    daemon.unregister(&mount)?;
+    still_sound(&daemon, &mount, &file)
+}
+
+/// Ranges and paths of what is not there, or none of its business.
+fn beyond() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    let lower = &mount.lower;
+    fs::create_dir(lower.join("dir"))?;
+    mkfifo(&lower.join("fifo"), Mode::S_IRUSR)?;
+    symlink("/etc/passwd", lower.join("link"))?;
+    fs::write(lower.parent().unwrap_or(lower).join("beside"), "secret")?;
+    let daemon = Daemon::start()?;
+    let paths = "paths=dir:fifo:link:missing:../beside:/etc/passwd:dir/../../beside:f/";
+    let before = || {
+        daemon
+            .register(&mount, &test_policy("beyond"), &[paths])
+            .map(drop)
+    };
+    let after = || {
+        let stats = daemon.stats(&mount)?;
+        ensure!(stats.load_refused > 0, "nothing was left out: {stats:?}");
+        ensure_eq!(stats.load_errors, 0, "errors in {stats:?}");
+        daemon.unregister(&mount).map(drop)
+    };
+    compare("beyond", &mount, &file, before, after)?;
+    let log = daemon.log()?;
+    let taken: Vec<&str> = log.lines().filter(|line| line.contains("taken:")).collect();
+    ensure!(
+        taken.is_empty(),
+        "what should have been refused: {:?}",
+        taken[0]
+    );
+    fs::remove_file(lower.parent().unwrap_or(Path::new("/")).join("beside"))?;
+    still_sound(&daemon, &mount, &file)
+}
+
+fn stdout() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    let daemon = Daemon::start()?;
+    let before = || {
+        daemon
+            .register(&mount, &test_policy("stdout"), &[])
+            .map(drop)
+    };
+    let after = || {
+        let status = daemon.status(&mount)?;
+        ensure_eq!(
+            (status.state, crash_count(&status)),
+            (State::Running, 0),
+            "{status:?}"
+        );
+        daemon.unregister(&mount).map(drop)
+    };
+    compare("stdout", &mount, &file, before, after)?;
+    let size = daemon.log_size()?;
+    println!("stdout: {size} bytes of log");
+    ensure!(size < 4 * MIB, "{size} bytes of log");
+    ensure!(
+        daemon.log()?.contains("what nobody asked for"),
+        "nothing of it is in the log"
+    );
+    still_sound(&daemon, &mount, &file)
+}
+
+/// A panic of a policy in Rust is an error of each of its calls, and nothing more.
+fn panic() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    let daemon = Daemon::start()?;
+    let before = || {
+        daemon
+            .register(&mount, &test_policy("panic"), &[])
+            .map(drop)
+    };
+    let after = || {
+        wait_until(5, "its error to be counted", || {
+            Ok((daemon.stats(&mount)?.policy_errors > 0).then_some(()))
+        })?;
+        let status = daemon.status(&mount)?;
+        ensure_eq!(
+            (status.state, crash_count(&status)),
+            (State::Running, 0),
+            "{status:?}"
+        );
+        let log = status
+            .policy
+            .map(|policy| policy.log)
+            .unwrap_or_default()
+            .join("\n");
+        ensure!(
+            log.contains("out of patience"),
+            "the panic is not in {log:?}"
+        );
+        daemon.unregister(&mount).map(drop)
+    };
+    compare("panic", &mount, &file, before, after)?;
+    still_sound(&daemon, &mount, &file)
+}

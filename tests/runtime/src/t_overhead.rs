@@ -1,0 +1,74 @@
+//! What hearing costs: the CPU time of the runtime beside that of the readers it listens to.
+
+use std::thread::sleep;
+
+use crate::case::Case;
+use crate::daemon::{Daemon, test_policy};
+use crate::files::{MIB, set_readahead};
+use crate::mount::Mount;
+use crate::outcome::{Outcome, ensure, millis};
+use crate::procfs;
+use crate::reader::Job;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("cprt_overhead_at_full_rate", 90, at_full_rate),
+    Case::new("cprt_overhead_of_a_large_file", 90, of_a_large_file),
+];
+
+const SIZE: u64 = 32 * MIB;
+const PAGE: u64 = 4096;
+
+/// Percent of the reader's CPU time that the runtime takes to hear of what it reads, and to load
+/// nothing.
+#[allow(clippy::cast_precision_loss, reason = "these are measurements")]
+fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
+    let daemon = Daemon::start()?;
+    daemon.register(mount, &test_policy("probe"), &["log=0"])?;
+    let before = (daemon.stats(mount)?, procfs::cpu_ms(daemon.pid())?);
+    let read = job.run()?;
+    sleep(millis(500));
+    let after = (daemon.stats(mount)?, procfs::cpu_ms(daemon.pid())?);
+    let events = after.0.events - before.0.events;
+    let told = events + after.0.lost;
+    ensure!(told >= least, "{told} events of {least}: {:?}", after.0);
+    let worker = (after.0.worker_cpu_ms - before.0.worker_cpu_ms) as f64;
+    let own = (after.1 - before.1) as f64;
+    let percent = 100.0 * (worker + own) / read.cpu_ms;
+    println!(
+        "{events} events in {:.0} ms: the reader took {:.0} ms of CPU time, the worker {worker:.0}, \
+         cprtd {own:.0}: {percent:.1} %; {} lost",
+        read.ms, read.cpu_ms, after.0.lost
+    );
+    daemon.stop()?;
+    Ok(percent)
+}
+
+/// The most that can be: an event for each page, and a reader that hardly looks at what it read. A
+/// switch of tasks, of which there is one for each few events, costs much more in a guest than a copy.
+fn at_full_rate() -> Outcome {
+    set_readahead("0")?;
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, SIZE)?;
+    // Every other page first, so that none is merged with its neighbour.
+    let pages = SIZE / PAGE;
+    let order = (0..pages).step_by(2).chain((1..pages).step_by(2));
+    let job = Job::new(&mount, &file).ranges(order.map(|page| page * PAGE..page * PAGE + 8));
+    let taken = percent(&mount, &job, pages)?;
+    ensure!(
+        taken <= 150.0,
+        "the runtime took {taken:.1} % of the reader's CPU time"
+    );
+    Ok(())
+}
+
+/// As files are read: front to back, with the kernel reading ahead.
+fn of_a_large_file() -> Outcome {
+    let mount = Mount::new()?;
+    let file = mount.file("f", 3, 4 * SIZE)?;
+    let taken = percent(&mount, &Job::new(&mount, &file), 1)?;
+    ensure!(
+        taken <= 15.0,
+        "the runtime took {taken:.1} % of the reader's CPU time"
+    );
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Policies come, change and go while readers read at full speed, and none of them notices.
+
+use std::fs;
+
+use crate::case::{Case, scratch};
+use crate::daemon::{Daemon, policy, test_policy};
+use crate::files::MIB;
+use crate::mount::Mount;
+use crate::outcome::{Outcome, ensure, ensure_eq, wait_until};
+use crate::procfs;
+use crate::reader::{Job, Reader};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("cprt_swap_under_load", 120, || swap(50)),
+    Case::new("cprt_swap_from_all_sides", 120, from_all_sides),
+    Case::new("storm_cprt_swap", 1800, || swap(1000)),
+];
+
+const SIZE: u64 = 8 * MIB;
+
+/// Readers that read one file each, again and again, until the file `stop` exists.
+fn load(mount: &Mount) -> Outcome<Vec<Reader>> {
+    let stop = scratch().join("stop");
+    (1..=3)
+        .map(|seed| {
+            let file = mount.file(&format!("f{seed}"), seed, SIZE)?;
+            let job = Job::new(mount, &file).until(stop.clone());
+            if seed == 3 { job.mmap() } else { job }.start()
+        })
+        .collect()
+}
+
+fn end(readers: Vec<Reader>) -> Outcome {
+    fs::write(scratch().join("stop"), "")?;
+    for reader in readers {
+        let read = reader.finish()?;
+        println!(
+            "a reader read {} MiB in {} times",
+            read.bytes / MIB,
+            read.times
+        );
+        ensure!(read.times > 1, "a reader did not get far: {read:?}");
+    }
+    Ok(())
+}
+
+/// The n-th change of a mount's policy; the last of five takes it away.
+fn change(daemon: &Daemon, mount: &Mount, n: usize) -> Outcome {
+    let probe = ["log=0", "ahead=2097152", "kinds=0x1e"];
+    match n % 5 {
+        0 => daemon.register(mount, &policy("eager"), &[])?,
+        1 => daemon.register(mount, &policy("shift"), &["length=1048576"])?,
+        2 => daemon.register(mount, &policy("null"), &[])?,
+        3 => daemon.register(mount, &test_policy("probe"), &probe)?,
+        _ => daemon.unregister(mount)?,
+    };
+    let workers = usize::from(n % 5 != 4);
+    wait_until(10, "the worker of the policy before to be gone", || {
+        Ok((daemon.workers()?.len() == workers).then_some(()))
+    })
+}
+
+fn swap(times: usize) -> Outcome {
+    let mount = Mount::new()?;
+    let daemon = Daemon::start()?;
+    let readers = load(&mount)?;
+    for n in 0..5 {
+        change(&daemon, &mount, n)?;
+    }
+    let before = procfs::fd_names(daemon.pid())?;
+    for n in 0..times.next_multiple_of(5) {
+        change(&daemon, &mount, n)?;
+    }
+    // Descriptors of a connection or a worker may take a moment to go.
+    let mut after = Vec::new();
+    let kept = wait_until(5, "descriptors to be given back", || {
+        after = procfs::fd_names(daemon.pid())?;
+        Ok((after.len() <= before.len()).then_some(()))
+    });
+    ensure!(
+        kept.is_ok(),
+        "descriptors are leaked: {before:?}, now {after:?}"
+    );
+    ensure_eq!(daemon.workers()?.len(), 0, "workers");
+    end(readers)?;
+    daemon.stop()
+}
+
+/// Several at once ask for several things of one mount. Whoever is told no is told so in words, and
+/// in the end there is what the last one asked for.
+fn from_all_sides() -> Outcome {
+    let mount = Mount::new()?;
+    let daemon = Daemon::start()?;
+    let readers = load(&mount)?;
+    let path = mount.path.display().to_string();
+    std::thread::scope(|scope| -> Outcome {
+        let sides = [
+            scope.spawn(|| -> Outcome {
+                for n in 0..20 {
+                    let library = policy(if n % 2 == 0 { "eager" } else { "shift" });
+                    daemon.try_register(&mount.path, &library, &[])?;
+                }
+                Ok(())
+            }),
+            scope.spawn(|| -> Outcome {
+                for _ in 0..20 {
+                    daemon.run(&["rm-policy", &path])?;
+                }
+                Ok(())
+            }),
+            scope.spawn(|| -> Outcome {
+                for _ in 0..40 {
+                    daemon.all()?;
+                    daemon.run(&["stats"])?;
+                    daemon.run(&["set", &path, "length=4096"])?;
+                }
+                Ok(())
+            }),
+        ];
+        for side in sides {
+            side.join()
+                .unwrap_or_else(|_| Err(crate::outcome::Stop::fail("a side panicked")))?;
+        }
+        Ok(())
+    })?;
+    daemon.register(&mount, &policy("shift"), &[])?;
+    wait_until(10, "all workers but one to be gone", || {
+        Ok((daemon.workers()?.len() == 1).then_some(()))
+    })?;
+    end(readers)?;
+    daemon.stop()
+}

@@ -1,0 +1,288 @@
+//! The command line. The comments here are the help, the man pages and the completions.
+
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are shown as they are, so no backticks"
+)]
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::pattern::Pattern;
+use crate::setting::Setting;
+
+/// What scripts may depend on; `exit.rs` is the same in code.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  failed
+  2  the command line makes no sense
+  3  there is no cprtd, no such mount, or no policy on it
+  4  the policy was refused: not trusted, no policy, or not content with its settings
+
+Data goes to standard output, everything else to standard error.";
+
+/// Gives mounts of rfs their cache policies, and shows what these do
+///
+/// A policy is a shared library that hears what misses the page cache of a mount and says what to
+/// read ahead and what to drop. cprtd runs it; ppcctl talks to cprtd through its control socket.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ppcctl",
+    version,
+    after_help = EXIT_STATUS,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    /// Print JSON, one value a line, for programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// The control socket of cprtd; unless given, what its configuration says
+    #[arg(long, global = true, value_name = "PATH", env = "PPC_SOCKET", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    /// The configuration of cprtd, read for its socket; /etc/cprt.toml unless given
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Give a mount a policy, instead of the one it has
+    RegPolicy(RegPolicy),
+    /// Take a mount's policy away; the kernel decides again
+    RmPolicy {
+        /// Where rfs is mounted
+        #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+        mount: PathBuf,
+    },
+    /// Change settings of the running policy, one after another
+    Set {
+        /// Where rfs is mounted
+        #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+        mount: PathBuf,
+        /// What to change
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
+    /// Show mounts, their policies and how these do
+    Status {
+        /// Only this mount, with all there is to say
+        #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+        mount: Option<PathBuf>,
+    },
+    /// Show what the workers of policies have counted
+    Stats {
+        /// Only this mount
+        #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+        mount: Option<PathBuf>,
+        /// Go on, every so many seconds, with what each counter gains in one
+        #[arg(
+            long,
+            value_name = "SECONDS",
+            num_args = 0..=1,
+            default_missing_value = "1",
+            value_parser = clap::value_parser!(u32).range(1..=86_400)
+        )]
+        watch: Option<u32>,
+    },
+    /// Print what readers do, as the policy hears it, until interrupted
+    Events(Events),
+    /// Look at policies without registering them
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RegPolicy {
+    /// Where rfs is mounted
+    #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+    pub(crate) mount: PathBuf,
+    /// The policy: a path if it has a slash, otherwise a name below /usr/lib/ppc
+    ///
+    /// A name, with or without ".so", is looked up in the directories of PPC_POLICY_PATH, separated
+    /// by colons, and then in /usr/lib/ppc. A file of the current directory is ./NAME.
+    #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]
+    pub(crate) library: PathBuf,
+    /// Handed to the policy; its README tells which there are
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<Setting>,
+    /// The memory cgroup that pays for what is loaded; unless given, that of the first reader
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Events {
+    /// Where rfs is mounted
+    #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+    pub(crate) mount: PathBuf,
+    /// Only these kinds
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<Kind>,
+    /// Only those of this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Option<u32>,
+    /// Only those of files whose path in the mount matches
+    ///
+    /// "*" stands for anything, slashes included, and the pattern for the whole path; without a "*"
+    /// it may be any part of the path.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) file: Option<Pattern>,
+    /// End after so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// The kinds of events, as `EventLine` has them in capitals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Lost,
+    Open,
+    Close,
+    Miss,
+    Touch,
+    Progress,
+}
+
+impl Kind {
+    pub(crate) fn is(self, name: &str) -> bool {
+        let own = match self {
+            Self::Lost => "LOST",
+            Self::Open => "OPEN",
+            Self::Close => "CLOSE",
+            Self::Miss => "MISS",
+            Self::Touch => "TOUCH",
+            Self::Progress => "PROGRESS",
+        };
+        own.eq_ignore_ascii_case(name)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Show what a library says of itself, and whether cprtd would trust it
+    ///
+    /// The library is loaded for that, in a process of its own, so what it does when it is loaded is
+    /// done as you. None of its callbacks is called.
+    Inspect {
+        /// As for reg-policy
+        #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]
+        library: PathBuf,
+    },
+}
+
+/// What is not for people: a command line of its own, so that no page and no completion has it.
+#[derive(Debug, Parser)]
+#[command(name = "ppcctl", disable_help_subcommand = true)]
+pub(crate) enum Errand {
+    /// Write the man pages and completions into a directory
+    Generate {
+        /// Made if it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Be the process that loads a library for `policy inspect`
+    Load {
+        /// Its absolute path
+        #[arg(value_name = "LIBRARY")]
+        library: PathBuf,
+    },
+}
+
+impl Errand {
+    /// Whether the first argument asks for one.
+    pub(crate) fn is_meant(first: Option<&std::ffi::OsStr>) -> bool {
+        let first = first.and_then(std::ffi::OsStr::to_str);
+        matches!(first, Some("generate" | "load"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+        Errand::command().debug_assert();
+    }
+
+    #[test]
+    fn errands_are_not_in_the_way_of_commands() {
+        for command in Cli::command().get_subcommands() {
+            let name = std::ffi::OsStr::new(command.get_name());
+            assert!(!Errand::is_meant(Some(name)), "{name:?}");
+        }
+        for errand in Errand::command().get_subcommands() {
+            let name = std::ffi::OsStr::new(errand.get_name());
+            assert!(Errand::is_meant(Some(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn common_options_go_before_and_after() {
+        for line in [
+            "ppcctl --json --socket /s status",
+            "ppcctl status --json --socket /s",
+        ] {
+            let cli = parse(line).expect("both are fine");
+            assert!(cli.common.json);
+            assert_eq!(cli.common.socket, Some("/s".into()));
+        }
+    }
+
+    #[test]
+    fn watch_may_have_a_time() {
+        for (line, expected) in [
+            ("ppcctl stats", None),
+            ("ppcctl stats --watch", Some(1)),
+            ("ppcctl stats /m --watch", Some(1)),
+            ("ppcctl stats --watch 5 /m", Some(5)),
+        ] {
+            match parse(line).expect(line).command {
+                Command::Stats { watch, .. } => assert_eq!(watch, expected, "{line}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(parse("ppcctl stats --watch 0").is_err());
+    }
+
+    #[test]
+    fn kinds_are_a_list() {
+        match parse("ppcctl events /m --kind miss,open")
+            .expect("two")
+            .command
+        {
+            Command::Events(events) => assert_eq!(events.kind, [Kind::Miss, Kind::Open]),
+            other => panic!("{other:?}"),
+        }
+        let error = parse("ppcctl events /m --kind mis").expect_err("a typo");
+        assert!(error.contains("miss"), "{error}");
+    }
+
+    #[test]
+    fn the_help_tells_the_exit_status_and_the_environment() {
+        let help = Cli::command().render_long_help().to_string();
+        for part in ["Exit status:", "  4  the policy was refused", "PPC_SOCKET"] {
+            assert!(help.contains(part), "{part}: {help}");
+        }
+    }
+}

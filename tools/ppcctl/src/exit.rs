@@ -1,0 +1,99 @@
+//! How it ends, for scripts. `args.rs` tells the same to people.
+
+use std::process::ExitCode;
+
+use cprt::Error;
+use cprt::protocol::RefusalKind;
+
+/// The exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    Failed = 1,
+    /// clap's own, too.
+    Usage = 2,
+    /// No daemon, no such mount, no policy on it.
+    Absent = 3,
+    /// The policy.
+    Refused = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NoDaemon { .. } => Self::Absent,
+            Error::Untrusted(_) | Error::Policy(_) => Self::Refused,
+            Error::Refused(refusal) => match refusal.kind {
+                RefusalKind::NotFound => Self::Absent,
+                RefusalKind::Untrusted | RefusalKind::Policy => Self::Refused,
+                _ => Self::Failed,
+            },
+            _ => Self::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use cprt::protocol::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_promised() {
+        let numbers = [
+            Exit::Done,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::Absent,
+            Exit::Refused,
+        ];
+        assert_eq!(numbers.map(|exit| exit as u8), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn refusals_end_by_their_kind() {
+        for (kind, exit) in [
+            (RefusalKind::Invalid, Exit::Failed),
+            (RefusalKind::NotFound, Exit::Absent),
+            (RefusalKind::Untrusted, Exit::Refused),
+            (RefusalKind::Policy, Exit::Refused),
+            (RefusalKind::Failed, Exit::Failed),
+        ] {
+            let refusal = Refusal {
+                kind,
+                message: String::new(),
+                remedy: None,
+            };
+            assert_eq!(Exit::from(&Error::from(refusal)), exit, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_not_a_closed_door() {
+        let socket = std::path::PathBuf::from("/s");
+        let source = || io::Error::from(io::ErrorKind::Other);
+        let nobody = Error::NoDaemon {
+            socket: socket.clone(),
+            source: source(),
+        };
+        assert_eq!(Exit::from(&nobody), Exit::Absent);
+        let closed = Error::NoPermission {
+            socket,
+            group: String::new(),
+            source: source(),
+        };
+        assert_eq!(Exit::from(&closed), Exit::Failed);
+        assert_eq!(Exit::from(&Error::Silent { seconds: 1 }), Exit::Failed);
+        let no_policy = Error::from(ppc::LoadError::NoSymbol);
+        assert_eq!(Exit::from(&no_policy), Exit::Refused);
+    }
+}

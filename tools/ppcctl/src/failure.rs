@@ -1,0 +1,119 @@
+//! Why a command did not do what it was asked for: a sentence for people, an [`Exit`] for scripts.
+
+use std::error::Error as _;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::exit::Exit;
+use crate::inspect::Misbehaviour;
+use crate::screen::plain;
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Runtime(#[from] cprt::Error),
+    #[error("{0}")]
+    Usage(String),
+    #[error(
+        "There is no {name}.so in {directories}; name the directory, as in ./{name}.so, or set \
+         PPC_POLICY_PATH"
+    )]
+    NoSuchPolicy { name: String, directories: String },
+    #[error("{}: {source}", library.display())]
+    Misbehaviour {
+        library: PathBuf,
+        source: Misbehaviour,
+    },
+    #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
+    Ended { seen: u64, wanted: u64 },
+    #[error("Writing to standard output")]
+    Output(#[source] io::Error),
+    #[error("Writing {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{doing}")]
+    System {
+        doing: &'static str,
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    /// Whether the reader of our output has seen enough, which is no failure.
+    pub(crate) fn is_enough(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Runtime(error) => error.into(),
+            Self::Usage(_) => Exit::Usage,
+            Self::NoSuchPolicy { .. } | Self::Misbehaviour { .. } => Exit::Refused,
+            Self::Ended { .. } | Self::Output(_) | Self::Write { .. } | Self::System { .. } => {
+                Exit::Failed
+            }
+        }
+    }
+
+    /// The phrase and its causes.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let phrase = error.to_string();
+            // Some have said their cause already.
+            if !text.ends_with(&phrase) {
+                text = format!("{text}: {phrase}");
+            }
+            cause = error.source();
+        }
+        let lines: Vec<_> = text.lines().map(plain).collect();
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once_each() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let failure = Failure::Write {
+            path: "/x".into(),
+            source: denied(),
+        };
+        assert_eq!(failure.chain(), "Writing /x: permission denied");
+        let failure = Failure::from(cprt::Error::NoPermission {
+            socket: "/s".into(),
+            group: "ppc".into(),
+            source: denied(),
+        });
+        let chain = failure.chain();
+        assert!(
+            chain.ends_with("and a new login: permission denied"),
+            "{chain}"
+        );
+        assert_eq!(failure.exit(), Exit::Failed);
+    }
+
+    #[test]
+    fn what_others_say_does_not_drive_the_terminal() {
+        let failure = Failure::Usage("a\x1b[2Jb\nc".into());
+        assert_eq!(failure.chain(), "a\\u{1b}[2Jb\nc");
+    }
+
+    #[test]
+    fn only_the_output_can_be_enough() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(Failure::Output(broken()).is_enough());
+        let socket = cprt::Error::System {
+            doing: "Writing",
+            source: broken(),
+        };
+        assert!(!Failure::from(socket).is_enough());
+    }
+}

@@ -1,0 +1,41 @@
+//! Man pages and completions, from the definition of the command line.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use clap::CommandFactory as _;
+use clap_complete::{Shell, generate};
+
+use crate::args::Cli;
+use crate::failure::{Failure, Result};
+
+/// Each by the name under which its shell looks for it.
+const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "ppcctl"),
+    (Shell::Zsh, "_ppcctl"),
+    (Shell::Fish, "ppcctl.fish"),
+];
+
+/// Writes `man/*.1` and `completions/SHELL/*` below a directory.
+pub(crate) fn write(directory: &Path) -> Result<()> {
+    let man = directory.join("man");
+    make(&man)?;
+    clap_mangen::generate_to(Cli::command(), &man).map_err(failed(&man))?;
+    for (shell, name) in COMPLETIONS {
+        let directory = directory.join("completions").join(shell.to_string());
+        make(&directory)?;
+        let path = directory.join(name);
+        let mut file = File::create(&path).map_err(failed(&path))?;
+        generate(shell, &mut Cli::command(), "ppcctl", &mut file);
+    }
+    Ok(())
+}
+
+fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).map_err(failed(directory))
+}
+
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+    let path = path.to_owned();
+    |source| Failure::Write { path, source }
+}

@@ -1,0 +1,90 @@
+//! The process that loads a library. The only room of ppcctl with unsafe code, and it has one line.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use cprt::protocol::wire::write_line;
+use cprt::protocol::{Refusal, RefusalKind, Reply};
+use nix::unistd::dup2_stdout;
+use ppc::host::Table;
+use ppc::{Features, LoadError};
+
+use super::Policy;
+use crate::failure::{Failure, Result};
+
+const FEATURES: [(Features, &str); 6] = [
+    (Features::OPEN, "open"),
+    (Features::TOUCH, "touch"),
+    (Features::PROGRESS, "progress"),
+    (Features::EVICT_MAPPED, "evict-mapped"),
+    (Features::AFFINITY, "affinity"),
+    (Features::CHARGE, "charge"),
+];
+
+/// Loads it and says on standard output what was found.
+pub(crate) fn load(library: &Path) -> Result<()> {
+    // The library may print, and that is no answer: from here on standard output is another name
+    // of standard error, and the answer goes where only we know.
+    let stdout = io::stdout().as_fd().try_clone_to_owned();
+    let mut answer = File::from(stdout.map_err(Failure::Output)?);
+    dup2_stdout(io::stderr()).map_err(|errno| Failure::Output(errno.into()))?;
+
+    let reply = match open(library) {
+        Ok(table) => Reply::Ok(describe(&table)),
+        Err(error) => Reply::Error(Refusal {
+            kind: RefusalKind::Policy,
+            message: format!("{}: {error}", library.display()),
+            remedy: None,
+        }),
+    };
+    Ok(write_line(&mut answer, &reply)?)
+}
+
+#[allow(
+    unsafe_code,
+    reason = "loading a library runs it; this process is for that and for nothing else"
+)]
+fn open(library: &Path) -> Result<Table, LoadError> {
+    // SAFETY: this process was made to load it. Whatever it does here, it does as the user who
+    // asked, and the one who waits for us takes no more than a line of checked JSON.
+    unsafe { Table::open(library) }
+}
+
+fn describe(table: &Table) -> Policy {
+    let raw = table.raw();
+    let callbacks = [
+        ("init", raw.init.is_some()),
+        ("exit", raw.exit.is_some()),
+        ("prefetch", raw.prefetch.is_some()),
+        ("evict", raw.evict.is_some()),
+        ("configure", raw.configure.is_some()),
+    ];
+    let callbacks = callbacks.into_iter().filter(|(_, there)| *there);
+    let needs = FEATURES
+        .into_iter()
+        .filter(|(feature, _)| table.needs().contain(*feature));
+    Policy {
+        name: table.name().to_owned(),
+        version: table.version().to_owned(),
+        description: table.description().to_owned(),
+        abi_version: raw.abi_version,
+        struct_size: raw.struct_size,
+        needs: needs.map(|(_, name)| name.to_owned()).collect(),
+        callbacks: callbacks.map(|(name, _)| name.to_owned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_has_a_name() {
+        let all = FEATURES
+            .into_iter()
+            .fold(Features::default(), |all, (feature, _)| all.and(feature));
+        assert_eq!(all, Features((1 << FEATURES.len()) - 1));
+    }
+}

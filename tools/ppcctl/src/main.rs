@@ -1,0 +1,187 @@
+//! Gives mounts of rfs their cache policies, and shows what these do.
+//!
+//! A command line (`args`) becomes a call of [`cprt::client::Client`]; its reply becomes text
+//! (`show`) or, with `--json`, stays what it is; a failure becomes a sentence and an exit status
+//! (`failure`, `exit`). Only `inspect` does something of its own.
+
+mod args;
+mod exit;
+mod failure;
+mod generate;
+mod inspect;
+mod pattern;
+mod screen;
+mod setting;
+mod show;
+
+use std::io::{IsTerminal as _, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Parser as _;
+use cprt::client::Client;
+use cprt::config::Config;
+use cprt::protocol::{EventLine, Mount, MountStats};
+
+use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::screen::{print, print_json, remark};
+
+/// What a terminal takes for: begin again at the top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    let done = if Errand::is_meant(first.as_deref()) {
+        match Errand::parse() {
+            Errand::Generate { directory } => generate::write(&directory),
+            Errand::Load { library } => inspect::load(&library),
+        }
+    } else {
+        run(Cli::parse())
+    };
+    match done {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) if failure.is_enough() => Exit::Done.into(),
+        Err(failure) => {
+            remark(&failure.chain());
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(Cli { common, command }: Cli) -> Result<()> {
+    match command {
+        Command::RegPolicy(reg) => {
+            let settings = setting::collect(reg.settings)?;
+            let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);
+            let cgroup = reg.cgroup.as_deref().map(setting::full).transpose()?;
+            let client = client(&common)?;
+            let mount = client.reg_policy(&mount, &library, &settings, cgroup.as_deref())?;
+            changed(&common, &mount)
+        }
+        Command::RmPolicy { mount } => {
+            let mount = client(&common)?.rm_policy(&setting::mount(&mount)?)?;
+            changed(&common, &mount)
+        }
+        Command::Set { mount, settings } => {
+            let settings = setting::collect(settings)?;
+            let mount = client(&common)?.configure(&setting::mount(&mount)?, &settings)?;
+            changed(&common, &mount)
+        }
+        Command::Status { mount } => status(&common, mount.as_deref()),
+        Command::Stats { mount, watch } => stats(&common, mount.as_deref(), watch),
+        Command::Events(filter) => events(&common, &filter),
+        Command::Policy {
+            command: PolicyCommand::Inspect { library },
+        } => {
+            let inspection = inspect::inspect(&setting::library(&library)?)?;
+            if common.json {
+                print_json(&inspection)
+            } else {
+                print(&inspect::show(&inspection))
+            }
+        }
+    }
+}
+
+/// The configuration says where the daemon is, unless the command line does.
+fn client(common: &Common) -> Result<Client> {
+    let config = match (&common.config, &common.socket) {
+        (Some(path), _) => Config::read(path)?,
+        (None, None) => Config::read_default()?,
+        // Only the group is taken from it, for a hint; that is not worth failing for.
+        (None, Some(_)) => Config::read_default().unwrap_or_default(),
+    };
+    let socket = common.socket.clone().unwrap_or(config.socket);
+    Ok(Client::new(socket).group(config.group))
+}
+
+fn changed(common: &Common, mount: &Mount) -> Result<()> {
+    if common.json {
+        print_json(mount)
+    } else {
+        print(&show::status::change(mount))
+    }
+}
+
+fn status(common: &Common, mount: Option<&Path>) -> Result<()> {
+    let path = mount.map(setting::mount).transpose()?;
+    let status = client(common)?.status(path.as_deref())?;
+    if common.json {
+        return print_json(&status);
+    }
+    if status.mounts.is_empty() {
+        remark("no rfs is mounted; try 'mount -t rfs LOWER MNT'");
+    }
+    print(&show::status::status(&status, mount.is_some()))
+}
+
+fn stats(common: &Common, mount: Option<&Path>, watch: Option<u32>) -> Result<()> {
+    let mount = mount.map(setting::mount).transpose()?;
+    let client = client(common)?;
+    let clear = watch.is_some() && !common.json && stdout().is_terminal();
+    let mut before: Option<(Vec<MountStats>, Instant)> = None;
+    loop {
+        let now = client.stats(mount.as_deref())?;
+        let at = Instant::now();
+        if common.json {
+            print_json(&now)?;
+        } else {
+            let before = before
+                .as_ref()
+                .map(|(stats, then)| (stats.as_slice(), at - *then));
+            let top = match (clear, &before) {
+                (true, _) => CLEAR,
+                // One table after the other, with a blank line between.
+                (false, Some(_)) => "\n",
+                (false, None) => "",
+            };
+            if now.is_empty() {
+                remark("no mount has a policy; try 'ppcctl reg-policy MNT LIBRARY'");
+            }
+            print(&format!("{top}{}", show::stats::stats(&now, before)))?;
+        }
+        let Some(seconds) = watch else {
+            return Ok(());
+        };
+        before = Some((now, at));
+        sleep(Duration::from_secs(seconds.into()));
+    }
+}
+
+fn events(common: &Common, filter: &Events) -> Result<()> {
+    let events = client(common)?.events(&setting::mount(&filter.mount)?)?;
+    let mut seen = 0;
+    for event in events {
+        let event = event?;
+        if !show::events::wanted(filter, &event) {
+            if event.kind == "LOST" {
+                remark(&format!("{} events were lost", event.count));
+            }
+            continue;
+        }
+        // The heading waits for the first event: a refusal has none.
+        print_event(common, &event, seen == 0)?;
+        seen += 1;
+        if filter.count == Some(seen) {
+            return Ok(());
+        }
+    }
+    if let Some(wanted) = filter.count {
+        return Err(Failure::Ended { seen, wanted });
+    }
+    remark("cprtd ended the stream");
+    Ok(())
+}
+
+fn print_event(common: &Common, event: &EventLine, first: bool) -> Result<()> {
+    if common.json {
+        return print_json(event);
+    }
+    let heading = if first { show::events::HEADING } else { "" };
+    print(&format!("{heading}{}", show::events::line(event)))
+}

@@ -1,0 +1,66 @@
+//! Which paths somebody means: a part of them, or with `*` in it, all of them.
+
+use std::convert::Infallible;
+use std::str::FromStr;
+
+/// A pattern for paths in a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern(String);
+
+impl FromStr for Pattern {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Pattern {
+    pub(crate) fn matches(&self, path: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(last) = parts.next_back() else {
+            return path.contains(first);
+        };
+        let middle = path
+            .strip_prefix(first)
+            .and_then(|rest| rest.strip_suffix(last));
+        // What comes first is taken first: it leaves the most for what follows.
+        middle.is_some_and(|middle| {
+            parts
+                .try_fold(middle, |rest, part| {
+                    rest.find(part).map(|at| &rest[at + part.len()..])
+                })
+                .is_some()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_what_they_say() {
+        for (pattern, path, expected) in [
+            ("", "a/b", true),
+            ("model", "llama/model-1.safetensors", true),
+            ("Model", "llama/model-1.safetensors", false),
+            ("*", "", true),
+            ("*.safetensors", "llama/model-1.safetensors", true),
+            ("*.safetensors", "model.safetensors.tmp", false),
+            ("llama/*", "llama/a/b", true),
+            ("llama/*", "x/llama/a", false),
+            ("l*/model-*.s*", "llama/model-1.safetensors", true),
+            ("*a*b*", "xxbxxa", false),
+            ("*a*b*", "xaxbx", true),
+            ("ab*ba", "aba", false),
+            ("ab*ba", "abba", true),
+            ("a**b", "ab", true),
+            ("é*", "été", true),
+        ] {
+            let matcher: Pattern = pattern.parse().expect("any text is one");
+            assert_eq!(matcher.matches(path), expected, "{pattern} {path}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How mounts and their policies do.
+
+use cprt::protocol::{Mount, PolicyStatus, State, Status};
+
+use crate::screen::{Table, age, count, plain};
+
+/// Everything in a table; below it, what is wrong, or of a single mount all there is.
+pub(crate) fn status(status: &Status, all: bool) -> String {
+    let mut text = format!(
+        "cprtd {}, process {}, up {}\n",
+        plain(&status.version),
+        status.pid,
+        age(status.uptime_s)
+    );
+    if status.mounts.is_empty() {
+        return text;
+    }
+    let mut table =
+        Table::new(&["MOUNT", "STATE", "POLICY", "BACKEND", "WORKER", "CRASHES"]).right(&[4, 5]);
+    for mount in &status.mounts {
+        let policy = mount.policy.as_ref();
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        table.row([
+            mount.path.display().to_string(),
+            mount.state.to_string(),
+            or_none(policy.map(name)),
+            or_none(policy.map(|policy| policy.backend.clone())),
+            or_none(
+                policy
+                    .and_then(|policy| policy.worker)
+                    .map(|pid| pid.to_string()),
+            ),
+            or_none(policy.map(|policy| count(policy.crashes))),
+        ]);
+    }
+    text.push('\n');
+    text += &table.render();
+    for mount in &status.mounts {
+        let details = details(mount, all);
+        if !details.is_empty() {
+            let path = plain(&mount.path.display().to_string());
+            text.extend(["\n", &path, "\n", &details]);
+        }
+    }
+    text
+}
+
+/// What became of a mount, in a line.
+pub(crate) fn change(mount: &Mount) -> String {
+    let path = plain(&mount.path.display().to_string());
+    let what = match (&mount.policy, mount.state) {
+        (None, _) => "no policy, the kernel decides".to_owned(),
+        (Some(policy), State::Running) => {
+            let worker = policy.worker.map(|pid| format!(", worker {pid}"));
+            format!(
+                "{} is running{}",
+                plain(&name(policy)),
+                worker.unwrap_or_default()
+            )
+        }
+        (Some(policy), state) => format!("{} is {state}", plain(&name(policy))),
+    };
+    let settings = mount.policy.as_ref().map(|policy| &policy.settings);
+    let settings = match settings.map(super::settings) {
+        Some(settings) if !settings.is_empty() => format!(", with {}", plain(&settings)),
+        _ => String::new(),
+    };
+    let reason = mount
+        .reason
+        .as_ref()
+        .map(|reason| format!("; {}", plain(reason)));
+    format!("{path}: {what}{settings}{}\n", reason.unwrap_or_default())
+}
+
+fn name(policy: &PolicyStatus) -> String {
+    format!("{} {}", policy.name, policy.version)
+        .trim_end()
+        .to_owned()
+}
+
+fn details(mount: &Mount, all: bool) -> String {
+    let mut table = Table::default().indent(2);
+    let mut line = |key: &str, value: String| {
+        if !value.is_empty() {
+            table.row([key, value.as_str()]);
+        }
+    };
+    if all {
+        line("mirrors", mount.lower.display().to_string());
+        line("device", mount.device.clone());
+    }
+    line("reason", mount.reason.clone().unwrap_or_default());
+    if let Some(policy) = &mount.policy {
+        if all {
+            let cgroup = policy
+                .cgroup
+                .as_ref()
+                .map(|path| path.display().to_string());
+            line("library", policy.library.display().to_string());
+            line("settings", super::settings(&policy.settings));
+            line("cgroup", cgroup.unwrap_or_default());
+            line("features", policy.features.join(", "));
+        }
+        line("last fault", policy.last_fault.clone().unwrap_or_default());
+        for (at, entry) in policy.log.iter().enumerate() {
+            line(if at == 0 { "log" } else { "" }, entry.clone());
+        }
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn native() -> Mount {
+        Mount {
+            path: "/mnt/b".into(),
+            lower: "/srv/b".into(),
+            device: "rfs1".into(),
+            state: State::Native,
+            reason: None,
+            policy: None,
+        }
+    }
+
+    fn running() -> Mount {
+        Mount {
+            path: "/mnt/models".into(),
+            lower: "/srv/models".into(),
+            device: "rfs0".into(),
+            state: State::Running,
+            reason: None,
+            policy: Some(PolicyStatus {
+                name: "shift".into(),
+                version: "1".into(),
+                library: "/usr/lib/ppc/shift.so".into(),
+                settings: [("length".to_owned(), "4096".to_owned())].into(),
+                backend: "module".into(),
+                features: vec!["open".into(), "touch".into()],
+                worker: Some(4711),
+                cgroup: None,
+                crashes: 0,
+                last_fault: None,
+                log: vec![],
+            }),
+        }
+    }
+
+    fn failed() -> Mount {
+        let mut mount = running();
+        mount.path = "/mnt/x".into();
+        mount.state = State::Failed;
+        mount.reason = Some("it crashed 5 times in a minute".into());
+        if let Some(policy) = &mut mount.policy {
+            policy.version = String::new();
+            policy.worker = None;
+            policy.crashes = 1234;
+            policy.last_fault = Some("signal 11 (SIGSEGV)".into());
+            policy.log = vec!["first\x1b[2J".into(), "second".into()];
+        }
+        mount
+    }
+
+    fn shown(mounts: Vec<Mount>, all: bool) -> String {
+        let of = Status {
+            version: "0.1.0".into(),
+            pid: 12,
+            uptime_s: 61,
+            mounts,
+        };
+        status(&of, all)
+    }
+
+    #[test]
+    fn without_mounts_there_is_the_daemon() {
+        assert_eq!(
+            shown(vec![], false),
+            "cprtd 0.1.0, process 12, up 1 min 1 s\n"
+        );
+    }
+
+    #[test]
+    fn mounts_are_a_table_and_troubles_follow() {
+        let text = shown(vec![native(), running(), failed()], false);
+        assert_eq!(
+            text,
+            "\
+cprtd 0.1.0, process 12, up 1 min 1 s
+
+MOUNT        STATE    POLICY   BACKEND  WORKER  CRASHES
+/mnt/b       native   -        -             -        -
+/mnt/models  running  shift 1  module     4711        0
+/mnt/x       failed   shift    module        -    1,234
+
+/mnt/x
+  reason      it crashed 5 times in a minute
+  last fault  signal 11 (SIGSEGV)
+  log         first\\u{1b}[2J
+              second
+"
+        );
+    }
+
+    #[test]
+    fn of_one_mount_there_is_everything() {
+        let text = shown(vec![running()], true);
+        let (_, details) = text.split_once("\n/mnt/models\n").expect("details");
+        assert_eq!(
+            details,
+            "  mirrors   /srv/models
+  device    rfs0
+  library   /usr/lib/ppc/shift.so
+  settings  length=4096
+  features  open, touch
+"
+        );
+    }
+
+    #[test]
+    fn a_change_is_a_line() {
+        for (mount, expected) in [
+            (native(), "/mnt/b: no policy, the kernel decides\n"),
+            (
+                running(),
+                "/mnt/models: shift 1 is running, worker 4711, with length=4096\n",
+            ),
+            (
+                failed(),
+                "/mnt/x: shift is failed, with length=4096; it crashed 5 times in a minute\n",
+            ),
+        ] {
+            assert_eq!(change(&mount), expected);
+        }
+    }
+}

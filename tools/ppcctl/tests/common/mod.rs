@@ -1,0 +1,128 @@
+//! A daemon that says what it was told to, and the program under test.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Not below the target directory, whose path may be too long for a socket.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ppcctl-{}-{name}", std::process::id()))
+}
+
+/// Answers each connection with the next of its answers, and remembers what it was asked.
+pub(crate) struct Daemon {
+    pub(crate) socket: PathBuf,
+    asked: JoinHandle<Vec<String>>,
+}
+
+impl Daemon {
+    pub(crate) fn new<T: Into<String>>(name: &str, answers: impl IntoIterator<Item = T>) -> Self {
+        let socket = scratch(name);
+        let listener = UnixListener::bind(&socket).expect("a free name");
+        let answers: Vec<String> = answers.into_iter().map(Into::into).collect();
+        let asked = thread::spawn(move || {
+            let asked = answers.into_iter().map(|answer| {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut line = String::new();
+                let mut from = BufReader::new(stream.try_clone().expect("another"));
+                from.read_line(&mut line).expect("a request");
+                // A client that has heard enough has hung up.
+                let _ = stream.write_all(answer.as_bytes());
+                line
+            });
+            asked.collect()
+        });
+        Self { socket, asked }
+    }
+
+    /// Runs ppcctl against it.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        let mut command = ppcctl();
+        command.arg("--socket").arg(&self.socket).args(arguments);
+        Ran::of(&mut command)
+    }
+
+    /// What it was asked, when all answers are given.
+    ///
+    /// # Panics
+    ///
+    /// Some are left, and nobody comes for them.
+    pub(crate) fn asked(self) -> Vec<String> {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.asked.is_finished() {
+            assert!(Instant::now() < end, "nobody came for the next answer");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let asked = self.asked.join().expect("it ends");
+        std::fs::remove_file(self.socket).expect("it was ours");
+        asked
+    }
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().expect("it was built");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Self {
+            code: output.status.code(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+
+    /// It ended so, with nothing on standard output, and its words have these parts.
+    ///
+    /// # Panics
+    ///
+    /// It did not.
+    pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.out, "", "{self:?}");
+        for part in parts {
+            assert!(self.err.contains(part), "{part}: {self:?}");
+        }
+    }
+
+    /// It is done, and said nothing but data.
+    ///
+    /// # Panics
+    ///
+    /// It is not, or it did.
+    pub(crate) fn done(&self) -> &str {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{self:?}");
+        &self.out
+    }
+}
+
+/// The program, with nothing of the tester's environment that it looks at.
+pub(crate) fn ppcctl() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ppcctl"));
+    command
+        .env_remove("PPC_SOCKET")
+        .env_remove("PPC_POLICY_PATH");
+    command
+}
+
+/// Runs it without any daemon.
+pub(crate) fn run<T: AsRef<OsStr>>(arguments: &[T]) -> Ran {
+    Ran::of(ppcctl().args(arguments))
+}
+
+/// The folder of `ppc.h`.
+pub(crate) fn policies() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies")
+}
