@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
+mod beneath;
 #[cfg(test)]
 pub(crate) mod fake;
-#[allow(dead_code, reason = "it waits for the choice among backends")]
 pub(crate) mod fuse;
 mod module;
-#[allow(dead_code, reason = "nobody chooses it yet")]
-mod observe;
+pub(crate) mod observe;
 
+pub(crate) use beneath::Beneath;
 pub(crate) use module::Module;
+pub(crate) use observe::Observe;
 
 /// Why a backend did not do something.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +120,6 @@ pub(crate) trait Backend: Send + Sync {
     /// What it can do.
     fn features(&self) -> Features;
     /// What it cannot do that another could, a sentence each.
-    #[allow(dead_code, reason = "nobody asks yet")]
     fn limits(&self) -> Vec<String> {
         Vec::new()
     }
@@ -151,4 +151,8 @@ pub(crate) trait Backend: Send + Sync {
     fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault>;
     /// How many bytes of the range are cached.
     fn resident(&self, span: Span) -> Result<u64, Fault>;
+
+    /// Gives back what it has of the system that does not end with the process. Nothing else is
+    /// called after that.
+    fn end(&self) {}
 }

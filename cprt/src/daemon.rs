@@ -7,7 +7,6 @@ use std::io::BufReader;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -49,7 +48,7 @@ pub fn run(config: Config) -> Result<()> {
         make_room(file)?;
     }
     let socket = config.socket.clone();
-    let topology = topology();
+    let topology = Topology::by_child().to_string();
     let supervisor = Arc::new(Supervisor::new(config, topology));
     supervisor.restore();
     let of_mounts = Arc::clone(&supervisor);
@@ -134,26 +133,6 @@ fn listen(config: &Config) -> Result<UnixListener> {
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
     Ok(listener)
-}
-
-/// The machine's topology, as text. A child looks for it: drivers' libraries are large and stay.
-fn topology() -> String {
-    let child = Command::new("/proc/self/exe")
-        .arg("topology")
-        .env_remove("CUDA_VISIBLE_DEVICES")
-        .env_remove("CUDA_DEVICE_ORDER")
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output();
-    let text = child
-        .ok()
-        .filter(|output| output.status.success())
-        .and_then(|output| String::from_utf8(output.stdout).ok())
-        .filter(|text| text.parse::<Topology>().is_ok());
-    text.unwrap_or_else(|| {
-        log::warn!("The machine's topology cannot be told; all memory counts as equally near");
-        "node 0 cpus=\n".to_owned()
-    })
 }
 
 fn accept(listener: &UnixListener, supervisor: &Arc<Supervisor>) {

@@ -78,6 +78,7 @@ impl Executor {
         self.host.outbox.say(&Note::Ready {
             backend: self.host.backend.name().to_owned(),
             features: features(self.host.backend.features()),
+            limits: self.host.backend.limits(),
         });
         ready();
         self.load(&ios);

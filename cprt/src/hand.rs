@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, SyncSender, channel};
@@ -41,6 +41,7 @@ pub(crate) struct Loaded {
 pub(crate) struct Running {
     pub(crate) backend: String,
     pub(crate) features: Vec<String>,
+    pub(crate) limits: Vec<String>,
     pub(crate) hand: Arc<Hand>,
     pub(crate) ear: Ear,
 }
@@ -107,6 +108,8 @@ pub(crate) fn load(job: &Job, log: output::Log) -> Result<Loaded> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(their_output.try_clone().map_err(system("Sharing a pipe"))?)
         .stderr(their_output)
+        // A key pressed in a terminal is for the command that is run there, not for its worker.
+        .process_group(0)
         .spawn()
         .map_err(system("Starting a worker"))?;
     output::listen(output, log)?;
@@ -143,7 +146,11 @@ impl Loaded {
     pub(crate) fn go(mut self, mut log: impl FnMut(u32, String)) -> Result<Running> {
         self.outbox.say(&Order::Go);
         match self.first_word(&mut log) {
-            Ok(Note::Ready { backend, features }) => {
+            Ok(Note::Ready {
+                backend,
+                features,
+                limits,
+            }) => {
                 let hand = Hand {
                     pid: self.child.id(),
                     outbox: self.outbox,
@@ -157,6 +164,7 @@ impl Loaded {
                 Ok(Running {
                     backend,
                     features,
+                    limits,
                     hand: Arc::new(hand),
                     ear,
                 })

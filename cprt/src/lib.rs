@@ -9,7 +9,8 @@
 //! ```
 //!
 //! [`daemon`] is `cprtd`: a supervisor, and a [`worker`] process for each policy. [`client`] talks to
-//! it. `ppcctl` is made of that and of [`config`], [`protocol`] and [`trust`].
+//! it. A [`session`] is a worker without a daemon, on the backend that [`choice`] finds. `ppcctl` is
+//! made of these and of [`config`], [`protocol`] and [`trust`].
 //!
 //! # Unsafe code
 //!
@@ -19,7 +20,6 @@
 
 mod backend;
 mod dispatch;
-#[allow(dead_code, reason = "the backends that come next are made of it")]
 mod engine;
 mod evictor;
 mod executor;
@@ -28,29 +28,29 @@ mod guard;
 mod hand;
 mod host;
 mod loader;
-#[allow(dead_code, reason = "as the engine")]
 mod mappings;
-#[allow(dead_code, reason = "a part of it waits for the choice among backends")]
 mod mirror;
 mod mounts;
 mod plan;
 mod supervisor;
 #[allow(
-    dead_code,
     unsafe_code,
-    reason = "system calls that no safe crate makes, some for backends that come next, and the \
-              loading of policies"
+    reason = "system calls that no safe crate makes, and the loading of policies"
 )]
 mod sys;
 mod words;
 
+pub mod choice;
 pub mod client;
 pub mod config;
 pub mod daemon;
 pub mod error;
 pub mod logging;
 pub mod memory;
+pub mod policies;
 pub mod protocol;
+pub mod session;
+pub mod stage;
 pub mod stats;
 pub mod topology;
 pub mod trust;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -35,6 +36,26 @@ pub(crate) fn all() -> Result<Vec<Found>> {
 pub(crate) fn at(path: &Path) -> Result<Option<Found>> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     Ok(all()?.into_iter().find(|found| found.path == real))
+}
+
+/// The one that a directory is in.
+pub(crate) fn of(directory: &Path) -> Option<Found> {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let real = directory.canonicalize().ok()?;
+    let mine = device(&real)?;
+    let around = |found: &Found| real.starts_with(&found.path) && device(&found.path) == Some(mine);
+    all().ok()?.into_iter().rfind(around)
+}
+
+/// The number of whatever is mounted at a path, which is another one for every mount.
+pub(crate) fn number_at(path: &Path) -> Option<u64> {
+    let text = std::fs::read(LIST).ok()?;
+    text.split(|&byte| byte == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let number = fields.next()?;
+        let place = fields.nth(3)?;
+        (unescape(place) == path).then(|| std::str::from_utf8(number).ok()?.parse().ok())?
+    })
 }
 
 fn parse(text: &[u8]) -> Vec<Found> {

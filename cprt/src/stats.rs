@@ -42,6 +42,8 @@ counters! {
     merged,
     /// events that were lost, in the kernel or as the policy was slow
     lost,
+    /// bytes that readers were seen to get to, where the policy asks for progress
+    reader_bytes,
     /// calls of the policy's prefetch
     prefetch_calls,
     /// calls of the policy's evict

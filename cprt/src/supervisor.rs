@@ -378,6 +378,7 @@ impl Supervisor {
             features,
             hand,
             ear,
+            ..
         } = running;
         let generation = {
             let mut sitting = seat.sitting();

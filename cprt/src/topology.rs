@@ -31,6 +31,7 @@
 //! below `/dev`; `ordinal` is its number among those of its kind where the environment says nothing;
 //! `name` is last and goes on to the end of the line.
 
+mod child;
 mod choice;
 mod cpus;
 mod detect;

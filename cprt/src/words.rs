@@ -33,11 +33,21 @@ pub(crate) struct Job {
 }
 
 /// What is behind the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Source {
     /// It is a mount of rfs, with `/dev/rfsN`.
     Module { device: u32 },
+    /// It is a directory like any other.
+    Observe,
+    /// The worker mounts a mirror of `lower` there.
+    Fuse {
+        lower: PathBuf,
+        /// Unless the kernel is to do without.
+        passthrough: bool,
+        /// Whether others than its user may look.
+        others: bool,
+    },
 }
 
 /// Supervisor to worker.
@@ -74,6 +84,8 @@ pub(crate) enum Note {
     Ready {
         backend: String,
         features: Vec<String>,
+        /// What the backend cannot do, a sentence each.
+        limits: Vec<String>,
     },
     /// After either, instead; it ends.
     Refused(Refusal),

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ppc::host::Table;
 use ppc::{Event, Features, FileId, Kind, Kinds};
 
-use crate::backend::{Backend, Flow, Module};
+use crate::backend::{Backend, Beneath, Flow, Module, Observe, fuse};
 use crate::dispatch::Queue;
 use crate::evictor::Evictor;
 use crate::executor::{Executor, Task};
@@ -32,7 +32,7 @@ use crate::protocol::{EventLine, Refusal, RefusalKind};
 use crate::stats::Counters;
 use crate::topology::Topology;
 use crate::words::{Inbox, Job, Note, Order, Outbox, Source, ends};
-use crate::{Error, Result, guard, sys};
+use crate::{Error, Result, guard, mirror, sys};
 
 /// After each batch of events the thread rests: what comes meanwhile is one batch. So long, if the
 /// policy has something to say to them...
@@ -47,6 +47,8 @@ const LONG_REST: Duration = Duration::from_millis(16);
 /// It was not started by a supervisor. What goes wrong later, the supervisor is told.
 pub fn run() -> Result<()> {
     let system = |doing| move |source| Error::System { doing, source };
+    // Whoever started it may wait for signals in a way of its own, which children inherit.
+    let _ = nix::sys::signal::SigSet::empty().thread_set_mask();
     let socket = take_stdin().map_err(system("Taking over the supervisor's socket"))?;
     let (mut inbox, outbox) = ends(socket)?;
     let outbox = Arc::new(outbox);
@@ -143,9 +145,7 @@ struct Worker {
 impl Worker {
     fn start(job: &Job, table: Table, outbox: &Arc<Outbox>) -> Result<Self> {
         let topology: Topology = job.topology.parse()?;
-        let backend: Arc<dyn Backend> = match job.source {
-            Source::Module { device } => Arc::new(Module::open(&job.mount, device)?),
-        };
+        let backend = take(&job.mount, &job.source)?;
         backend
             .want(Kinds::from(Kind::Miss), 0)
             .map_err(|fault| Error::Protocol(format!("Asking for events: {fault}")))?;
@@ -258,6 +258,7 @@ impl Worker {
         self.evictor.end();
         let _ = self.events.join();
         self.guard.end();
+        self.host.backend.end();
     }
 
     fn stats(&self) -> crate::stats::Stats {
@@ -273,6 +274,34 @@ impl Worker {
         self.host.sample();
         counters.snapshot()
     }
+}
+
+/// Takes the directory, in the way that has been chosen.
+fn take(directory: &Path, source: &Source) -> Result<Arc<dyn Backend>> {
+    Ok(match source {
+        Source::Module { device } => Arc::new(Module::open(directory, *device)?),
+        Source::Observe => Arc::new(Observe::open(directory)?),
+        Source::Fuse {
+            lower,
+            passthrough,
+            others,
+        } => {
+            let options = mirror::Options {
+                passthrough: *passthrough,
+                others: *others,
+                ..mirror::Options::default()
+            };
+            let mounted =
+                fuse::mount(lower, directory, &options).map_err(|source| Error::System {
+                    doing: "Mounting through FUSE",
+                    source,
+                })?;
+            match mounted {
+                fuse::Mounted::Plain(plain) => Arc::new(plain),
+                fuse::Mounted::Passthrough(passthrough) => Arc::new(Beneath::new(passthrough)?),
+            }
+        }
+    })
 }
 
 fn thread(
@@ -448,6 +477,9 @@ impl Listener {
             counters.merged.add(event.count.saturating_sub(1));
             self.host.reader_did(event);
             misses |= event.kind == Kind::Miss;
+            if event.kind == Kind::Progress {
+                counters.reader_bytes.add(event.length);
+            }
         }
         self.look_for_readers(events);
         if misses {

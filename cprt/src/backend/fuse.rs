@@ -314,6 +314,22 @@ impl Fuse {
     }
 }
 
+/// What a mirror that reads by itself cannot do, a sentence each.
+pub(crate) fn limits() -> impl Iterator<Item = String> {
+    let fixed = [
+        "what is cached makes no event: no TOUCH and no PROGRESS",
+        "a miss is what the kernel asks for, with its readahead, and does not say whether it was a \
+         read or a page fault, nor on which CPU",
+        "pages that a plan loads are charged to the worker, whoever reads them",
+        "pages are of the smallest size: page faults on mapped files cost more than without the \
+         mount",
+        "how much is cached is an estimate for files that are open but deleted, and for all \
+         before Linux 6.5",
+        "if the worker is killed, reads fail until it is mounted again",
+    ];
+    fixed.into_iter().map(str::to_owned)
+}
+
 /// A span within the file.
 fn range(span: Span, size: u64) -> Range<u64> {
     let end = span.offset.saturating_add(span.length).min(size);
@@ -332,21 +348,8 @@ impl Backend for Fuse {
     }
 
     fn limits(&self) -> Vec<String> {
-        let fixed = [
-            "what is cached makes no event: no TOUCH and no PROGRESS",
-            "a miss is what the kernel asks for, with its readahead, and does not say whether it was a \
-             read or a page fault, nor on which CPU",
-            "pages that a plan loads are charged to the worker, whoever reads them",
-            "pages are of the smallest size: page faults on mapped files cost more than without the \
-             mount",
-            "how much is cached is an estimate for files that are open but deleted, and for all \
-             before Linux 6.5",
-            "if the worker is killed, reads fail until it is mounted again",
-        ];
         let why = format!("files are read by the worker: {}", self.why);
-        std::iter::once(why)
-            .chain(fixed.map(str::to_owned))
-            .collect()
+        std::iter::once(why).chain(limits()).collect()
     }
 
     fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {
@@ -460,6 +463,10 @@ impl Backend for Fuse {
             dropped: before.saturating_sub(kept),
             kept,
         })
+    }
+
+    fn end(&self) {
+        self.mirror.unmount();
     }
 
     fn resident(&self, span: Span) -> Result<u64, Fault> {

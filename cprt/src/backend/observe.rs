@@ -253,6 +253,42 @@ impl Observe {
     }
 }
 
+/// What this machine does not let us tell or do, found out without taking a directory.
+pub(crate) fn probe() -> Result<Vec<String>> {
+    let system = |doing| move |source| Error::System { doing, source };
+    let layouts = source::layouts().map_err(system("Reading the kernel's tracepoints"))?;
+    let (_, second_best) = source::open(&layouts).map_err(system("Listening to the page cache"))?;
+    let hits = layouts.iter().any(|layout| layout.point == Point::Get);
+    Ok(limits(hits, second_best.as_deref(), Opens::new().is_ok()))
+}
+
+/// Sentences, by what there is: records of hits, events by perf only and why, fanotify.
+pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<String> {
+    let mut limits = vec![
+        "a MISS is what a process has had brought in, what the kernel reads ahead for it and what \
+         it writes included"
+            .to_owned(),
+        "what several processes map is not evicted".to_owned(),
+        "what is loaded is charged to the worker, whoever reads it".to_owned(),
+    ];
+    if !hits {
+        limits.push(
+            "kernels before 6.12 do not tell of reads that the page cache answers: no TOUCH, and \
+             PROGRESS only of misses and of mappings"
+                .to_owned(),
+        );
+    }
+    if let Some(why) = second_best {
+        limits.push(format!(
+            "events come by perf, which costs readers more than programs in the kernel would: {why}"
+        ));
+    }
+    if !opens {
+        limits.push("OPEN and CLOSE are not told: fanotify is for root".to_owned());
+    }
+    limits
+}
+
 /// Which tracepoints tell these.
 fn points_for(kinds: Kinds) -> Vec<Point> {
     let reads = kinds.contains(Kind::Touch) || kinds.contains(Kind::Progress);
@@ -290,29 +326,11 @@ impl Backend for Observe {
     }
 
     fn limits(&self) -> Vec<String> {
-        let mut limits = vec![
-            "A MISS is what a process has had brought in, what the kernel reads ahead for it and \
-             what it writes included"
-                .to_owned(),
-            "What several processes map is not evicted".to_owned(),
-        ];
-        if !self.points.contains(&Point::Get) {
-            limits.push(
-                "This kernel, as all before 6.12, does not tell of reads that the page cache \
-                 answers: no TOUCH, and PROGRESS only of misses and of mappings"
-                    .to_owned(),
-            );
-        }
-        if let Some(why) = &self.second_best {
-            limits.push(format!(
-                "Events come by {}, which costs readers more than programs in the kernel would: {why}",
-                self.source.name()
-            ));
-        }
-        if self.opens.is_none() {
-            limits.push("OPEN and CLOSE are not told: fanotify is for root".to_owned());
-        }
-        limits
+        limits(
+            self.points.contains(&Point::Get),
+            self.second_best.as_deref(),
+            self.opens.is_some(),
+        )
     }
 
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {

@@ -5,6 +5,7 @@
     reason = "these comments are shown as they are, so no backticks"
 )]
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -97,6 +98,8 @@ pub(crate) enum Command {
     },
     /// Print what readers do, as the policy hears it, until interrupted
     Events(Events),
+    /// Run a command with a policy for the directory that it reads from, without daemon or mount
+    Run(Run),
     /// Look at policies without registering them
     Policy {
         #[command(subcommand)]
@@ -121,6 +124,56 @@ pub(crate) struct RegPolicy {
     /// The memory cgroup that pays for what is loaded; unless given, that of the first reader
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// Run a command with a policy for the directory that it reads from, without daemon or mount
+///
+/// The command is run as it would be without this: standard input and output, signals and exit status
+/// are its own, and DIR keeps its path. The best backend that this machine allows is taken; where
+/// there is none, a line says why and the command runs all the same. Progress is shown on a terminal,
+/// and a line at the end says what was done.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit status: that of the command, 128 and the signal's number if a signal ended it; 125 if ppcctl
+itself failed, 126 if the command cannot be run, 127 if there is no such command.")]
+pub(crate) struct Run {
+    /// The policy, as for reg-policy
+    #[arg(long, value_name = "LIBRARY", default_value = "eager", value_hint = ValueHint::FilePath)]
+    pub(crate) policy: PathBuf,
+    /// Handed to the policy as its setting service-id
+    #[arg(long, value_name = "ID")]
+    pub(crate) service_id: Option<String>,
+    /// Handed to the policy; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<Setting>,
+    /// Take this backend or none
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = Backend::parse)]
+    pub(crate) backend: Backend,
+    /// The memory cgroup that pays for what is loaded; unless given, that of the command
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Say nothing, but if something is wrong
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The directory that the model is in
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// What to run, after a "--"
+    #[arg(value_name = "COMMAND", last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What to put behind a directory: auto, module, observe or fuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backend(pub(crate) Option<cprt::choice::Kind>);
+
+impl Backend {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self(None)),
+            other => other.parse().map(|kind| Self(Some(kind))),
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -199,13 +252,32 @@ pub(crate) enum Errand {
         #[arg(value_name = "LIBRARY")]
         library: PathBuf,
     },
+    /// Be the worker of a command
+    Worker {
+        /// Shown in lists of processes
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Print the machine's topology
+    Topology,
+    /// Become a command, with the signals and as the user that it would have without us
+    Become {
+        /// User and group
+        #[arg(long, num_args = 2)]
+        user: Option<Vec<u32>>,
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 impl Errand {
     /// Whether the first argument asks for one.
     pub(crate) fn is_meant(first: Option<&std::ffi::OsStr>) -> bool {
         let first = first.and_then(std::ffi::OsStr::to_str);
-        matches!(first, Some("generate" | "load"))
+        matches!(
+            first,
+            Some("generate" | "load" | "worker" | "topology" | "become")
+        )
     }
 }
 

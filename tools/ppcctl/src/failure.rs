@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
 
+use cprt::protocol::RefusalKind;
 use thiserror::Error;
 
 use crate::exit::Exit;
@@ -18,11 +19,8 @@ pub(crate) enum Failure {
     Runtime(#[from] cprt::Error),
     #[error("{0}")]
     Usage(String),
-    #[error(
-        "There is no {name}.so in {directories}; name the directory, as in ./{name}.so, or set \
-         PPC_POLICY_PATH"
-    )]
-    NoSuchPolicy { name: String, directories: String },
+    #[error(transparent)]
+    NoSuchPolicy(#[from] cprt::policies::Missing),
     #[error("{}: {source}", library.display())]
     Misbehaviour {
         library: PathBuf,
@@ -30,6 +28,10 @@ pub(crate) enum Failure {
     },
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
+    #[error("{}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("{}", program.display())]
+    Command { program: PathBuf, source: io::Error },
     #[error("Writing to standard output")]
     Output(#[source] io::Error),
     #[error("Writing {}", path.display())]
@@ -47,14 +49,22 @@ impl Failure {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Whether it is only that no backend works.
+    pub(crate) fn is_of_backends(error: &cprt::Error) -> bool {
+        matches!(error, cprt::Error::Refused(refusal) if refusal.kind == RefusalKind::Failed)
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Runtime(error) => error.into(),
             Self::Usage(_) => Exit::Usage,
-            Self::NoSuchPolicy { .. } | Self::Misbehaviour { .. } => Exit::Refused,
-            Self::Ended { .. } | Self::Output(_) | Self::Write { .. } | Self::System { .. } => {
-                Exit::Failed
-            }
+            Self::NoSuchPolicy(_) | Self::Misbehaviour { .. } => Exit::Refused,
+            Self::Ended { .. }
+            | Self::Directory { .. }
+            | Self::Command { .. }
+            | Self::Output(_)
+            | Self::Write { .. }
+            | Self::System { .. } => Exit::Failed,
         }
     }
 

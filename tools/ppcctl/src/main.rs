@@ -10,6 +10,7 @@ mod failure;
 mod generate;
 mod inspect;
 mod pattern;
+mod run;
 mod screen;
 mod setting;
 mod show;
@@ -24,6 +25,7 @@ use clap::Parser as _;
 use cprt::client::Client;
 use cprt::config::Config;
 use cprt::protocol::{EventLine, Mount, MountStats};
+use cprt::topology::Topology;
 
 use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
 use crate::exit::Exit;
@@ -39,9 +41,22 @@ fn main() -> ExitCode {
         match Errand::parse() {
             Errand::Generate { directory } => generate::write(&directory),
             Errand::Load { library } => inspect::load(&library),
+            Errand::Worker { .. } => cprt::worker::run().map_err(Failure::from),
+            Errand::Topology => Topology::detect()
+                .map_err(Failure::from)
+                .and_then(|topology| print(&topology.to_string())),
+            Errand::Become { user, command } => {
+                return run::become_command(user.as_deref(), &command);
+            }
         }
     } else {
-        run(Cli::parse())
+        match Cli::parse() {
+            Cli {
+                common,
+                command: Command::Run(wanted),
+            } => return run::run(&common, &wanted),
+            other => done(other),
+        }
     };
     match done {
         Ok(()) => Exit::Done.into(),
@@ -53,8 +68,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Cli { common, command }: Cli) -> Result<()> {
+fn done(Cli { common, command }: Cli) -> Result<()> {
     match command {
+        // It has exit statuses of its own.
+        Command::Run(_) => Ok(()),
         Command::RegPolicy(reg) => {
             let settings = setting::collect(reg.settings)?;
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);

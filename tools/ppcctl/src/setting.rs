@@ -1,20 +1,11 @@
 //! `KEY=VALUE` as it is typed, and which library and paths somebody means.
 
-use std::env;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::str::FromStr;
 
 use cprt::protocol::Settings;
 
 use crate::failure::{Failure, Result};
-
-/// Where policies are installed.
-const POLICIES: &str = "/usr/lib/ppc";
-
-/// Where else they are looked for, separated by colons.
-const POLICY_PATH: &str = "PPC_POLICY_PATH";
 
 /// One setting of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,43 +45,7 @@ pub(crate) fn collect(settings: Vec<Setting>) -> Result<Settings> {
 
 /// The path of a library that is given as a path or as a name.
 pub(crate) fn library(given: &Path) -> Result<PathBuf> {
-    let path = env::var_os(POLICY_PATH);
-    let more: Vec<_> = path.iter().flat_map(env::split_paths).collect();
-    look_up(given, &more)
-}
-
-fn look_up(given: &Path, more: &[PathBuf]) -> Result<PathBuf> {
-    if given.as_os_str().as_bytes().contains(&b'/') {
-        return full(given);
-    }
-    let stem = match given.extension() {
-        Some(extension) if extension == OsStr::new("so") => given.with_extension(""),
-        _ => given.to_owned(),
-    };
-    let mut file = stem.clone().into_os_string();
-    file.push(".so");
-    // An empty one would be the current directory, where a name is not looked for.
-    let directories: Vec<_> = more
-        .iter()
-        .filter(|directory| !directory.as_os_str().is_empty())
-        .map(PathBuf::as_path)
-        .chain([Path::new(POLICIES)])
-        .collect();
-    let found = directories
-        .iter()
-        .map(|directory| directory.join(&file))
-        .find(|library| library.is_file());
-    if let Some(library) = found {
-        return full(&library);
-    }
-    let shown: Vec<_> = directories
-        .iter()
-        .map(|directory| directory.display().to_string())
-        .collect();
-    Err(Failure::NoSuchPolicy {
-        name: stem.display().to_string(),
-        directories: shown.join(", "),
-    })
+    Ok(cprt::policies::look_up(given)?)
 }
 
 /// A path that means the same to a daemon that is elsewhere.
@@ -149,37 +104,6 @@ mod tests {
         let twice = collect(vec![setting("a=1"), setting("b=2"), setting("a=3")]);
         let text = twice.expect_err("a twice").to_string();
         assert_eq!(text, "a is set twice, to 1 and to 3; say it once");
-    }
-
-    #[test]
-    fn names_are_looked_up_and_paths_are_not() {
-        let directory = env::temp_dir().join(format!("ppcctl-names-{}", std::process::id()));
-        std::fs::create_dir(&directory).expect("a free name");
-        let library = directory.join("eager-1.2.so");
-        std::fs::write(&library, "").expect("a scratch file");
-        let more = [PathBuf::new(), "/nowhere".into(), directory.clone()];
-        for name in ["eager-1.2", "eager-1.2.so"] {
-            let found = look_up(Path::new(name), &more).expect("it is there");
-            assert_eq!(found, library);
-        }
-        std::fs::remove_dir_all(&directory).expect("it was just there");
-
-        let missing = look_up(Path::new("eager-1.2.so"), &more).expect_err("it is gone");
-        let text = missing.to_string();
-        let start = format!(
-            "There is no eager-1.2.so in /nowhere, {}, /usr/lib/ppc;",
-            directory.display()
-        );
-        assert!(text.starts_with(&start), "{text}");
-
-        let here = env::current_dir().expect("a directory");
-        for (path, expected) in [
-            ("./p.so", here.join("p.so")),
-            ("a/p", here.join("a/p")),
-            ("/a/p.so", "/a/p.so".into()),
-        ] {
-            assert_eq!(look_up(Path::new(path), &more).expect("a path"), expected);
-        }
     }
 
     #[test]

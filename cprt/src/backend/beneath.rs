@@ -1,0 +1,146 @@
+//! A FUSE mount whose files the kernel reads from below: the lower directory is observed.
+//!
+//! What is read through the mount is in the page cache of the lower files, so that is where events
+//! come from and where verbs go to; all that comes through FUSE itself is that the mount is gone.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
+
+use super::fuse::Passthrough;
+use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
+use crate::{Error, Result};
+
+/// A mount, and its lower directory observed.
+#[derive(Debug)]
+pub(crate) struct Beneath {
+    passthrough: Arc<Passthrough>,
+    observe: Arc<Observe>,
+    ended: Arc<AtomicBool>,
+    /// By its number in `/proc/self/fd` the lower directory is found, also below the mount.
+    _root: OwnedFd,
+}
+
+impl Beneath {
+    pub(crate) fn new(passthrough: Passthrough) -> Result<Self> {
+        let system = |doing| move |source| Error::System { doing, source };
+        let root = passthrough
+            .root()
+            .map_err(system("Opening the directory below the mount"))?;
+        let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+        let beneath = Self {
+            passthrough: Arc::new(passthrough),
+            observe: Arc::new(Observe::open(Path::new(&path))?),
+            ended: Arc::default(),
+            _root: root,
+        };
+        beneath
+            .follow_the_mount()
+            .map_err(system("Starting a thread"))?;
+        Ok(beneath)
+    }
+
+    /// Has the one who waits for events hear of it when the mount is gone.
+    fn follow_the_mount(&self) -> std::io::Result<()> {
+        let (passthrough, observe) = (Arc::clone(&self.passthrough), Arc::clone(&self.observe));
+        let ended = Arc::clone(&self.ended);
+        // Nothing of what readers do is told there.
+        passthrough.want(Kinds::default());
+        std::thread::Builder::new()
+            .name("mount".into())
+            .stack_size(128 << 10)
+            .spawn(move || {
+                let mut nothing = Vec::new();
+                while passthrough.events(&mut nothing) != Flow::Ended {
+                    nothing.clear();
+                }
+                ended.store(true, Relaxed);
+                observe.interrupt();
+            })
+            .map(drop)
+    }
+}
+
+impl Backend for Beneath {
+    fn name(&self) -> &'static str {
+        "fuse"
+    }
+
+    fn features(&self) -> Features {
+        self.observe.features()
+    }
+
+    fn limits(&self) -> Vec<String> {
+        let own = "If the worker is killed, files that are open can be read on; others cannot be \
+                   opened until it is mounted again";
+        let observed = self.observe.limits().into_iter();
+        observed.chain([own.to_owned()]).collect()
+    }
+
+    fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {
+        self.observe.want(kinds, progress_bytes)
+    }
+
+    fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
+        if self.ended.load(Relaxed) {
+            return Ok(Flow::Ended);
+        }
+        let flow = self.observe.events(into)?;
+        Ok(if self.ended.load(Relaxed) {
+            Flow::Ended
+        } else {
+            flow
+        })
+    }
+
+    fn interrupt(&self) {
+        self.observe.interrupt();
+    }
+
+    fn open(&self, path: &Path) -> Result<FileId, Fault> {
+        self.observe.open(path)
+    }
+
+    fn close(&self, file: FileId) -> Result<(), Fault> {
+        self.observe.close(file)
+    }
+
+    fn info(&self, file: FileId) -> Result<FileInfo, Fault> {
+        self.observe.info(file)
+    }
+
+    fn path(&self, file: FileId) -> Result<PathBuf, Fault> {
+        self.observe.path(file)
+    }
+
+    fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
+        self.observe.list(path, recursive)
+    }
+
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        self.observe.read(file, offset, buf)
+    }
+
+    fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
+        self.observe.load(span, how)
+    }
+
+    fn stop(&self, cookie: u64) {
+        self.observe.stop(cookie);
+    }
+
+    fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
+        self.observe.evict(span, unmapped)
+    }
+
+    fn resident(&self, span: Span) -> Result<u64, Fault> {
+        self.observe.resident(span)
+    }
+
+    fn end(&self) {
+        self.passthrough.mirror().unmount();
+    }
+}

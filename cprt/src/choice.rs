@@ -1,0 +1,256 @@
+//! Which backend is the best for a directory on this machine, and why not a better one.
+//!
+//! In this order: `module`, which sees and does most and costs readers nothing; `observe`, which needs
+//! rights but stands in nobody's way; `fuse`, for everybody else. What can be found out only by trying
+//! is tried, and what was tried is given back.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{fuse, observe};
+use crate::mounts;
+
+/// What can be behind a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// `rfs.ko`.
+    Module,
+    /// The kernel's tracepoints, on the directory as it is.
+    Observe,
+    /// A mirror in user space.
+    Fuse,
+}
+
+impl Kind {
+    /// The best first.
+    pub const ALL: [Self; 3] = [Self::Module, Self::Observe, Self::Fuse];
+
+    /// As in options and in `ppcctl status`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Module => "module",
+            Self::Observe => "observe",
+            Self::Fuse => "fuse",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("there is no backend {text}; say module, observe or fuse"))
+    }
+}
+
+/// A backend, and whether it can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub kind: Kind,
+    /// Whether.
+    pub verdict: Verdict,
+}
+
+/// Whether a backend can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can.
+    Usable {
+        /// What it cannot do here, a sentence each.
+        limits: Vec<String>,
+    },
+    /// It cannot.
+    Unusable {
+        /// Why, as a phrase.
+        why: String,
+        /// What to change, as a phrase that begins with a verb.
+        remedy: Option<String>,
+    },
+}
+
+impl Verdict {
+    /// Whether it can be had.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        matches!(self, Self::Usable { .. })
+    }
+
+    fn no(why: impl Into<String>, remedy: &str) -> Self {
+        Self::Unusable {
+            why: why.into(),
+            remedy: (!remedy.is_empty()).then(|| remedy.to_owned()),
+        }
+    }
+}
+
+/// All there are, the best first. The first that is usable is the one to take.
+#[must_use]
+pub fn candidates(directory: &Path) -> Vec<Candidate> {
+    let judge = |kind| Candidate {
+        kind,
+        verdict: match kind {
+            Kind::Module => module(directory),
+            Kind::Observe => observe(),
+            Kind::Fuse => fuse(),
+        },
+    };
+    Kind::ALL.into_iter().map(judge).collect()
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn module(directory: &Path) -> Verdict {
+    let limits = Vec::new();
+    if mounts::of(directory).is_some() {
+        return if is_root() {
+            Verdict::Usable { limits }
+        } else {
+            Verdict::no("the devices of rfs mounts are for root", "run as root")
+        };
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !lists_rfs(&known) {
+        return Verdict::no(
+            "the module rfs is not loaded",
+            "build and load it: 'make install' and 'modprobe rfs'",
+        );
+    }
+    if is_root() {
+        Verdict::Usable { limits }
+    } else {
+        Verdict::no("mounting rfs is for root", "run as root")
+    }
+}
+
+/// Whether `/proc/filesystems` names it.
+fn lists_rfs(text: &str) -> bool {
+    text.lines()
+        .any(|line| line.split_ascii_whitespace().next_back() == Some("rfs"))
+}
+
+fn observe() -> Verdict {
+    match observe::probe() {
+        Ok(limits) => Verdict::Usable { limits },
+        Err(error) => {
+            let remedy = if is_root() {
+                "give it CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF, as 'docker run --privileged' does"
+            } else {
+                "run as root"
+            };
+            Verdict::no(lower_first(&crate::error::chain(&error)), remedy)
+        }
+    }
+}
+
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
+}
+
+fn fuse() -> Verdict {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Verdict::no("there is no /dev/fuse", "load it: 'modprobe fuse'");
+        }
+        Err(error) => {
+            return Verdict::no(
+                format!("/dev/fuse does not open: {error}"),
+                "give the container the device: 'docker run --device /dev/fuse'",
+            );
+        }
+    }
+    if has_namespaces() || has_helper() {
+        let limits = fuse::limits().collect();
+        return Verdict::Usable { limits };
+    }
+    if is_root() {
+        return Verdict::no(
+            "root may not mount here",
+            "give the container CAP_SYS_ADMIN, or allow user namespaces",
+        );
+    }
+    Verdict::no(
+        "an ordinary user may not mount here: there are no user namespaces and no fusermount3",
+        "install fuse3, or allow user namespaces",
+    )
+}
+
+/// Whether we may have a mount namespace, with a user namespace if it takes that: policies of many
+/// kinds forbid it, so it is tried.
+fn has_namespaces() -> bool {
+    let try_it = |arguments: &[&str]| {
+        let tried = Command::new("unshare")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        tried.is_ok_and(|status| status.success())
+    };
+    let of_user = ["--user", "--map-root-user", "--mount", "true"];
+    (is_root() && try_it(&["--mount", "true"])) || try_it(&of_user)
+}
+
+pub(crate) fn has_helper() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join("fusermount3").is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_named_as_they_are_read() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        let error = "magic".parse::<Kind>().expect_err("there is none");
+        assert!(error.contains("module, observe or fuse"), "{error}");
+    }
+
+    #[test]
+    fn rfs_is_found_among_file_systems() {
+        assert!(lists_rfs("nodev\tsysfs\nnodev\trfs\n\text4\n"));
+        assert!(!lists_rfs("nodev\terrfs\n\trfsx\n"));
+    }
+
+    #[test]
+    fn every_backend_is_judged_and_who_is_refused_hears_why() {
+        let candidates = candidates(Path::new("/"));
+        let kinds: Vec<_> = candidates.iter().map(|candidate| candidate.kind).collect();
+        assert_eq!(kinds, Kind::ALL);
+        for Candidate { kind, verdict } in candidates {
+            if let Verdict::Unusable { why, remedy } = verdict {
+                assert!(!why.is_empty() && remedy.is_some(), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn phrases_begin_small() {
+        assert_eq!(lower_first("Écrire"), "Écrire");
+        assert_eq!(lower_first("Reading x"), "reading x");
+        assert_eq!(lower_first(""), "");
+    }
+}

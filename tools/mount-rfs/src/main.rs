@@ -1,0 +1,260 @@
+//! `mount -t rfs`: mounts a directory in the way that is best for cache policies on this machine.
+//!
+//! ```text
+//! command line ─ options ─ choice of a backend ─┬─ module: mount(2)            ─┐
+//!                                               ├─ observe: a read-only bind   ─┼─ hold, if there is
+//!                                               └─ fuse: mounted by the worker ─┘  something to hold
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cprt::choice::{self, Candidate, Kind, Verdict};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+mod hold;
+mod options;
+
+use hold::Task;
+use options::{Line, Odirect};
+
+const HELP: &str = "\
+Mounts a directory, read-only, in the way that is best for cache policies on this machine.
+
+Usage: mount -t rfs LOWER MNT [-o OPTIONS]
+       mount.rfs LOWER MNT [-sfnv] [-o OPTIONS]
+
+LOWER and MNT may be the same. Options, besides those of every file system:
+
+  backend=auto|module|observe|fuse   what to put there; auto takes the first that works
+  odirect=pass|deny                  whether readers may go past the page cache; deny takes the module
+  passthrough=yes|no                 of fuse: whether the kernel may read the files itself
+  policy=NAME                        a policy for as long as it is mounted; a name below
+                                     /usr/lib/ppc or a path without commas
+  service-id=ID, set.KEY=VALUE       its settings
+
+Without policy=, 'ppcctl reg-policy' gives a mount of the module its policy.
+
+Exit status: 0 mounted, 1 called wrongly, 2 a fault of the system, 32 not mounted.";
+
+/// Why it is not mounted.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("{doing}")]
+    System {
+        doing: &'static str,
+        source: io::Error,
+    },
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Session(String),
+}
+
+impl Failure {
+    /// As `mount` documents them.
+    fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 1,
+            Self::System { .. } => 2,
+            Self::Directory { .. } | Self::Refused(_) | Self::Session(_) => 32,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Result<Vec<_>, _> = std::env::args_os()
+        .skip(1)
+        .map(std::ffi::OsString::into_string)
+        .collect();
+    let done = match &words {
+        Ok(words) => called_with(words),
+        Err(word) => Err(Failure::Usage(format!("{} is not UTF-8", word.display()))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("mount.rfs: {}", cprt::error::chain(&failure));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn called_with(words: &[String]) -> Result<(), Failure> {
+    let texts: Vec<_> = words.iter().map(String::as_str).collect();
+    match texts[..] {
+        // These three are for this program to call; with the second word, lists of processes tell
+        // what it is about.
+        ["worker", _] => cprt::worker::run().map_err(other),
+        [hold::ARGUMENT, _] => hold::run().map_err(|source| Failure::System {
+            doing: "Holding the mount",
+            source,
+        }),
+        ["topology"] => cprt::topology::Topology::detect()
+            .map(|topology| print!("{topology}"))
+            .map_err(other),
+        ["-h" | "--help"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        ["-V" | "--version"] => {
+            println!("mount.rfs {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        _ => run(words),
+    }
+}
+
+fn other(error: cprt::Error) -> Failure {
+    Failure::Session(cprt::error::chain(&error))
+}
+
+fn run(words: &[String]) -> Result<(), Failure> {
+    let line = options::line(words)
+        .map_err(|problem| Failure::Usage(format!("{problem}; 'mount.rfs --help' has more")))?;
+    let lower = directory(&line.lower)?;
+    let at = directory(&line.at)?;
+    if line.options.remount {
+        return remount(&line, &at);
+    }
+    let (kind, why) = choose(&line, &lower)?;
+    let library = library(&line, kind)?;
+    if line.fake {
+        return Ok(());
+    }
+    match kind {
+        Kind::Module => module(&line, &lower, &at)?,
+        Kind::Observe => bind(&line, &lower, &at)?,
+        // By the worker.
+        Kind::Fuse => {}
+    }
+    if let Some(library) = library {
+        let task = Task {
+            kind,
+            lower,
+            at: at.clone(),
+            library,
+            settings: line.options.settings.clone(),
+            passthrough: line.options.passthrough,
+        };
+        if let Err(failure) = hold::start(&task) {
+            if kind != Kind::Fuse {
+                let _ = umount2(&at, MntFlags::MNT_DETACH);
+            }
+            return Err(failure);
+        }
+    }
+    println!(
+        "mount.rfs: {} on {} by {kind}{why}",
+        line.lower.display(),
+        at.display()
+    );
+    Ok(())
+}
+
+/// Where it really is.
+fn directory(given: &Path) -> Result<PathBuf, Failure> {
+    let failed = |source| Failure::Directory {
+        path: given.to_owned(),
+        source,
+    };
+    let real = match given.canonicalize() {
+        Ok(real) => real,
+        // A mirror whose process was killed: its mount point leads nowhere, and is taken over.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ENOTCONN) => {
+            return Ok(given.to_owned());
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    match std::fs::metadata(&real) {
+        Ok(metadata) if !metadata.is_dir() => Err(failed(io::ErrorKind::NotADirectory.into())),
+        _ => Ok(real),
+    }
+}
+
+/// The backend, and why it is not a better one, in words to add to a line.
+fn choose(line: &Line, lower: &Path) -> Result<(Kind, String), Failure> {
+    let candidates = choice::candidates(lower);
+    let wanted = |one: &&Candidate| line.options.backend.is_none_or(|kind| kind == one.kind);
+    let mut reasons = Vec::new();
+    for Candidate { kind, verdict } in candidates.iter().filter(wanted) {
+        match verdict {
+            // Only the module sees how files are opened before they are.
+            Verdict::Usable { .. }
+                if *kind != Kind::Module && line.options.odirect == Odirect::Deny =>
+            {
+                reasons.push(format!("not {kind}: odirect=deny takes the module"));
+            }
+            Verdict::Usable { .. } => {
+                let why: String = reasons.iter().flat_map(|reason| [", ", reason]).collect();
+                return Ok((*kind, why));
+            }
+            Verdict::Unusable { why, remedy } => {
+                let remedy = remedy.as_ref().map(|remedy| format!(" ({remedy})"));
+                reasons.push(format!("not {kind}: {why}{}", remedy.unwrap_or_default()));
+            }
+        }
+    }
+    Err(Failure::Refused(format!(
+        "no backend works here: {}",
+        reasons.join("; ")
+    )))
+}
+
+/// The policy to hold; what serves files has one in any case.
+fn library(line: &Line, kind: Kind) -> Result<Option<PathBuf>, Failure> {
+    let given = match (&line.options.policy, kind) {
+        (Some(policy), _) => policy.clone(),
+        (None, Kind::Fuse) => "null".into(),
+        (None, _) => return Ok(None),
+    };
+    cprt::policies::look_up(&given)
+        .map(Some)
+        .map_err(|problem| Failure::Refused(problem.to_string()))
+}
+
+fn module(line: &Line, lower: &Path, at: &Path) -> Result<(), Failure> {
+    let data = match line.options.odirect {
+        Odirect::Pass => "odirect=pass",
+        Odirect::Deny => "odirect=deny",
+    };
+    mount(Some(lower), at, Some("rfs"), line.options.flags, Some(data))
+        .map_err(failed("Mounting rfs"))
+}
+
+fn bind(line: &Line, lower: &Path, at: &Path) -> Result<(), Failure> {
+    let nothing = None::<&str>;
+    mount(Some(lower), at, nothing, MsFlags::MS_BIND, nothing)
+        .map_err(failed("Binding the directory"))?;
+    // What is bound gets flags of its own only later.
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | line.options.flags;
+    mount(nothing, at, nothing, flags, nothing).map_err(|error| {
+        let _ = umount2(at, MntFlags::MNT_DETACH);
+        failed("Making it read-only")(error)
+    })
+}
+
+fn remount(line: &Line, at: &Path) -> Result<(), Failure> {
+    let nothing = None::<&str>;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | line.options.flags;
+    if line.fake {
+        return Ok(());
+    }
+    // The flags of the mount; what else there is, is decided when it is mounted.
+    mount(nothing, at, nothing, flags, nothing).map_err(failed("Mounting it again"))
+}
+
+fn failed(doing: &'static str) -> impl Fn(nix::Error) -> Failure {
+    move |error| match error {
+        nix::Error::EPERM => Failure::Refused(format!("{doing}: only root may")),
+        error => Failure::System {
+            doing,
+            source: error.into(),
+        },
+    }
+}

@@ -1,0 +1,343 @@
+//! `ppcctl run`: a command, and a policy for the directory that it reads from.
+//!
+//! ```text
+//! best backend ─ session (worker) ─ command ─ wait: its end, signals to pass on, progress ─ summary
+//! ```
+//!
+//! The command is the main thing. Whatever is wrong with us, it runs, unless somebody asked for what
+//! cannot be had: a directory, a policy, a backend or the command itself.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cprt::choice::{self, Candidate, Verdict};
+use cprt::config::Config;
+use cprt::session::{Options, Session};
+use cprt::stage::{self, User};
+use cprt::stats::Stats;
+use serde::Serialize;
+
+use crate::args::{Common, Run};
+use crate::failure::{Failure, Result};
+use crate::screen::{plain, remark};
+use crate::setting;
+
+mod progress;
+mod signals;
+
+use progress::Progress;
+use signals::{Heard, Signals};
+
+/// As of `timeout` and others that run commands.
+const OURS: u8 = 125;
+const NOT_RUNNABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// How often progress is shown.
+const TICK: Duration = Duration::from_millis(500);
+/// What is over sooner needs none.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was done, as `--json` has it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    directory: PathBuf,
+    backend: Option<String>,
+    policy: Option<String>,
+    version: Option<String>,
+    /// What the backend cannot do.
+    limits: Vec<String>,
+    /// Better backends, and why they were not taken.
+    passed_over: Vec<(String, String)>,
+    seconds: f64,
+    /// Of the command, as a shell has it.
+    exit: i32,
+    /// Why the policy ended before the command.
+    fault: Option<String>,
+    stats: Option<Stats>,
+}
+
+/// Does it all.
+pub(crate) fn run(common: &Common, wanted: &Run) -> ExitCode {
+    match try_run(common, wanted) {
+        Ok(code) => code,
+        Err(failure) => {
+            remark(&failure.chain());
+            ExitCode::from(OURS)
+        }
+    }
+}
+
+/// Becomes the command, in the process that was started for that: signals that we have taken are its
+/// own again, and so is who it is run as.
+pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCode {
+    let [program, arguments @ ..] = words else {
+        return ExitCode::from(OURS);
+    };
+    if let Some(&[uid, gid]) = user
+        && let Err(error) = stage::become_user(User { uid, gid })
+    {
+        remark(&format!("Becoming user {uid} again: {error}"));
+        return ExitCode::from(OURS);
+    }
+    signals::give_back();
+    let source = Command::new(program).args(arguments).exec();
+    let code = match source.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_RUNNABLE,
+    };
+    let program = PathBuf::from(program);
+    remark(&Failure::Command { program, source }.chain());
+    ExitCode::from(code)
+}
+
+fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
+    let directory = directory(&wanted.directory)?;
+    let options = options(wanted, directory)?;
+    // Before there are threads, which inherit it.
+    let signals = Signals::take()?;
+    let session = start(wanted, &options)?;
+    let began = Instant::now();
+    let mut child = match spawn(session.as_ref(), &wanted.command) {
+        Ok(child) => child,
+        Err(failure) => {
+            let _ = session.map(Session::end);
+            return Err(failure);
+        }
+    };
+    let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
+    let status = wait(&mut child, &signals, session.as_ref().filter(|_| shows))?;
+    let summary = summary(options.directory, session, began.elapsed(), status);
+    if common.json {
+        let text =
+            serde_json::to_string(&summary).map_err(|error| Failure::Output(error.into()))?;
+        // Standard output is the command's.
+        let _ = writeln!(io::stderr(), "{text}");
+    } else {
+        if let Some(fault) = &summary.fault {
+            remark(&format!(
+                "the policy failed, and the command went on without it: {fault}"
+            ));
+        }
+        if let (false, Some(text)) = (wanted.quiet, progress::summary(&summary)) {
+            remark(&text);
+        }
+    }
+    Ok(pass_on(status))
+}
+
+/// Where it really is.
+fn directory(given: &Path) -> Result<PathBuf> {
+    let failed = |source| Failure::Directory {
+        path: given.to_owned(),
+        source,
+    };
+    let real = given.canonicalize().map_err(failed)?;
+    // That it can be listed is for whoever reads to find out.
+    if real.is_dir() {
+        Ok(real)
+    } else {
+        Err(failed(io::ErrorKind::NotADirectory.into()))
+    }
+}
+
+fn options(wanted: &Run, directory: PathBuf) -> Result<Options> {
+    let mut settings = setting::collect(wanted.settings.clone())?;
+    if let Some(id) = &wanted.service_id {
+        settings.insert("service-id".to_owned(), id.clone());
+    }
+    let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
+    Ok(Options {
+        directory,
+        library: setting::library(&wanted.policy)?,
+        settings,
+        cgroup,
+        // That of the daemon says how much memory loads may take on this machine.
+        config: Config::read_default().unwrap_or_default(),
+    })
+}
+
+fn log_line(quiet: bool, text: &str) {
+    if !quiet {
+        remark(&plain(text));
+    }
+}
+
+/// A session on the best backend. `None` if there is none; then somebody has been told why.
+fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
+    let mut candidates = choice::candidates(&options.directory);
+    if let Some(kind) = wanted.backend.0 {
+        candidates.retain(|candidate| candidate.kind == kind);
+    }
+    let quiet = wanted.quiet;
+    let log = move |level: u32, text: &str| {
+        // What policies have to say when all is well is for a daemon's log.
+        if level <= 2 {
+            log_line(quiet && level == 2, &format!("policy: {text}"));
+        }
+    };
+    if wanted.backend.0.is_none() && !candidates.iter().any(|one| one.verdict.is_usable()) {
+        log_line(quiet, &native(&candidates));
+        return Ok(None);
+    }
+    match Session::start(options, &candidates, &(Arc::new(log) as _)) {
+        Ok(session) => Ok(Some(session)),
+        Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
+            let why = cprt::error::chain(&error);
+            log_line(quiet, &format!("the command runs without a policy. {why}"));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why the command runs as it would without us, in one line.
+fn native(candidates: &[Candidate]) -> String {
+    let reasons = candidates.iter().filter_map(|one| match &one.verdict {
+        Verdict::Unusable { why, .. } => Some(format!("{}: {why}", one.kind)),
+        Verdict::Usable { .. } => None,
+    });
+    let reasons: Vec<_> = reasons.collect();
+    format!(
+        "the command runs without a policy, as there is no backend ({})",
+        reasons.join("; ")
+    )
+}
+
+/// Not the command itself: what is to be done before has to be done in its process.
+fn spawn(session: Option<&Session>, words: &[OsString]) -> Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("become");
+    if let Some(User { uid, gid }) = session.and_then(Session::user) {
+        command.args(["--user", &uid.to_string(), &gid.to_string()]);
+    }
+    if let Ok(here) = std::env::current_dir() {
+        // What has been mounted over it is to be seen from here, too.
+        command.current_dir(here);
+    }
+    let started = command.arg("--").args(words).spawn();
+    started.map_err(|source| Failure::System {
+        doing: "Starting a process",
+        source,
+    })
+}
+
+/// Waits for the command, and shows how far the policy is if there is a session.
+fn wait(child: &mut Child, signals: &Signals, shown: Option<&Session>) -> Result<ExitStatus> {
+    let began = Instant::now();
+    let mut progress = Progress::default();
+    let status = loop {
+        match signals.hear(shown.map(|_| TICK))? {
+            Heard::PassOn(signal) => signals::send(child.id(), signal),
+            Heard::Child => {
+                let failed = |source| Failure::System {
+                    doing: "Waiting for the command",
+                    source,
+                };
+                if let Some(status) = child.try_wait().map_err(failed)? {
+                    break status;
+                }
+            }
+            Heard::Nothing => {}
+        }
+        if let Some(session) = shown
+            && began.elapsed() > PATIENCE
+            && let Some(stats) = session.stats()
+        {
+            progress.show(&stats);
+        }
+    };
+    progress.clear();
+    Ok(status)
+}
+
+fn summary(
+    directory: PathBuf,
+    session: Option<Session>,
+    took: Duration,
+    status: ExitStatus,
+) -> Summary {
+    let mut summary = Summary {
+        directory,
+        backend: None,
+        policy: None,
+        version: None,
+        limits: Vec::new(),
+        passed_over: Vec::new(),
+        seconds: took.as_secs_f64(),
+        exit: as_shell(status),
+        fault: None,
+        stats: None,
+    };
+    if let Some(session) = session {
+        summary.backend = Some(session.kind.to_string());
+        summary.policy = Some(session.policy.0.clone());
+        summary.version = Some(session.policy.1.clone());
+        summary.limits.clone_from(&session.limits);
+        let over = session.passed_over.iter();
+        summary.passed_over = over
+            .map(|(kind, why)| (kind.to_string(), why.clone()))
+            .collect();
+        summary.stats = session.stats();
+        summary.fault = session.end();
+    }
+    summary
+}
+
+fn as_shell(status: ExitStatus) -> i32 {
+    let by_signal = || 128 + status.signal().unwrap_or_default();
+    status.code().unwrap_or_else(by_signal)
+}
+
+/// Ends as the command did. Whoever started us is to see by which signal, as they would have.
+fn pass_on(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        signals::end_by(signal);
+    }
+    ExitCode::from(u8::try_from(as_shell(status)).unwrap_or(OURS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_as_a_shell_does() {
+        assert_eq!(as_shell(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(as_shell(ExitStatus::from_raw(15)), 143);
+    }
+
+    #[test]
+    fn who_has_no_backend_hears_of_each() {
+        let candidates = choice::Kind::ALL.map(|kind| Candidate {
+            kind,
+            verdict: Verdict::Unusable {
+                why: "of the weather".into(),
+                remedy: None,
+            },
+        });
+        let text = native(&candidates);
+        for name in ["module: of the weather", "observe: ", "fuse: "] {
+            assert!(text.contains(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_there_and_is_one() {
+        assert_eq!(
+            directory(Path::new("/usr/../tmp")).expect("it is"),
+            Path::new("/tmp")
+        );
+        let error = directory(Path::new("/nowhere/at/all")).expect_err("it is not");
+        assert_eq!(
+            error.chain(),
+            "/nowhere/at/all: No such file or directory (os error 2)"
+        );
+        assert!(directory(Path::new("/proc/self/status")).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! How far a policy is, in a line that changes; and what it has done, in one that stays.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use cprt::config::{Bytes, Span};
+use cprt::stats::Stats;
+
+use super::Summary;
+use crate::screen::age;
+
+/// Back to the beginning of the line, and away with it.
+const CLEAR: &str = "\r\x1b[K";
+
+/// The line that changes.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    shown: bool,
+    before: Option<u64>,
+}
+
+impl Progress {
+    pub(super) fn show(&mut self, stats: &Stats) {
+        // Once nothing is loaded any more, the line is the command's again.
+        let still = self.before.replace(stats.load_bytes) == Some(stats.load_bytes);
+        if still && stats.queued_bytes + stats.in_flight_bytes == 0 {
+            return self.clear();
+        }
+        let _ = write!(io::stderr(), "{CLEAR}ppcctl: {}", line(stats));
+        self.shown = true;
+    }
+
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "{CLEAR}");
+        }
+    }
+}
+
+/// Bytes, rate, how far ahead of the reader, and how long it will take.
+fn line(stats: &Stats) -> String {
+    let left = stats.queued_bytes + stats.in_flight_bytes;
+    let mut parts = vec![format!(
+        "{} of {} loaded",
+        Bytes(stats.load_bytes),
+        Bytes(stats.load_bytes + left)
+    )];
+    if stats.load_rate > 0 {
+        parts.push(format!("{}/s", Bytes(stats.load_rate)));
+    }
+    if stats.reader_bytes > 0 {
+        let ahead = stats.load_bytes.saturating_sub(stats.reader_bytes);
+        parts.push(format!("{} ahead of the reader", Bytes(ahead)));
+    }
+    if let Some(seconds) = left.checked_div(stats.load_rate)
+        && left > 0
+    {
+        parts.push(format!("{} left", age(seconds.max(1))));
+    }
+    parts.join(", ")
+}
+
+/// What was done; nothing if there was nobody to do it.
+pub(super) fn summary(summary: &Summary) -> Option<String> {
+    let (backend, policy) = (summary.backend.as_ref()?, summary.policy.as_ref()?);
+    let took = Span(Duration::from_millis(millis(summary.seconds)));
+    let Some(stats) = &summary.stats else {
+        return Some(format!(
+            "{policy} on {backend}: nothing is known; the command took {took}"
+        ));
+    };
+    let mut parts = vec![format!("{} loaded", Bytes(stats.loaded_bytes))];
+    let cached = stats.load_bytes.saturating_sub(stats.loaded_bytes);
+    if cached > 0 {
+        parts.push(format!("{} of the plan cached before", Bytes(cached)));
+    }
+    for (n, what) in [
+        (stats.evicted_bytes, "evicted"),
+        (stats.kept_bytes, "to be evicted but in use"),
+    ] {
+        if n > 0 {
+            parts.push(format!("{} {what}", Bytes(n)));
+        }
+    }
+    for (n, what) in [
+        (stats.load_errors, "loads failed"),
+        (stats.lost, "events lost"),
+    ] {
+        if n > 0 {
+            parts.push(format!("{n} {what}"));
+        }
+    }
+    Some(format!(
+        "{policy} on {backend}: {}; the command took {took}",
+        parts.join(", ")
+    ))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time that has passed"
+)]
+fn millis(seconds: f64) -> u64 {
+    (seconds * 1000.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_known() {
+        let mut stats = Stats {
+            load_bytes: 1 << 30,
+            queued_bytes: 3 << 30,
+            ..Stats::default()
+        };
+        assert_eq!(line(&stats), "1 GiB of 4 GiB loaded");
+        stats.load_rate = 512 << 20;
+        stats.reader_bytes = 256 << 20;
+        assert_eq!(
+            line(&stats),
+            "1 GiB of 4 GiB loaded, 512 MiB/s, 768 MiB ahead of the reader, 6 s left"
+        );
+        stats.queued_bytes = 0;
+        assert!(line(&stats).ends_with("reader"), "{}", line(&stats));
+    }
+
+    #[test]
+    fn the_summary_leaves_out_what_was_not() {
+        let mut known = Summary {
+            directory: "/m".into(),
+            backend: Some("observe".into()),
+            policy: Some("eager".into()),
+            version: None,
+            limits: Vec::new(),
+            passed_over: Vec::new(),
+            seconds: 2.5,
+            exit: 0,
+            fault: None,
+            stats: Some(Stats {
+                load_bytes: 4 << 30,
+                loaded_bytes: 3 << 30,
+                lost: 2,
+                ..Stats::default()
+            }),
+        };
+        assert_eq!(
+            summary(&known).as_deref(),
+            Some(
+                "eager on observe: 3 GiB loaded, 1 GiB of the plan cached before, 2 events lost; the \
+                 command took 2.5 s"
+            )
+        );
+        known.stats = None;
+        assert!(summary(&known).is_some_and(|text| text.contains("nothing is known")));
+        known.backend = None;
+        assert_eq!(summary(&known), None);
+    }
+}
