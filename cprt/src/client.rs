@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde::de::DeserializeOwned;
 
+use crate::choice::Kind;
 use crate::protocol::wire::{read_reply, write_line};
 use crate::protocol::{EventLine, Mount, MountStats, Request, Settings, Status};
 use crate::{Error, Result};
@@ -61,12 +62,14 @@ impl Client {
         library: &Path,
         settings: &Settings,
         cgroup: Option<&Path>,
+        backend: Option<Kind>,
     ) -> Result<Mount> {
         let request = Request::RegPolicy {
             mount: mount.to_owned(),
             library: library.to_owned(),
             settings: settings.clone(),
             cgroup: cgroup.map(Path::to_owned),
+            backend,
         };
         self.ask(&request, PATIENT)
     }
@@ -274,7 +277,7 @@ mod tests {
         );
         let mount = Path::new("/m");
         let settings: Settings = [("a".to_owned(), "b".to_owned())].into();
-        let done = client.reg_policy(mount, Path::new("/p.so"), &settings, None);
+        let done = client.reg_policy(mount, Path::new("/p.so"), &settings, None, None);
         assert_eq!(done.expect("a mount").path, mount);
         assert_eq!(client.rm_policy(mount).expect("a mount").path, mount);
         let done = client.configure(mount, &settings);

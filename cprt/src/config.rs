@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::choice::Kind;
 use crate::protocol::{SOCKET, Settings};
 use crate::{Error, Result};
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub loader: Loader,
     /// How policies are kept.
     pub worker: Worker,
+    /// How directories are mirrored through FUSE.
+    pub fuse: Fuse,
     /// Policies to register at start, by mount.
     pub mount: BTreeMap<PathBuf, Registration>,
 }
@@ -81,6 +84,18 @@ pub struct Worker {
     pub ranges: u32,
 }
 
+/// How directories are mirrored through FUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fuse {
+    /// Whether the kernel may read the files itself, where it can (since Linux 6.9).
+    pub passthrough: bool,
+    /// Threads that answer the kernel where it does not.
+    pub threads: u16,
+    /// How far the kernel reads ahead there, and asks for at a time.
+    pub readahead: Bytes,
+}
+
 /// A policy to register.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +108,9 @@ pub struct Registration {
     /// As in `ppcctl reg-policy --cgroup`.
     #[serde(default)]
     pub cgroup: Option<PathBuf>,
+    /// As in `ppcctl reg-policy --backend`.
+    #[serde(default)]
+    pub backend: Option<Kind>,
 }
 
 impl Default for Config {
@@ -104,6 +122,7 @@ impl Default for Config {
             memory: Memory::default(),
             loader: Loader::default(),
             worker: Worker::default(),
+            fuse: Fuse::default(),
             mount: BTreeMap::new(),
         }
     }
@@ -126,6 +145,18 @@ impl Default for Loader {
             threads: 4,
             chunk: Bytes(2 << 20),
             bandwidth: Bytes(0),
+        }
+    }
+}
+
+impl Default for Fuse {
+    fn default() -> Self {
+        Self {
+            passthrough: true,
+            // Requests carry 1 MiB and are read one at a time by each, so that with less both would
+            // wait for the reader.
+            threads: 2,
+            readahead: Bytes(4 << 20),
         }
     }
 }
@@ -226,6 +257,10 @@ impl Config {
             (
                 worker.queue >= 16,
                 format!("worker.queue = {}: it is at least 16", worker.queue),
+            ),
+            (
+                (1..=64).contains(&self.fuse.threads),
+                format!("fuse.threads = {}: it is from 1 to 64", self.fuse.threads),
             ),
             (
                 worker.ranges >= 1,

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::protocol::{Refusal, RefusalKind, Reply, Request, wire};
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Supervisor, Wanted};
 use crate::topology::Topology;
 use crate::{Error, Result};
 
@@ -191,9 +191,16 @@ fn serve(stream: &UnixStream, supervisor: &Arc<Supervisor>) {
             library,
             settings,
             cgroup,
+            backend,
         } => reply(
             stream,
-            supervisor.register(&mount, &library, settings, cgroup.as_deref()),
+            supervisor.register(Wanted {
+                mount,
+                library,
+                settings,
+                cgroup,
+                backend,
+            }),
         ),
         Request::RmPolicy { mount } => reply(stream, supervisor.remove(&mount)),
         Request::Configure { mount, settings } => {

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::choice::Kind;
+
 pub mod wire;
 
 /// Where the daemon listens unless its configuration says otherwise.
@@ -22,7 +24,7 @@ pub const SOCKET: &str = "/run/cprt/control.sock";
 pub enum Request {
     /// Give the mount this policy, instead of the one it has. Replies [`Mount`].
     RegPolicy {
-        /// Where rfs is mounted.
+        /// Where rfs is mounted, or a directory.
         mount: PathBuf,
         /// The policy's shared library.
         library: PathBuf,
@@ -32,6 +34,9 @@ pub enum Request {
         /// The worker lives in this memory cgroup; without it, in that of the first reader.
         #[serde(default)]
         cgroup: Option<PathBuf>,
+        /// What to put behind a directory that is no mount of rfs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        backend: Option<Kind>,
     },
     /// Take the mount's policy away. Replies [`Mount`].
     RmPolicy {
@@ -137,7 +142,7 @@ pub struct Mount {
     pub path: PathBuf,
     /// What it mirrors.
     pub lower: PathBuf,
-    /// `rfs0`
+    /// `rfs0`; empty where there is no device.
     pub device: String,
     /// Who says what is in its cache.
     pub state: State,

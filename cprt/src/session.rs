@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::choice::{Candidate, Kind, Verdict};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::hand::{self, End, Hand, Heard};
 use crate::mounts::{self, Changes, Found};
 use crate::protocol::{Refusal, RefusalKind, Settings};
@@ -83,15 +83,16 @@ impl Session {
                 passed_over.push((*kind, why.clone()));
                 continue;
             }
-            let tried = prepare(*kind, &options.directory).and_then(|ground| {
-                let job = job(options, ground.mount, ground.source, &library, &topology);
-                let session = Self::with(*kind, &job, ground.user, log);
-                if session.is_err() && ground.mounted {
-                    // It is in nobody's way but ours.
-                    let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
-                }
-                session
-            });
+            let tried =
+                prepare(*kind, &options.directory, options.config.fuse).and_then(|ground| {
+                    let job = job(options, ground.mount, ground.source, &library, &topology);
+                    let session = Self::with(*kind, &job, ground.user, log);
+                    if session.is_err() && ground.mounted {
+                        // It is in nobody's way but ours.
+                        let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
+                    }
+                    session
+                });
             match tried {
                 Ok(mut session) => {
                     session.passed_over = passed_over;
@@ -110,12 +111,12 @@ impl Session {
     /// # Errors
     ///
     /// It cannot be mounted, or the policy is refused.
-    pub fn mirror(options: &Options, lower: &Path, passthrough: bool, log: &Log) -> Result<Self> {
+    pub fn mirror(options: &Options, lower: &Path, log: &Log) -> Result<Self> {
         let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = Topology::by_child().to_string();
         let source = Source::Fuse {
             lower: lower.to_owned(),
-            passthrough,
+            options: options.config.fuse,
             others: nix::unistd::geteuid().is_root(),
         };
         let at = options.directory.clone();
@@ -293,7 +294,7 @@ struct Ground {
     mounted: bool,
 }
 
-fn prepare(kind: Kind, directory: &Path) -> Result<Ground> {
+fn prepare(kind: Kind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
     let mut ground = Ground {
         mount: directory.to_owned(),
         source: Source::Observe,
@@ -311,7 +312,7 @@ fn prepare(kind: Kind, directory: &Path) -> Result<Ground> {
             }
             ground.source = Source::Fuse {
                 lower: directory.to_owned(),
-                passthrough: true,
+                options: fuse,
                 others: nix::unistd::geteuid().is_root() && ground.user.is_none(),
             };
         }

@@ -16,10 +16,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use crate::choice::Kind;
 use crate::config::Config;
 use crate::hand::{self, Ear, End, Hand, Heard, Running};
 use crate::memory::{self, Roots};
-use crate::mounts::{self, Changes, Found};
+use crate::mounts::{self, Changes};
 use crate::protocol::{
     EventLine, Mount, MountStats, PolicyStatus, Refusal, RefusalKind, Settings, State, Status,
 };
@@ -27,9 +28,11 @@ use crate::words::{Job, Source};
 use crate::{Error, Result, trust};
 
 mod crashes;
+mod site;
 mod state;
 
 use crashes::{Crashes, Verdict};
+use site::Site;
 use state::{Registration, Registrations};
 
 /// Lines of a policy's log that status shows.
@@ -44,6 +47,17 @@ pub(crate) struct Supervisor {
     seats: Mutex<BTreeMap<PathBuf, Arc<Seat>>>,
 }
 
+/// What somebody wants registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) mount: PathBuf,
+    pub(crate) library: PathBuf,
+    pub(crate) settings: Settings,
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Without it, what is there has to be a mount of rfs.
+    pub(crate) backend: Option<Kind>,
+}
+
 /// A mount, for as long as it has a policy.
 struct Seat {
     path: PathBuf,
@@ -56,6 +70,7 @@ struct Seat {
 /// Who sits there.
 #[derive(Default)]
 struct Sitting {
+    site: Option<Site>,
     registration: Option<Registration>,
     /// Of the registration: whoever finds another one than they know has been replaced.
     generation: u64,
@@ -95,8 +110,13 @@ impl Supervisor {
             Registrations::new()
         });
         for (path, registration) in before {
-            let same = mounts::at(&path)
-                .is_ok_and(|found| found.is_some_and(|found| found.device == registration.device));
+            let same = match registration.source {
+                Source::Module { device } => {
+                    let found = mounts::at(&path);
+                    found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
+                }
+                Source::Observe | Source::Fuse { .. } => true,
+            };
             if !same {
                 log::info!(
                     "{} has been unmounted; its policy is forgotten",
@@ -104,13 +124,13 @@ impl Supervisor {
                 );
                 continue;
             }
-            let Registration {
-                library,
-                settings,
-                cgroup,
-                ..
-            } = registration;
-            let done = self.register(&path, &library, settings, cgroup.as_deref());
+            let done = self.register(Wanted {
+                mount: path.clone(),
+                library: registration.library,
+                settings: registration.settings,
+                cgroup: registration.cgroup,
+                backend: Some(site::kind(&registration.source)),
+            });
             tell(&path, done.as_ref().map(drop));
         }
         self.persist();
@@ -120,22 +140,25 @@ impl Supervisor {
     /// error.
     pub(crate) fn follow_mounts(self: &Arc<Self>) -> Result<()> {
         let mut changes = Changes::watch()?;
-        let mut done: BTreeMap<&Path, u32> = BTreeMap::new();
+        let mut done: BTreeMap<&Path, Source> = BTreeMap::new();
         loop {
+            self.forget_unmounted();
             for (path, registration) in &self.config.mount {
-                let Ok(Some(found)) = mounts::at(path) else {
+                let Ok(site) = Site::of(path, registration.backend, self.config.fuse) else {
                     continue;
                 };
                 // Once for each mount: what somebody registers or removes later stays so.
-                if done.insert(path, found.device) == Some(found.device) || self.is_seated(&found) {
+                let seated = self.is_seated(&site);
+                if done.insert(path, site.source.clone()) == Some(site.source) || seated {
                     continue;
                 }
-                let registered = self.register(
-                    path,
-                    &registration.policy,
-                    registration.settings.clone(),
-                    registration.cgroup.as_deref(),
-                );
+                let registered = self.register(Wanted {
+                    mount: path.clone(),
+                    library: registration.policy.clone(),
+                    settings: registration.settings.clone(),
+                    cgroup: registration.cgroup.clone(),
+                    backend: registration.backend,
+                });
                 tell(path, registered.as_ref().map(drop));
             }
             changes.wait().map_err(|source| Error::System {
@@ -145,35 +168,48 @@ impl Supervisor {
         }
     }
 
-    fn is_seated(&self, found: &Found) -> bool {
-        let seat = self.seats().get(&found.path).cloned();
+    fn is_seated(&self, site: &Site) -> bool {
+        let seat = self.seats().get(&site.path).cloned();
         seat.is_some_and(|seat| {
             let sitting = seat.sitting();
-            sitting
-                .registration
-                .as_ref()
-                .is_some_and(|it| it.device == found.device)
+            let registration = sitting.registration.as_ref();
+            registration.is_some_and(|it| it.source == site.source)
         })
     }
 
+    /// Of a directory that is observed, nobody else says that it is gone.
+    fn forget_unmounted(&self) {
+        let gone = |seat: &Arc<Seat>| {
+            let sitting = seat.sitting();
+            sitting.site.as_ref().is_some_and(|site| !site.is_there())
+        };
+        let seats: Vec<_> = self.seats().values().cloned().collect();
+        for seat in seats.into_iter().filter(gone) {
+            let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            if gone(&seat) {
+                log::info!("{} has been unmounted", seat.path.display());
+                seat.vacate();
+                self.seats().remove(&seat.path);
+                self.persist();
+            }
+        }
+    }
+
     /// Gives a mount a policy, instead of the one it has.
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        mount: &Path,
-        library: &Path,
-        settings: Settings,
-        cgroup: Option<&Path>,
-    ) -> Result<Mount> {
-        let found = find(mount)?;
-        let library = trust::check(library, nix::unistd::geteuid().as_raw())?;
-        let cgroup = cgroup.map(|name| self.roots.resolve(name)).transpose()?;
+    pub(crate) fn register(self: &Arc<Self>, wanted: Wanted) -> Result<Mount> {
+        let site = Site::of(&wanted.mount, wanted.backend, self.config.fuse)?;
+        let library = trust::check(&wanted.library, nix::unistd::geteuid().as_raw())?;
+        let cgroup = wanted
+            .cgroup
+            .map(|name| self.roots.resolve(&name))
+            .transpose()?;
         let registration = Registration {
-            device: found.device,
+            source: site.source.clone(),
             library,
-            settings,
+            settings: wanted.settings,
             cgroup,
         };
-        let seat = self.seat(&found.path);
+        let seat = self.seat(&site.path);
         let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = self.load(&seat, &registration)?;
         // The library is sound; from here on the mount is native for a moment.
@@ -189,8 +225,9 @@ impl Supervisor {
                 return Err(error);
             }
         }
+        seat.sitting().site = Some(site.clone());
         self.persist();
-        Ok(seat.mount(&found))
+        Ok(seat.mount(&site))
     }
 
     fn bring_back(self: &Arc<Self>, seat: &Arc<Seat>, before: Registration) {
@@ -213,37 +250,43 @@ impl Supervisor {
 
     /// Takes a mount's policy away.
     pub(crate) fn remove(&self, mount: &Path) -> Result<Mount> {
-        let found = find(mount)?;
-        let seat = self.seated(&found.path)?;
+        let site = self.find(mount)?;
+        let seat = self.seated(&site.path)?;
         let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
         seat.vacate();
         self.seats().remove(&seat.path);
         self.persist();
-        Ok(native(&found))
+        Ok(site.native())
     }
 
     /// Changes settings of a running policy.
     pub(crate) fn configure(&self, mount: &Path, settings: &Settings) -> Result<Mount> {
-        let found = find(mount)?;
-        let seat = self.seated(&found.path)?;
+        let site = self.find(mount)?;
+        let seat = self.seated(&site.path)?;
         let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
         seat.hand()?.configure(settings)?;
         if let Some(registration) = &mut seat.sitting().registration {
             registration.settings.extend(settings.clone());
         }
         self.persist();
-        Ok(seat.mount(&found))
+        Ok(seat.mount(&site))
     }
 
     /// How things are, everywhere or at one mount.
     pub(crate) fn status(&self, mount: Option<&Path>) -> Result<Status> {
-        let found = match mount {
-            Some(mount) => vec![find(mount)?],
-            None => mounts::all()?,
+        let mut sites = match mount {
+            Some(mount) => vec![self.find(mount)?],
+            None => mounts::all()?.into_iter().map(Site::from).collect(),
         };
-        let mounts = found.iter().map(|found| {
-            let seat = self.seats().get(&found.path).cloned();
-            seat.map_or_else(|| native(found), |seat| seat.mount(found))
+        if mount.is_none() {
+            let seats: Vec<_> = self.seats().values().cloned().collect();
+            let others = seats.iter().filter_map(|seat| seat.sitting().site.clone());
+            sites.extend(others.filter(|site| !matches!(site.source, Source::Module { .. })));
+            sites.sort_by(|a, b| a.path.cmp(&b.path));
+        }
+        let mounts = sites.iter().map(|site| {
+            let seat = self.seats().get(&site.path).cloned();
+            seat.map_or_else(|| site.native(), |seat| seat.mount(site))
         });
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -253,11 +296,22 @@ impl Supervisor {
         })
     }
 
+    /// A mount of rfs, or a directory that has a policy.
+    fn find(&self, path: &Path) -> Result<Site> {
+        if let Some(found) = mounts::at(path)? {
+            return Ok(found.into());
+        }
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let seat = self.seats().get(&real).cloned();
+        let site = seat.and_then(|seat| seat.sitting().site.clone());
+        site.ok_or_else(|| site::no_mount(path).into())
+    }
+
     /// The counters of workers, those that run.
     pub(crate) fn stats(&self, mount: Option<&Path>) -> Result<Vec<MountStats>> {
         let seats: Vec<_> = match mount {
             Some(mount) => {
-                let seat = self.seated(&find(mount)?.path)?;
+                let seat = self.seated(&self.find(mount)?.path)?;
                 seat.hand()?;
                 vec![seat]
             }
@@ -278,7 +332,7 @@ impl Supervisor {
 
     /// What readers of a mount do, as it is told to its policy.
     pub(crate) fn events(&self, mount: &Path) -> Result<Receiver<EventLine>> {
-        let hand = self.seated(&find(mount)?.path)?.hand()?;
+        let hand = self.seated(&self.find(mount)?.path)?.hand()?;
         let (to, from) = sync_channel(4096);
         hand.events(to);
         Ok(from)
@@ -331,9 +385,7 @@ impl Supervisor {
     fn load(&self, seat: &Arc<Seat>, registration: &Registration) -> Result<hand::Loaded> {
         let job = Job {
             mount: seat.path.clone(),
-            source: Source::Module {
-                device: registration.device,
-            },
+            source: registration.source.clone(),
             library: registration.library.clone(),
             settings: registration.settings.clone(),
             cgroup: registration.cgroup.clone(),
@@ -584,10 +636,10 @@ impl Seat {
         }
     }
 
-    fn mount(&self, found: &Found) -> Mount {
+    fn mount(&self, site: &Site) -> Mount {
         let sitting = self.sitting();
         let Some(registration) = &sitting.registration else {
-            return native(found);
+            return site.native();
         };
         let state = if sitting.failed {
             State::Failed
@@ -614,20 +666,9 @@ impl Seat {
                 last_fault: sitting.crashes.last(),
                 log: sitting.log.iter().cloned().collect(),
             }),
-            ..native(found)
+            ..site.native()
         }
     }
-}
-
-fn find(mount: &Path) -> Result<Found> {
-    mounts::at(mount)?.ok_or_else(|| {
-        Refusal {
-            kind: RefusalKind::NotFound,
-            message: format!("No rfs is mounted at {}", mount.display()),
-            remedy: Some(format!("try 'mount -t rfs DIRECTORY {}'", mount.display())),
-        }
-        .into()
-    })
 }
 
 fn no_policy(path: &Path) -> Refusal {
@@ -638,17 +679,6 @@ fn no_policy(path: &Path) -> Refusal {
             "try 'ppcctl reg-policy {} LIBRARY'; the library null.so only looks on",
             path.display()
         )),
-    }
-}
-
-fn native(found: &Found) -> Mount {
-    Mount {
-        path: found.path.clone(),
-        lower: found.lower.clone(),
-        device: format!("rfs{}", found.device),
-        state: State::Native,
-        reason: None,
-        policy: None,
     }
 }
 

@@ -43,8 +43,7 @@ pub(crate) enum Source {
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,
-        /// Unless the kernel is to do without.
-        passthrough: bool,
+        options: config::Fuse,
         /// Whether others than its user may look.
         others: bool,
     },

@@ -283,13 +283,14 @@ fn take(directory: &Path, source: &Source) -> Result<Arc<dyn Backend>> {
         Source::Observe => Arc::new(Observe::open(directory)?),
         Source::Fuse {
             lower,
-            passthrough,
+            options,
             others,
         } => {
             let options = mirror::Options {
-                passthrough: *passthrough,
+                passthrough: options.passthrough,
+                threads: options.threads.into(),
+                readahead_kib: options.readahead.0 >> 10,
                 others: *others,
-                ..mirror::Options::default()
             };
             let mounted =
                 fuse::mount(lower, directory, &options).map_err(|source| Error::System {

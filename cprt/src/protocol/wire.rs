@@ -141,6 +141,7 @@ mod tests {
                     library: "/p.so".into(),
                     settings: settings.clone(),
                     cgroup: Some("/sys/fs/cgroup/a".into()),
+                    backend: None,
                 },
                 r#"{"do":"reg-policy","mount":"/mnt","library":"/p.so","settings":{"length":"4096"},"cgroup":"/sys/fs/cgroup/a"}"#,
             ),
@@ -190,6 +191,7 @@ mod tests {
             library: "/p.so".into(),
             settings: Settings::new(),
             cgroup: None,
+            backend: None,
         };
         assert_eq!(request(bytes).expect("a request"), Some(expected));
         assert_eq!(

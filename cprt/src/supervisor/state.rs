@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Settings;
+use crate::words::Source;
 use crate::{Error, Result};
 
 /// A policy and the mount it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Registration {
-    /// N of `/dev/rfsN`: another number is another mount, whatever its path.
-    pub(super) device: u32,
+    /// With N of `/dev/rfsN` another number is another mount, whatever its path.
+    pub(super) source: Source,
     pub(super) library: PathBuf,
     #[serde(default)]
     pub(super) settings: Settings,
@@ -73,7 +74,7 @@ mod tests {
     fn what_is_written_is_read_and_garbage_is_refused() {
         let path = std::env::temp_dir().join(format!("cprt-state-{}.json", std::process::id()));
         let registration = Registration {
-            device: 3,
+            source: Source::Module { device: 3 },
             library: "/usr/lib/ppc/shift.so".into(),
             settings: Settings::from([("length".into(), "4096".into())]),
             cgroup: None,

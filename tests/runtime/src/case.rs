@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, alarm};
 
 use crate::outcome::{Outcome, Stop, ensure, factor, wait_until};
+use crate::way::Way;
 use crate::{cgroup, disk, files, mount, procfs};
 
 /// How much longer than a body its parent may take: to end processes and undo mounts.
@@ -31,6 +32,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     seconds: u32,
     body: fn() -> Outcome,
+    way: Way,
 }
 
 impl Case {
@@ -40,7 +42,16 @@ impl Case {
             name,
             seconds,
             body,
+            way: Way::Module,
         }
+    }
+
+    /// The same test on another way, if it has a name for it.
+    pub(crate) fn on(&self, way: Way) -> Self {
+        let rest = self.name.trim_start_matches("cprt_");
+        // There are few, and they are for the whole of the program.
+        let name = Box::leak(format!("cprt_on_{}_{rest}", way.name()).into_boxed_str());
+        Self { name, way, ..*self }
     }
 
     /// How the rig is told of it.
@@ -86,6 +97,7 @@ impl Case {
         let mut body = Command::new(env::current_exe()?)
             .args(["--body", self.name])
             .env("CPRT_SCRATCH", self.scratch())
+            .envs([self.way.variable()])
             .stdin(Stdio::null())
             .process_group(0)
             .spawn()?;

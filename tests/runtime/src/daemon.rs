@@ -17,6 +17,7 @@ use crate::files::tail;
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, wait_until};
 use crate::procfs;
+use crate::way::{self, Way};
 
 const CPRTD: &str = "/usr/sbin/cprtd";
 const PPCCTL: &str = "/usr/bin/ppcctl";
@@ -62,8 +63,9 @@ impl Daemon {
     pub(crate) fn with(configuration: &str) -> Outcome<Self> {
         let folder = scratch();
         let text = format!(
-            "socket = \"{0}/control.sock\"\nstate = \"{0}/state.json\"\n\n{configuration}\n",
-            folder.display()
+            "socket = \"{0}/control.sock\"\nstate = \"{0}/state.json\"\n\n{configuration}\n{1}",
+            folder.display(),
+            Way::now().configuration()
         );
         fs::write(folder.join("cprt.toml"), text)?;
         Self::again()
@@ -164,6 +166,7 @@ impl Daemon {
     ) -> Outcome<Answer> {
         let (mount, library) = (text(mount)?, text(library)?);
         let mut arguments = vec!["reg-policy", mount, library];
+        arguments.extend(Way::now().words());
         arguments.extend(settings);
         self.run(&arguments)
     }
@@ -185,6 +188,7 @@ impl Daemon {
         );
         let status: MountStatus = serde_json::from_str(&answer.output).of(&answer.output)?;
         ensure_eq!(status.state, State::Running, "the state after registering");
+        way::settle(&mount.path)?;
         Ok(status)
     }
 

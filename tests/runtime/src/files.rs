@@ -14,6 +14,7 @@ use nix::sys::stat::{major, minor};
 
 use crate::outcome::{For as _, Outcome, Stop, fail};
 use crate::sys::{Map, PAGE};
+use crate::way;
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -66,7 +67,7 @@ impl Pattern {
 
     /// Which of its pages are cached.
     pub(crate) fn residency(&self) -> Outcome<Vec<bool>> {
-        Ok(Map::of(&File::open(&self.lower)?)?.residency()?)
+        Ok(Map::of(&File::open(way::view(&self.lower))?)?.residency()?)
     }
 
     /// How many bytes of it are cached.
@@ -85,7 +86,7 @@ impl Pattern {
 
     /// How many of its cached pages are on each NUMA node.
     pub(crate) fn nodes(&self) -> Outcome<[usize; 2]> {
-        let file = File::open(&self.lower)?;
+        let file = File::open(way::view(&self.lower))?;
         let map = Map::of(&file)?;
         let cached = map.residency()?;
         // What is cached is mapped by a touch, without anything being read.

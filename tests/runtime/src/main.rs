@@ -38,6 +38,8 @@ mod t_refusals;
 mod t_register;
 mod t_rig;
 mod t_swap;
+mod t_ways;
+mod way;
 
 use case::Case;
 use outcome::{Outcome, Stop};
@@ -59,6 +61,7 @@ fn cases() -> Vec<Case> {
         t_swap::CASES,
     ]
     .concat();
+    all.extend(t_ways::of(&all));
     all.sort_by_key(|case| case.name);
     all
 }

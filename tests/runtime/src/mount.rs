@@ -1,4 +1,4 @@
-//! Mounts of rfs, and those a test left.
+//! Mounts of rfs, or of what does its work, and those a test left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ pub(crate) fn lower_of(test: &str) -> PathBuf {
     files::lower().join(test)
 }
 
-/// Where a test mounts rfs.
+/// Where a test mounts it.
 pub(crate) fn point_of(test: &str) -> PathBuf {
     Path::new("/mnt").join(test)
 }
 
-/// A mount of rfs and what it mirrors.
+/// A mount and what it mirrors.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {
     pub(crate) lower: PathBuf,
@@ -41,14 +41,7 @@ impl Mount {
     /// Any directory anywhere; below [`point_of`] it is unmounted after the test.
     pub(crate) fn at(lower: &Path, path: &Path) -> Outcome<Self> {
         fs::create_dir_all(path)?;
-        mount(
-            Some(lower),
-            path,
-            Some("rfs"),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .of(format_args!("mounting rfs on {}", path.display()))?;
+        crate::way::put(lower, path)?;
         Ok(Self {
             lower: lower.to_owned(),
             path: path.to_owned(),

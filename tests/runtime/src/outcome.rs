@@ -95,6 +95,16 @@ macro_rules! skip {
 
 pub(crate) use {ensure, ensure_eq, fail, skip};
 
+/// Whether the running kernel is this or a later one.
+pub(crate) fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(a)), Some(Ok(b))) => (a, b) >= (major, minor),
+        _ => false,
+    }
+}
+
 /// What every limit is multiplied with: a kernel with all checkers on is that much slower.
 pub(crate) fn factor() -> f64 {
     std::env::var("RFS_FACTOR")

@@ -101,6 +101,8 @@ pub(crate) fn run() -> io::Result<()> {
 }
 
 fn begin(task: &Task) -> cprt::Result<Session> {
+    let mut config = Config::read_default()?;
+    config.fuse.passthrough &= task.passthrough;
     let options = Options {
         directory: match task.kind {
             // Read through the mount or not, the files are the same.
@@ -110,7 +112,7 @@ fn begin(task: &Task) -> cprt::Result<Session> {
         library: task.library.clone(),
         settings: task.settings.clone(),
         cgroup: None,
-        config: Config::read_default()?,
+        config,
     };
     let log = Arc::new(|level: u32, text: &str| {
         if level <= 2 {
@@ -118,7 +120,7 @@ fn begin(task: &Task) -> cprt::Result<Session> {
         }
     });
     match task.kind {
-        Kind::Fuse => Session::mirror(&options, &task.lower, task.passthrough, &(log as _)),
+        Kind::Fuse => Session::mirror(&options, &task.lower, &(log as _)),
         kind => Session::on(&options, kind, &(log as _)),
     }
 }

@@ -109,7 +109,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 pub(crate) struct RegPolicy {
-    /// Where rfs is mounted
+    /// Where rfs is mounted, or with --backend any directory
     #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
     pub(crate) mount: PathBuf,
     /// The policy: a path if it has a slash, otherwise a name below /usr/lib/ppc
@@ -124,6 +124,9 @@ pub(crate) struct RegPolicy {
     /// The memory cgroup that pays for what is loaded; unless given, that of the first reader
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
+    /// Do without the module: observe takes the directory as it is, fuse mounts a mirror over it
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<cprt::choice::Kind>,
 }
 
 /// Run a command with a policy for the directory that it reads from, without daemon or mount

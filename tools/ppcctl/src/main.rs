@@ -77,7 +77,8 @@ fn done(Cli { common, command }: Cli) -> Result<()> {
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);
             let cgroup = reg.cgroup.as_deref().map(setting::full).transpose()?;
             let client = client(&common)?;
-            let mount = client.reg_policy(&mount, &library, &settings, cgroup.as_deref())?;
+            let mount =
+                client.reg_policy(&mount, &library, &settings, cgroup.as_deref(), reg.backend)?;
             changed(&common, &mount)
         }
         Command::RmPolicy { mount } => {
