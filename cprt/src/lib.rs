@@ -44,6 +44,7 @@ mod supervisor;
 mod sys;
 mod words;
 
+pub mod choice;
 pub mod client;
 pub mod config;
 pub mod daemon;
