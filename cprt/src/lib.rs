@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`daemon`] is `cprtd`: a supervisor, and a [`worker`] process for each policy. [`client`] talks to
-//! it. `ppcctl` is made of that and of [`config`], [`protocol`] and [`trust`].
+//! it. `ppcctl` is made of that and of [`config`], [`doctor`], [`protocol`] and [`trust`].
 //!
 //! # Unsafe code
 //!
@@ -48,6 +48,7 @@ pub mod choice;
 pub mod client;
 pub mod config;
 pub mod daemon;
+pub mod doctor;
 pub mod error;
 pub mod logging;
 pub mod memory;
