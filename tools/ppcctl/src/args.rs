@@ -20,6 +20,8 @@ Exit status:
   2  the command line makes no sense
   3  there is no cprtd, no such mount, or no policy on it
   4  the policy was refused: not trusted, no policy, or not content with its settings
+ 10  doctor has found something that costs speed
+ 11  doctor has found something that does not work
 
 Data goes to standard output, everything else to standard error.";
 
@@ -97,6 +99,17 @@ pub(crate) enum Command {
     },
     /// Print what readers do, as the policy hears it, until interrupted
     Events(Events),
+    /// Tell what stands between a directory and fast loads, and what to do about it
+    ///
+    /// Which backend would be used and why not a better one, what is wrong with the files, the file
+    /// system and its device, whether memory is enough, where accelerators are, what the kernel has
+    /// and what you may do. Nothing is changed. The exit status is 10 if there are warnings and 11 if
+    /// there are problems.
+    Doctor {
+        /// Where the files of a model are
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
     /// Look at policies without registering them
     Policy {
         #[command(subcommand)]
@@ -199,13 +212,15 @@ pub(crate) enum Errand {
         #[arg(value_name = "LIBRARY")]
         library: PathBuf,
     },
+    /// Print the machine's topology
+    Topology,
 }
 
 impl Errand {
     /// Whether the first argument asks for one.
     pub(crate) fn is_meant(first: Option<&std::ffi::OsStr>) -> bool {
         let first = first.and_then(std::ffi::OsStr::to_str);
-        matches!(first, Some("generate" | "load"))
+        matches!(first, Some("generate" | "load" | "topology"))
     }
 }
 

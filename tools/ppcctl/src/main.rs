@@ -2,9 +2,10 @@
 //!
 //! A command line (`args`) becomes a call of [`cprt::client::Client`]; its reply becomes text
 //! (`show`) or, with `--json`, stays what it is; a failure becomes a sentence and an exit status
-//! (`failure`, `exit`). Only `inspect` does something of its own.
+//! (`failure`, `exit`). Only `inspect` and `doctor` do something of their own.
 
 mod args;
+mod doctor;
 mod exit;
 mod failure;
 mod generate;
@@ -24,6 +25,7 @@ use clap::Parser as _;
 use cprt::client::Client;
 use cprt::config::Config;
 use cprt::protocol::{EventLine, Mount, MountStats};
+use cprt::topology::Topology;
 
 use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
 use crate::exit::Exit;
@@ -36,15 +38,12 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     let done = if Errand::is_meant(first.as_deref()) {
-        match Errand::parse() {
-            Errand::Generate { directory } => generate::write(&directory),
-            Errand::Load { library } => inspect::load(&library),
-        }
+        errand(&Errand::parse()).map(|()| Exit::Done)
     } else {
         run(Cli::parse())
     };
     match done {
-        Ok(()) => Exit::Done.into(),
+        Ok(exit) => exit.into(),
         Err(failure) if failure.is_enough() => Exit::Done.into(),
         Err(failure) => {
             remark(&failure.chain());
@@ -53,8 +52,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Cli { common, command }: Cli) -> Result<()> {
+fn errand(errand: &Errand) -> Result<()> {
+    match errand {
+        Errand::Generate { directory } => generate::write(directory),
+        Errand::Load { library } => inspect::load(library),
+        Errand::Topology => print(&Topology::detect()?.to_string()),
+    }
+}
+
+fn run(Cli { common, command }: Cli) -> Result<Exit> {
     match command {
+        // It ends by what it has found.
+        Command::Doctor { directory } => return doctor::run(common.json, &directory),
         Command::RegPolicy(reg) => {
             let settings = setting::collect(reg.settings)?;
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);
@@ -85,7 +94,8 @@ fn run(Cli { common, command }: Cli) -> Result<()> {
                 print(&inspect::show(&inspection))
             }
         }
-    }
+    }?;
+    Ok(Exit::Done)
 }
 
 /// The configuration says where the daemon is, unless the command line does.

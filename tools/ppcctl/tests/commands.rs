@@ -425,6 +425,7 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-status",
         "ppcctl-stats",
         "ppcctl-events",
+        "ppcctl-doctor",
         "ppcctl-policy",
         "ppcctl-policy-inspect",
     ] {
@@ -435,7 +436,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 9);
+    assert_eq!(pages.count(), 10);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);
