@@ -28,6 +28,17 @@ pub enum Error {
         /// The system's word.
         source: io::Error,
     },
+    /// What is mounted there is served by nobody any more.
+    #[error(
+        "Reading {}: who served this mount has ended; try 'umount -l {}' as root, or 'fusermount3 -uz'",
+        path.display(), path.display()
+    )]
+    DeadMount {
+        /// Where it is mounted, or a path below.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
     /// The configuration makes no sense.
     #[error("{}: {problem}", path.display())]
     Config {

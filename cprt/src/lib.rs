@@ -10,7 +10,7 @@
 //!
 //! [`daemon`] is `cprtd`: a supervisor, and a [`worker`] process for each policy. [`client`] talks to
 //! it. A [`session`] is a worker without a daemon, on the backend that [`choice`] finds. `ppcctl` is
-//! made of these and of [`config`], [`protocol`] and [`trust`].
+//! made of these and of [`config`], [`doctor`], [`protocol`] and [`trust`].
 //!
 //! # Unsafe code
 //!
@@ -44,6 +44,7 @@ pub mod choice;
 pub mod client;
 pub mod config;
 pub mod daemon;
+pub mod doctor;
 pub mod error;
 pub mod logging;
 pub mod memory;

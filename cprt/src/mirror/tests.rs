@@ -202,7 +202,6 @@ impl Drop for Helper {
 
 /// What other processes do for the tests.
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 #[ignore = "only as a helper of others"]
 fn helper() {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);

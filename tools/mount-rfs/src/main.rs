@@ -50,6 +50,8 @@ enum Failure {
         doing: &'static str,
         source: io::Error,
     },
+    #[error(transparent)]
+    Runtime(cprt::Error),
     #[error("{0}")]
     Refused(String),
     #[error("{0}")]
@@ -61,7 +63,7 @@ impl Failure {
     fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => 1,
-            Self::System { .. } => 2,
+            Self::System { .. } | Self::Runtime(_) => 2,
             Self::Directory { .. } | Self::Refused(_) | Self::Session(_) => 32,
         }
     }
@@ -90,14 +92,14 @@ fn called_with(words: &[String]) -> Result<(), Failure> {
     match texts[..] {
         // These three are for this program to call; with the second word, lists of processes tell
         // what it is about.
-        ["worker", _] => cprt::worker::run().map_err(other),
+        ["worker", _] => cprt::worker::run().map_err(Failure::Runtime),
         [hold::ARGUMENT, _] => hold::run().map_err(|source| Failure::System {
             doing: "Holding the mount",
             source,
         }),
         ["topology"] => cprt::topology::Topology::detect()
             .map(|topology| print!("{topology}"))
-            .map_err(other),
+            .map_err(Failure::Runtime),
         ["-h" | "--help"] => {
             println!("{HELP}");
             Ok(())
@@ -108,10 +110,6 @@ fn called_with(words: &[String]) -> Result<(), Failure> {
         }
         _ => run(words),
     }
-}
-
-fn other(error: cprt::Error) -> Failure {
-    Failure::Session(cprt::error::chain(&error))
 }
 
 fn run(words: &[String]) -> Result<(), Failure> {

@@ -21,6 +21,8 @@ Exit status:
   2  the command line makes no sense
   3  there is no cprtd, no such mount, or no policy on it
   4  the policy was refused: not trusted, no policy, or not content with its settings
+ 10  doctor has found something that costs speed
+ 11  doctor has found something that does not work
 
 Data goes to standard output, everything else to standard error.";
 
@@ -100,6 +102,17 @@ pub(crate) enum Command {
     Events(Events),
     /// Run a command with a policy for the directory that it reads from, without daemon or mount
     Run(Run),
+    /// Tell what stands between a directory and fast loads, and what to do about it
+    ///
+    /// Which backend would be used and why not a better one, what is wrong with the files, the file
+    /// system and its device, whether memory is enough, where accelerators are, what the kernel has
+    /// and what you may do. Nothing is changed. The exit status is 10 if there are warnings and 11 if
+    /// there are problems.
+    Doctor {
+        /// Where the files of a model are
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
     /// Look at policies without registering them
     Policy {
         #[command(subcommand)]

@@ -16,6 +16,9 @@ pub(crate) enum Exit {
     Absent = 3,
     /// The policy.
     Refused = 4,
+    /// Of `doctor`, at worst. Not below 10, so that there is room for more of the above.
+    Warnings = 10,
+    Problems = 11,
 }
 
 impl From<Exit> for ExitCode {
@@ -55,8 +58,10 @@ mod tests {
             Exit::Usage,
             Exit::Absent,
             Exit::Refused,
+            Exit::Warnings,
+            Exit::Problems,
         ];
-        assert_eq!(numbers.map(|exit| exit as u8), [0, 1, 2, 3, 4]);
+        assert_eq!(numbers.map(|exit| exit as u8), [0, 1, 2, 3, 4, 10, 11]);
     }
 
     #[test]

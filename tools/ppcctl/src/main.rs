@@ -2,9 +2,10 @@
 //!
 //! A command line (`args`) becomes a call of [`cprt::client::Client`]; its reply becomes text
 //! (`show`) or, with `--json`, stays what it is; a failure becomes a sentence and an exit status
-//! (`failure`, `exit`). Only `inspect` does something of its own.
+//! (`failure`, `exit`). Only `inspect` and `doctor` do something of their own.
 
 mod args;
+mod doctor;
 mod exit;
 mod failure;
 mod generate;
@@ -39,15 +40,10 @@ fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     let done = if Errand::is_meant(first.as_deref()) {
         match Errand::parse() {
-            Errand::Generate { directory } => generate::write(&directory),
-            Errand::Load { library } => inspect::load(&library),
-            Errand::Worker { .. } => cprt::worker::run().map_err(Failure::from),
-            Errand::Topology => Topology::detect()
-                .map_err(Failure::from)
-                .and_then(|topology| print(&topology.to_string())),
             Errand::Become { user, command } => {
                 return run::become_command(user.as_deref(), &command);
             }
+            other => errand(&other).map(|()| Exit::Done),
         }
     } else {
         match Cli::parse() {
@@ -59,7 +55,7 @@ fn main() -> ExitCode {
         }
     };
     match done {
-        Ok(()) => Exit::Done.into(),
+        Ok(exit) => exit.into(),
         Err(failure) if failure.is_enough() => Exit::Done.into(),
         Err(failure) => {
             remark(&failure.chain());
@@ -68,10 +64,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn done(Cli { common, command }: Cli) -> Result<()> {
+fn errand(errand: &Errand) -> Result<()> {
+    match errand {
+        Errand::Generate { directory } => generate::write(directory),
+        Errand::Load { library } => inspect::load(library),
+        Errand::Worker { .. } => Ok(cprt::worker::run()?),
+        // It is done without coming back.
+        Errand::Become { .. } => Ok(()),
+        Errand::Topology => print(&Topology::detect()?.to_string()),
+    }
+}
+
+fn done(Cli { common, command }: Cli) -> Result<Exit> {
     match command {
         // It has exit statuses of its own.
-        Command::Run(_) => Ok(()),
+        Command::Run(_) => return Ok(Exit::Done),
+        // It ends by what it has found.
+        Command::Doctor { directory } => return doctor::run(common.json, &directory),
         Command::RegPolicy(reg) => {
             let settings = setting::collect(reg.settings)?;
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);
@@ -103,7 +112,8 @@ fn done(Cli { common, command }: Cli) -> Result<()> {
                 print(&inspect::show(&inspection))
             }
         }
-    }
+    }?;
+    Ok(Exit::Done)
 }
 
 /// The configuration says where the daemon is, unless the command line does.

@@ -426,6 +426,7 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-stats",
         "ppcctl-events",
         "ppcctl-run",
+        "ppcctl-doctor",
         "ppcctl-policy",
         "ppcctl-policy-inspect",
     ] {
@@ -436,7 +437,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 10);
+    assert_eq!(pages.count(), 11);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);
