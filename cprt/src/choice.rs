@@ -104,13 +104,18 @@ impl Verdict {
 pub fn candidates(directory: &Path) -> Vec<Candidate> {
     let judge = |kind| Candidate {
         kind,
-        verdict: match kind {
-            Kind::Module => module(directory),
-            Kind::Observe => observe(),
-            Kind::Fuse => fuse(),
-        },
+        verdict: judge(kind, directory),
     };
     Kind::ALL.into_iter().map(judge).collect()
+}
+
+/// Whether this one can be had.
+pub(crate) fn judge(kind: Kind, directory: &Path) -> Verdict {
+    match kind {
+        Kind::Module => module(directory),
+        Kind::Observe => observe(),
+        Kind::Fuse => fuse(),
+    }
 }
 
 fn is_root() -> bool {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Result;
-use crate::choice::{self, Candidate, Kind, Verdict};
+use crate::choice::{self, Kind, Verdict};
 use crate::config;
 use crate::mounts::{self, Found};
 use crate::protocol::{Mount, Refusal, RefusalKind, State};
@@ -49,14 +49,7 @@ impl Site {
             let message = format!("{} is no directory", real.display());
             return Err(refused(message, None).into());
         }
-        let candidate = choice::candidates(&real)
-            .into_iter()
-            .find(|candidate| candidate.kind == kind);
-        if let Some(Candidate {
-            verdict: Verdict::Unusable { why, remedy },
-            ..
-        }) = candidate
-        {
+        if let Verdict::Unusable { why, remedy } = choice::judge(kind, &real) {
             let mut refusal = refused(format!("{kind} does not work here: {why}"), remedy);
             refusal.kind = RefusalKind::Failed;
             return Err(refusal.into());

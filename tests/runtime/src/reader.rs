@@ -18,11 +18,14 @@ use crate::files::{MIB, Pattern, first_wrong};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq};
 use crate::sys::{Map, PAGE};
+use crate::way::Way;
 
 /// What a reader is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     path: PathBuf,
+    /// By which it is dropped from the cache: of what FUSE passes through, that is the file below.
+    cache: PathBuf,
     seed: u64,
     /// One after the other.
     ranges: Vec<Range<u64>>,
@@ -63,7 +66,9 @@ impl Job {
     }
 
     fn path(path: PathBuf, file: &Pattern) -> Self {
+        let below = Way::now() == Way::Fuse && !Way::now().caches_above();
         Self {
+            cache: if below { &file.lower } else { &path }.clone(),
             path,
             seed: file.seed,
             ranges: std::iter::once(0..file.size).collect(),
@@ -183,7 +188,7 @@ pub(crate) fn main() -> Outcome {
         if until.exists() {
             break;
         }
-        let file = File::open(&job.path)?;
+        let file = File::open(&job.cache)?;
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
     }
     read.ms = begin.elapsed().as_secs_f64() * 1e3;

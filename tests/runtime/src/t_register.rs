@@ -159,10 +159,11 @@ fn hears(mmap: bool) -> Outcome {
     reader.finish()?;
     probe.wait_for(&BTreeMap::from([(key, pages_of(&ranges))]))?;
     let way = if mmap { "mmap" } else { "read" };
-    ensure!(
-        probe.heard()?.iter().all(|heard| heard.way == way),
-        "not all by {way}"
-    );
+    // Requests do not tell.
+    if !Way::now().caches_above() {
+        let all = probe.heard()?.iter().all(|heard| heard.way == way);
+        ensure!(all, "not all by {way}");
+    }
     // What is cached now makes no events.
     let before = probe.heard()?.len();
     Job::new(&mount, &file).ranges(ranges).run()?;
@@ -322,8 +323,14 @@ fn evicts() -> Outcome {
     ensure_eq!(file.cached()?, 2 * MIB + PAGE, "what is not behind");
     let stats = daemon.stats(&mount)?;
     ensure!(stats.evict_calls > 1 && stats.evict_ranges > 1, "{stats:?}");
-    ensure_eq!(stats.evicted_bytes, MIB, "bytes dropped in {stats:?}");
-    ensure_eq!((stats.kept_bytes, stats.evict_errors), (0, 0), "{stats:?}");
+    ensure_eq!(stats.evict_errors, 0, "{stats:?}");
+    if Way::now() == Way::Module {
+        ensure_eq!(stats.evicted_bytes, MIB, "bytes dropped in {stats:?}");
+        ensure_eq!(stats.kept_bytes, 0, "{stats:?}");
+    } else {
+        // What is mapped may take several calls.
+        ensure!(stats.evicted_bytes >= MIB, "bytes dropped in {stats:?}");
+    }
     fs::write(stop, "")?;
     mapper.finish()?;
     Job::new(&mount, &file).run()?;
@@ -378,6 +385,8 @@ fn log_and_events_are_told() -> Outcome {
     let times = reader.finish()?.times;
     ensure!(times >= 3, "read {times} times");
     ensure_eq!(events.len(), 3, "events");
+    // Others than the module know of pages only.
+    let length = if Way::now() == Way::Module { 8 } else { PAGE };
     for event in events {
         let told = (
             event.kind.as_str(),
@@ -385,16 +394,19 @@ fn log_and_events_are_told() -> Outcome {
             event.offset,
             event.length,
         );
-        ensure_eq!(told, ("MISS", pid, 64 * KIB, 8), "an event");
+        ensure_eq!(told, ("MISS", pid, 64 * KIB, length), "an event");
         ensure_eq!(event.path.as_deref(), Some(Path::new("dir/f")), "its path");
     }
     // Between both is a count: of those that wait, two may become one.
-    let (begin, end) = ("event MISS 65536 8 ", format!(" {pid} read dir/f"));
+    let (begin, end) = (
+        format!("event MISS 65536 {length} "),
+        format!(" {pid} read dir/f"),
+    );
     wait_until(5, "the policy's words in the log", || {
         let log = daemon.log()?;
         let told = log
             .lines()
-            .any(|line| line.contains(begin) && line.ends_with(&end));
+            .any(|line| line.contains(&begin) && line.ends_with(&end));
         Ok(told.then_some(()))
     })?;
     daemon.stop()

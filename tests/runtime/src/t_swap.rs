@@ -9,6 +9,7 @@ use crate::mount::Mount;
 use crate::outcome::{Outcome, ensure, ensure_eq, wait_until};
 use crate::procfs;
 use crate::reader::{Job, Reader};
+use crate::way::Way;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_swap_under_load", 120, || swap(50)),
@@ -68,6 +69,12 @@ fn swap(times: usize) -> Outcome {
         change(&daemon, &mount, n)?;
     }
     let before = procfs::fd_names(daemon.pid())?;
+    // Without the module, a worker takes longer to begin.
+    let times = if Way::now() == Way::Module {
+        times
+    } else {
+        times / 5
+    };
     for n in 0..times.next_multiple_of(5) {
         change(&daemon, &mount, n)?;
     }
