@@ -54,7 +54,7 @@ def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, s
     planned = []
     for name in names:
         runs, has_old_memory = kernel_tests(name)
-        own = [test for test in tests if pattern or test.program in runs]
+        own = [test for test in tests if pattern or is_run(test, runs)]
         if name == debug.NAME and not pattern:
             kept = jobs.RUNTIME_ON_DEBUG
             own = [test for test in own if test.program == jobs.MODULE_TESTS or test.name.startswith(kept)]
@@ -66,6 +66,12 @@ def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, s
     if not planned:
         raise ArchiveError(f"{pattern!r} is for other kernels than {', '.join(names)}")
     return planned
+
+
+def is_run(test: jobs.Test, runs: tuple[str, ...]) -> bool:
+    """Whether a test is among these: `PROGRAM`, or `PROGRAM:BEGINNING` for those whose names begin so."""
+    entries = (entry.partition(":") for entry in runs)
+    return any(test.program == program and test.name.startswith(start) for program, _, start in entries)
 
 
 def kernel_tests(name: str) -> tuple[tuple[str, ...], bool]:

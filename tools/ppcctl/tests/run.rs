@@ -1,0 +1,461 @@
+//! `ppcctl run`: a command is run as it would be without it, whatever the machine allows.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use common::{Ran, policies, ppcctl, scratch};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use serde_json::Value;
+
+/// A policy that loads much, where nobody but root can change it, or why there is none.
+fn policy() -> Result<&'static Path, &'static str> {
+    static POLICY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = POLICY.get_or_init(|| {
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-shift.so");
+        let done = Command::new("cc")
+            .args(["-shared", "-fPIC", "-std=gnu11", "-I"])
+            .arg(policies())
+            .arg("-o")
+            .args([&library, &policies().join("shift/shift.c")])
+            .status()
+            .map_err(|error| format!("cc: {error}"))?;
+        assert!(done.success(), "a compiler that does not compile");
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        cprt::trust::check(&library, 0).map_err(|error| error.to_string())
+    });
+    made.as_deref().map_err(String::as_str)
+}
+
+macro_rules! policy_or_skip {
+    () => {
+        match policy() {
+            Ok(policy) => policy,
+            Err(why) => {
+                println!("SKIP: {why}");
+                return;
+            }
+        }
+    };
+}
+
+/// A directory with a file of 1 MiB, which everybody may read.
+struct Model(PathBuf);
+
+impl Model {
+    fn new(name: &str) -> Self {
+        let directory = scratch(name);
+        fs::create_dir(&directory).expect("a free name");
+        fs::write(directory.join("weights"), vec![b'w'; 1 << 20]).expect("a scratch file");
+        Self(directory)
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn with(policy: &Path) -> Command {
+    let mut command = ppcctl();
+    command.args(["run", "--policy"]).arg(policy);
+    command
+}
+
+fn run(policy: &Path, directory: &Path, words: &[&str]) -> Ran {
+    Ran::of(with(policy).arg(directory).arg("--").args(words))
+}
+
+#[test]
+fn the_command_has_its_own_output_and_exit_status() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-own"));
+    let ran = run(
+        policy,
+        &model.0,
+        &["sh", "-c", "echo out; echo err >&2; exit 7"],
+    );
+    assert_eq!((ran.code, ran.out.as_str()), (Some(7), "out\n"), "{ran:?}");
+    assert!(ran.err.starts_with("err\n"), "{ran:?}");
+
+    let mut child = with(policy)
+        .arg("-q")
+        .arg(&model.0)
+        .args(["--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it was built");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(b"in").expect("somebody reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"in");
+}
+
+#[test]
+fn what_cannot_be_run_is_told_as_a_shell_does() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-cannot"));
+    for (directory, word, code, part) in [
+        (
+            model.0.as_path(),
+            "no-such-command",
+            127,
+            "no-such-command: No such file",
+        ),
+        (
+            model.0.as_path(),
+            "/etc/passwd",
+            126,
+            "/etc/passwd: Permission denied",
+        ),
+        (
+            Path::new("/nowhere/at/all"),
+            "true",
+            125,
+            "/nowhere/at/all: No such file",
+        ),
+        (
+            Path::new("/etc/passwd"),
+            "true",
+            125,
+            "/etc/passwd: not a directory",
+        ),
+    ] {
+        let ran = run(policy, directory, &[word]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{ran:?}");
+        assert!(ran.err.contains(part), "{part}: {ran:?}");
+    }
+    let ran = run(Path::new("/nowhere/p.so"), &model.0, &["true"]);
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    let ran = Ran::of(with(policy).arg(&model.0));
+    assert_eq!(ran.code, Some(2), "no command: {ran:?}");
+}
+
+#[test]
+fn signals_are_the_commands() {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let (policy, model) = (policy_or_skip!(), Model::new("run-signals"));
+    let status = with(policy)
+        .arg("-q")
+        .arg(&model.0)
+        .args(["--", "sh", "-c", "kill -USR1 $$"])
+        .status()
+        .expect("it was built");
+    assert_eq!(status.signal(), Some(Signal::SIGUSR1 as i32));
+
+    let script = "trap 'exit 9' TERM; echo ready; sleep 20 & wait";
+    let mut child = started(with(policy).arg(&model.0).args(["--", "sh", "-c", script]));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).expect("it is ours");
+    assert_eq!(ended(&mut child), Some(9));
+}
+
+/// A key pressed in a terminal reaches the command once.
+#[test]
+fn control_c_is_for_the_command() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-key"));
+    let inner =
+        "n=0; trap 'n=$((n+1))' INT; echo ready; for i in 1 2 3 4 5; do sleep 0.3; done; exit $n";
+    let outer = format!(
+        "{} run -q --policy {} {} -- sh -c \"{}\"",
+        env!("CARGO_BIN_EXE_ppcctl"),
+        policy.display(),
+        model.0.display(),
+        inner.replace('$', "\\$")
+    );
+    let mut command = Command::new("script");
+    command
+        .args(["-qefc", &outer, "/dev/null"])
+        .stdin(Stdio::piped());
+    if Command::new("script").arg("--version").output().is_err() {
+        println!("SKIP: there is no script(1)");
+        return;
+    }
+    let mut child = started(&mut command);
+    let mut keys = child.stdin.take().expect("a pipe");
+    keys.write_all(b"\x03").expect("a terminal");
+    assert_eq!(ended(&mut child), Some(1), "times that it was heard");
+    drop(keys);
+}
+
+/// Starts it and waits for its first line.
+fn started(command: &mut Command) -> Child {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it was built");
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    out.read_line(&mut line).expect("a line");
+    assert_eq!(line.trim_end(), "ready");
+    // It stays open, or whoever writes more would end by that.
+    std::mem::forget(out);
+    child
+}
+
+fn ended(child: &mut Child) -> Option<i32> {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("it is ours") {
+            return status.code();
+        }
+        assert!(since.elapsed() < Duration::from_secs(10), "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_directory_is_the_same_by_any_name() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-names"));
+    let link = scratch("run-names-link");
+    symlink(&model.0, &link).expect("a free name");
+    let ran = run(
+        policy,
+        &link,
+        &["sh", "-c", &format!("wc -c < {}/weights", link.display())],
+    );
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(0), "1048576\n"),
+        "{ran:?}"
+    );
+    fs::remove_file(&link).expect("it was just there");
+    for backend in ["auto", "fuse"] {
+        let ran = Ran::of(
+            with(policy)
+                .args([
+                    "--backend",
+                    backend,
+                    ".",
+                    "--",
+                    "sh",
+                    "-c",
+                    "pwd; wc -c < weights",
+                ])
+                .current_dir(&model.0),
+        );
+        if backend == "fuse" && ran.code == Some(125) {
+            println!("SKIP: {}", ran.err);
+            continue;
+        }
+        assert_eq!(
+            ran.out,
+            format!("{}\n1048576\n", model.0.display()),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
+fn json_is_a_summary_and_quiet_is_nothing() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-said"));
+    let quiet = Ran::of(
+        with(policy)
+            .arg("--quiet")
+            .arg(&model.0)
+            .args(["--", "true"]),
+    );
+    assert_eq!(quiet.done(), "");
+    let ran = Ran::of(
+        with(policy)
+            .arg("--json")
+            .arg(&model.0)
+            .args(["--", "sh", "-c", "exit 3"]),
+    );
+    assert_eq!((ran.code, ran.out.as_str()), (Some(3), ""), "{ran:?}");
+    let said: Value = serde_json::from_str(&ran.err).expect(&ran.err);
+    assert_eq!(said["exit"], 3, "{said}");
+    assert_eq!(said["directory"].as_str(), model.0.to_str(), "{said}");
+    // Where there is a backend, it is named and it counts.
+    assert_eq!(
+        said["backend"].is_string(),
+        said["stats"].is_object(),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_backend_that_is_asked_for_is_taken_or_refused() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-backend"));
+    if fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("rfs\n")) {
+        println!("SKIP: this machine has the module");
+    } else {
+        let ran = Ran::of(
+            with(policy)
+                .args(["--backend", "module"])
+                .arg(&model.0)
+                .args(["--", "true"]),
+        );
+        ran.failed(
+            125,
+            &["module: the module rfs is not loaded", "ppcctl doctor"],
+        );
+    }
+    let script = "cat weights | wc -c; echo x 2> /dev/null > new || echo refused";
+    let mut command = with(policy);
+    command.args(["--json", "--backend", "fuse", ".", "--", "sh", "-c", script]);
+    let ran = Ran::of(command.current_dir(&model.0));
+    if ran.code == Some(125) {
+        println!("SKIP: {}", ran.err);
+        return;
+    }
+    assert_eq!(ran.out, "1048576\nrefused\n", "{ran:?}");
+    assert!(ran.err.contains(r#""backend":"fuse""#), "{ran:?}");
+    assert!(!model.0.join("new").exists(), "nothing is written below");
+}
+
+/// An ordinary user, for whom the machine allows what it allows.
+#[test]
+fn an_ordinary_user_may_run_it() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-user"));
+    let mut command = if geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.arg(env!("CARGO_BIN_EXE_ppcctl"));
+        command
+    } else {
+        ppcctl()
+    };
+    command
+        .args(["run", "--json", "--policy"])
+        .arg(policy)
+        .arg(&model.0);
+    let script = "id -u; cat \"$0\"/weights | wc -c";
+    let ran = Ran::of(command.args(["--", "sh", "-c", script]).arg(&model.0));
+    if ran.err.contains("Permission denied") && ran.code == Some(125) {
+        println!(
+            "SKIP: others may not read {}: {}",
+            policy.display(),
+            ran.err
+        );
+        return;
+    }
+    let id = if geteuid().is_root() {
+        "65534".to_owned()
+    } else {
+        geteuid().to_string()
+    };
+    assert_eq!(ran.out, format!("{id}\n1048576\n"), "{ran:?}");
+}
+
+/// In a namespace of its own, with this done before: other file systems, fewer rights.
+fn in_a_namespace(before: &str, policy: &Path, directory: &Path) -> Option<Ran> {
+    if !geteuid().is_root() {
+        println!("SKIP: mounting is for root");
+        return None;
+    }
+    let script = format!(
+        "set -e; {before} {} run --policy {} {} -- sh -c 'wc -c < {}/weights'",
+        env!("CARGO_BIN_EXE_ppcctl"),
+        policy.display(),
+        directory.display(),
+        directory.display()
+    );
+    Some(Ran::of(
+        Command::new("unshare").args(["--mount", "sh", "-c", &script]),
+    ))
+}
+
+#[test]
+fn it_works_on_other_file_systems() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-systems"));
+    let at = model.0.display();
+    let tmpfs = format!(
+        "mkdir {at}/t; mount -t tmpfs none {at}/t; cp {at}/weights {at}/t; mount --move {at}/t {at};"
+    );
+    let overlay = format!(
+        "mkdir {at}/o; mount -t tmpfs none {at}/o; mkdir {at}/o/u {at}/o/w {at}/o/l; \
+         cp {at}/weights {at}/o/l; \
+         mount -t overlay none -o lowerdir={at}/o/l,upperdir={at}/o/u,workdir={at}/o/w {at};"
+    );
+    let xfs = format!(
+        "command -v mkfs.xfs > /dev/null || exit 77; truncate -s 400M {at}/image; \
+         mkfs.xfs -q {at}/image; mkdir {at}/x; mount -o loop {at}/image {at}/x 2> /dev/null || exit 77; \
+         cp {at}/weights {at}/x; mount --bind {at}/x {at};"
+    );
+    for (name, before) in [("tmpfs", tmpfs), ("overlay", overlay), ("xfs", xfs)] {
+        let Some(ran) = in_a_namespace(&before, policy, &model.0) else {
+            return;
+        };
+        if ran.code == Some(77) {
+            println!("SKIP: {name}: there is no mkfs.xfs, or no loop device");
+            continue;
+        }
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(0), "1048576\n"),
+            "{name}: {ran:?}"
+        );
+        for name in ["image", "t", "o", "x"] {
+            let path = model.0.join(name);
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        }
+    }
+}
+
+/// As in a container: no tracefs, none of the capabilities, nothing to mount with.
+#[test]
+fn where_nothing_is_allowed_the_command_runs_and_a_line_says_why() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-closed"));
+    let before = "mount -t tmpfs none /sys/kernel; mount --bind /dev/null /dev/fuse 2> /dev/null; \
+                  setpriv --bounding-set -sys_admin,-perfmon,-bpf --inh-caps -all";
+    let Some(ran) = in_a_namespace(before, policy, &model.0) else {
+        return;
+    };
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(0), "1048576\n"),
+        "{ran:?}"
+    );
+    let lines: Vec<_> = ran.err.lines().collect();
+    assert!(
+        matches!(lines[..], [line] if line.contains("without a policy") || line.contains(" on fuse")),
+        "{ran:?}"
+    );
+}
+
+/// Whoever reads through a mirror whose worker is killed hears of it at once.
+#[test]
+fn a_worker_that_is_killed_leaves_no_reader_waiting() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-kill"));
+    let script = "echo ready; while cat weights > /dev/null 2>&1; do sleep 0.1; done; exit 5";
+    let mut command = with(policy);
+    command.args(["-q", "--backend", "fuse", ".", "--", "sh", "-c", script]);
+    let mut child = command
+        .current_dir(&model.0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("built");
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    out.read_line(&mut line).expect("a line");
+    if line.is_empty() {
+        println!("SKIP: there is no FUSE here");
+        let _ = child.wait();
+        return;
+    }
+    let worker = worker_of(child.id());
+    kill(Pid::from_raw(worker), Signal::SIGKILL).expect("it is ours");
+    assert_eq!(ended(&mut child), Some(5));
+}
+
+/// The child of a process that was called as a worker.
+fn worker_of(process: u32) -> i32 {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(children).expect("it lives");
+    let of_worker = |pid: &&str| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).nth(1) == Some(b"worker")
+    };
+    let mut pids = children.split_ascii_whitespace();
+    let pid = pids.find(of_worker).expect("a worker");
+    pid.parse().expect("a number")
+}
