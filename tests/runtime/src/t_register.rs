@@ -12,7 +12,9 @@ use crate::case::{Case, scratch};
 use crate::daemon::{Daemon, policy, test_policy};
 use crate::files::{KIB, MIB, Pattern, set_readahead};
 use crate::mount::Mount;
-use crate::outcome::{For as _, Outcome, ensure, ensure_eq, millis, wait_until};
+use crate::outcome::{
+    For as _, Outcome, ensure, ensure_eq, kernel_is_at_least, millis, skip, wait_until,
+};
 use crate::reader::Job;
 use crate::way::Way;
 
@@ -205,6 +207,12 @@ fn tells_readers_apart() -> Outcome {
 }
 
 fn hears_what_it_wants() -> Outcome {
+    if Way::now().caches_above() {
+        skip!("requests tell nothing of what is cached");
+    }
+    if Way::now() == Way::Observe && !kernel_is_at_least(6, 12) {
+        skip!("kernels before 6.12 tell nothing of what is cached");
+    }
     let mount = Mount::new()?;
     let file = mount.file("f", 3, MIB)?;
     Job::new(&mount, &file).run()?;
@@ -294,6 +302,9 @@ const ALWAYS_OVER: &str = "[memory]\nthreshold = 1\nhysteresis = 0\n";
 
 /// What is behind a miss, a process mapping it or not, and what is behind it at an interval.
 fn evicts() -> Outcome {
+    if Way::now().caches_above() {
+        skip!("what is mapped beforehand is mapped from below the mirror");
+    }
     // Pages of one's own are dropped one by one; large ones, which reading ahead makes, are not.
     set_readahead("0")?;
     let mount = Mount::new()?;

@@ -3,7 +3,8 @@
 use crate::case::Case;
 use crate::way::Way;
 
-/// By the names that they have with the module, and the ways on which they cannot hold.
+/// By the names that they have with the module, and the ways on which they cannot hold. What depends
+/// on the kernel as well, tests find out by themselves.
 const EVERYWHERE: &[(&str, &[Way])] = &[
     // Whoever opens files through FUSE needs the worker, so they fail while there is none.
     ("cprt_crash_of_a_worker", FUSE),

@@ -54,7 +54,15 @@ pub(super) fn layouts() -> io::Result<Vec<Layout>> {
 
 /// The better one, and why if that is not the best.
 pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn Source>, Option<String>)> {
-    match Bpf::open(layouts) {
+    // Older kernels warn, in their log and for all to see, of programs at tracepoints whose tables are
+    // not made in one piece; ours would be of tens of MiB then. They have few records, too.
+    let is_new = layouts.iter().any(|layout| layout.point == Point::Get);
+    let bpf = if is_new {
+        Bpf::open(layouts)
+    } else {
+        Err(io::Error::other("kernels before 6.12 are not asked to"))
+    };
+    match bpf {
         Ok(bpf) => Ok((Box::new(bpf), None)),
         Err(error) => Ok((Box::new(Perf::open(layouts)?), Some(error.to_string()))),
     }
