@@ -49,15 +49,16 @@ install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
 TOOLS_OUT := $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: tools
-tools: rust ## build cprtd and ppcctl into target/release, man pages and completions into target/tools
-	@cargo build --quiet --locked --release --package cprt --package ppcctl
+tools: rust ## build cprtd, ppcctl and mount.rfs into target/release, man pages and completions into target/tools
+	@cargo build --quiet --locked --release --package cprt --package ppcctl --package mount-rfs
 	@$(TOOLS_OUT)/ppcctl generate $(TOOLS_OUT)/../tools
 
 # An /etc/cprt.toml that is there is somebody's.
 .PHONY: install-tools
-install-tools: tools policies ## install cprtd, ppcctl, the policies and what belongs to them
+install-tools: tools policies ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
 	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
 	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd
+	install -D -m 755 $(TOOLS_OUT)/mount-rfs $(DESTDIR)/usr/sbin/mount.rfs
 	install -D -m 644 -t $(DESTDIR)/usr/lib/ppc $(POLICIES_OUT)/*.so
 	install -D -m 644 -t $(DESTDIR)/usr/include policies/ppc.h
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 $(TOOLS_OUT)/../tools/man/*.1
@@ -76,10 +77,11 @@ clean: ## remove what was built in the tree (`make vm-clean`: in the cache)
 
 ##@ Testing
 .PHONY: test
-test: deps rust ## all tests, those on virtual machines of every kernel included; ends in their sum
+test: deps rust guest-root ## all tests, those on virtual machines of every kernel included; ends in their sum
 	@tests/total.py \
 		rust='cargo test --workspace --locked --no-fail-fast' \
 		tools='python3 -m unittest discover -s tests -p "test_*.py"' \
+		host='tests/runtime/host.sh' \
 		vm='$(MAKE) --no-print-directory vm-matrix'
 
 .PHONY: rust

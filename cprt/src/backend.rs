@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
-mod beneath;
+pub(crate) mod beneath;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod fuse;

@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{fuse, observe};
+use crate::backend::{beneath, fuse, observe};
 use crate::mounts;
 
 /// What can be behind a directory.
@@ -221,6 +221,61 @@ pub(crate) fn has_helper() -> bool {
     std::env::split_paths(&path).any(|directory| directory.join("fusermount3").is_file())
 }
 
+/// What each backend can and cannot do, as Markdown: it is the one in `README.md`.
+#[must_use]
+pub fn table() -> String {
+    use ppc::Features as F;
+
+    let all = F::OPEN
+        .and(F::TOUCH)
+        .and(F::PROGRESS)
+        .and(F::EVICT_MAPPED)
+        .and(F::AFFINITY)
+        .and(F::CHARGE);
+    let columns = [
+        ("module", all),
+        (
+            "observe, fuse passed through",
+            observe::features(true, true),
+        ),
+        ("the same before 6.12", observe::features(false, true)),
+        ("fuse by itself", fuse::features()),
+    ];
+    let rows = [
+        ("misses are told", F(0)),
+        ("opens and closes are told", F::OPEN),
+        ("reads that the cache answers are told", F::TOUCH),
+        ("how far readers are is told", F::PROGRESS),
+        (
+            "pages that several processes map are dropped",
+            F::EVICT_MAPPED,
+        ),
+        ("pages are placed near an accelerator", F::AFFINITY),
+        ("the reader's memory cgroup pays", F::CHARGE),
+    ];
+    let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+    let heads = std::iter::once("").chain(columns.iter().map(|(name, _)| *name));
+    let mut text = line(heads.collect()) + &"|---".repeat(columns.len() + 1) + "|\n";
+    for (what, feature) in rows {
+        let marks = columns
+            .iter()
+            .map(|(_, has)| if has.contain(feature) { "yes" } else { "no" });
+        text += &line(std::iter::once(what).chain(marks).collect());
+    }
+    let lists = [
+        ("observe", observe::limits(false, None, true)),
+        (
+            "fuse passed through, besides",
+            vec![beneath::LIMIT.to_owned()],
+        ),
+        ("fuse by itself", fuse::limits().collect()),
+    ];
+    for (name, limits) in lists {
+        text += &format!("\n**{name}**: {}.\n", limits.join("; "));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,6 +305,17 @@ mod tests {
                 assert!(!why.is_empty() && remedy.is_some(), "{kind}");
             }
         }
+    }
+
+    #[test]
+    fn the_readme_says_of_backends_what_they_say() {
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+        let readme = std::fs::read_to_string(readme).expect("the README");
+        let (_, rest) = readme
+            .split_once("<!-- backends -->\n")
+            .expect("a beginning");
+        let (text, _) = rest.split_once("<!-- /backends -->").expect("an end");
+        assert_eq!(text, table(), "'ppcctl generate' writes it to backends.md");
     }
 
     #[test]

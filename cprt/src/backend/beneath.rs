@@ -14,6 +14,10 @@ use super::fuse::Passthrough;
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
 use crate::{Error, Result};
 
+/// On top of those of what observes.
+pub(crate) const LIMIT: &str = "if the worker is killed, files that are open can be read on; others \
+                                cannot be opened until it is mounted again";
+
 /// A mount, and its lower directory observed.
 #[derive(Debug)]
 pub(crate) struct Beneath {
@@ -74,10 +78,8 @@ impl Backend for Beneath {
     }
 
     fn limits(&self) -> Vec<String> {
-        let own = "If the worker is killed, files that are open can be read on; others cannot be \
-                   opened until it is mounted again";
         let observed = self.observe.limits().into_iter();
-        observed.chain([own.to_owned()]).collect()
+        observed.chain([LIMIT.to_owned()]).collect()
     }
 
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {

@@ -314,6 +314,13 @@ impl Fuse {
     }
 }
 
+/// What a mirror that reads by itself can do.
+pub(crate) fn features() -> Features {
+    Features::OPEN
+        .and(Features::EVICT_MAPPED)
+        .and(Features::AFFINITY)
+}
+
 /// What a mirror that reads by itself cannot do, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = String> {
     let fixed = [
@@ -342,9 +349,7 @@ impl Backend for Fuse {
     }
 
     fn features(&self) -> Features {
-        Features::OPEN
-            .and(Features::EVICT_MAPPED)
-            .and(Features::AFFINITY)
+        features()
     }
 
     fn limits(&self) -> Vec<String> {

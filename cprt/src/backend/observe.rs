@@ -263,6 +263,19 @@ pub(crate) fn probe() -> Result<Vec<String>> {
     Ok(limits(hits, second_best.as_deref(), Opens::new().is_ok()))
 }
 
+/// By what there is: records of hits, fanotify.
+pub(crate) fn features(hits: bool, opens: bool) -> Features {
+    let table = [
+        (opens, Features::OPEN),
+        (hits, Features::TOUCH),
+        (true, Features::PROGRESS),
+    ];
+    table
+        .into_iter()
+        .filter_map(|(has, feature)| has.then_some(feature))
+        .fold(Features::AFFINITY, Features::and)
+}
+
 /// Sentences, by what there is: records of hits, events by perf only and why, fanotify.
 pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<String> {
     let mut limits = vec![
@@ -314,16 +327,7 @@ impl Backend for Observe {
     }
 
     fn features(&self) -> Features {
-        let kinds = self.kinds();
-        let table = [
-            (Kind::Open, Features::OPEN),
-            (Kind::Touch, Features::TOUCH),
-            (Kind::Progress, Features::PROGRESS),
-        ];
-        table
-            .into_iter()
-            .filter_map(|(kind, feature)| kinds.contains(kind).then_some(feature))
-            .fold(Features::AFFINITY, Features::and)
+        features(self.points.contains(&Point::Get), self.opens.is_some())
     }
 
     fn limits(&self) -> Vec<String> {

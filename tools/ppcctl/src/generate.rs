@@ -1,4 +1,5 @@
-//! Man pages and completions, from the definition of the command line.
+//! Man pages and completions, from the definition of the command line; what backends say of
+//! themselves, for the README.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,11 +17,13 @@ const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Fish, "ppcctl.fish"),
 ];
 
-/// Writes `man/*.1` and `completions/SHELL/*` below a directory.
+/// Writes `man/*.1`, `completions/SHELL/*` and the README's `backends.md` below a directory.
 pub(crate) fn write(directory: &Path) -> Result<()> {
     let man = directory.join("man");
     make(&man)?;
     clap_mangen::generate_to(Cli::command(), &man).map_err(failed(&man))?;
+    let table = directory.join("backends.md");
+    fs::write(&table, cprt::choice::table()).map_err(failed(&table))?;
     for (shell, name) in COMPLETIONS {
         let directory = directory.join("completions").join(shell.to_string());
         make(&directory)?;
