@@ -17,10 +17,8 @@ use std::ops::Range;
 use ppc::{Event, FileId, Kind, Kinds};
 
 use super::ranges::Ranges;
-use super::record::{Point, Raw};
+use super::record::{AT_ONCE, Point, Raw};
 
-/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
-const AT_ONCE: u64 = 2 << 20;
 /// How far from a fault the kernel reads for it.
 const ROUND: u64 = 32 << 20;
 /// So many readers of files are followed at once; more begin anew.

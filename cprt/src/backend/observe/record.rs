@@ -10,6 +10,9 @@
 //! Kernels before 6.12 have `Add` only. Where in a record a number is, the kernel tells in the
 //! tracepoint's `format`.
 
+/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
+pub(super) const AT_ONCE: u64 = 2 << 20;
+
 /// The device and the inode as the kernel numbers them, which stat does not show on every file
 /// system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
