@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 pub(crate) mod fake;
 #[allow(dead_code, reason = "it waits for the choice among backends")]
 pub(crate) mod fuse;
