@@ -12,6 +12,7 @@
 //! | `PPC_BENCH_DIR` | where the file is made | that of temporary files |
 //! | `PPC_BENCH_MIB` | its length | 1024 |
 //! | `PPC_BENCH_ROUNDS` | how often both sides take turns | 9 |
+//! | `PPC_BENCH_CASE` | only cases with this in their name | |
 //!
 //! The reader and who serves are processes of their own. In each round a case is run on both sides,
 //! which side begins alternates, and before each run the cache is made what the case says and looked
@@ -366,7 +367,8 @@ fn what_it_costs() {
         variable("PPC_BENCH_WANT", "miss"),
         place.length / MIB
     );
-    for (name, order, cold) in CASES {
+    let case = variable("PPC_BENCH_CASE", "");
+    for (name, order, cold) in CASES.into_iter().filter(|it| it.0.contains(&case)) {
         let mut sides = [Side::default(), Side::default()];
         for round in 0..number("PPC_BENCH_ROUNDS", 9) {
             let first = usize::from(round % 2 == 1);

@@ -230,12 +230,11 @@ impl Observe {
     fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.source.ready(), PollFlags::POLLIN),
             PollFd::new(self.changes.ready(), PollFlags::POLLIN),
         ];
-        if let Some(opens) = &self.opens {
-            fds.push(PollFd::new(opens.ready(), PollFlags::POLLIN));
-        }
+        let opens = self.opens.as_ref().map(Opens::ready);
+        let more = [self.source.ready(), opens].into_iter().flatten();
+        fds.extend(more.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // Rounded up, or it would be polled until then.
         let timeout = left.map_or(PollTimeout::NONE, |left| {

@@ -168,8 +168,10 @@ impl Source for Bpf {
         Ok(())
     }
 
-    fn ready(&self) -> BorrowedFd<'_> {
-        self.records.as_fd()
+    fn ready(&self) -> Option<BorrowedFd<'_>> {
+        // It is readable with any record, whether or not that wakes us.
+        let wakes = lock(&self.state).attention.wakes();
+        wakes.then(|| self.records.as_fd())
     }
 
     fn due(&self) -> Option<Instant> {

@@ -208,8 +208,8 @@ impl Source for Perf {
         self.asked().busy.map(|_| Instant::now() + LOOK)
     }
 
-    fn ready(&self) -> BorrowedFd<'_> {
-        self.ready.0.as_fd()
+    fn ready(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.0.as_fd())
     }
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {

@@ -24,8 +24,8 @@ pub(super) trait Source: Debug + Send + Sync {
     fn files(&self, keys: &[Key]) -> io::Result<()>;
     /// The calling thread is about to read much: what it does need not be told.
     fn ignore_me(&self) {}
-    /// Readable when there is something to take.
-    fn ready(&self) -> BorrowedFd<'_>;
+    /// Readable when there is something to take; `None` while that is only looked at when it is due.
+    fn ready(&self) -> Option<BorrowedFd<'_>>;
     /// When to take what there is at the latest, even if nothing is readable.
     fn due(&self) -> Option<Instant> {
         None
