@@ -80,6 +80,9 @@ const NEW: i16 = -56;
 const INDEX: i16 = NEW - 8;
 const OLD: i16 = INDEX - 56;
 
+/// With the point of a record that tells of what has been kept.
+const LATE: u32 = 0x100;
+
 /// What the program works with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
@@ -301,7 +304,7 @@ pub(super) fn program(layout: &Layout, maps: Maps, own: u32, at_once: i32) -> Ve
         ours(&mut program, maps);
     }
     program.store(Stack, NEW + at::WHO, Who);
-    output(&mut program, NEW, layout.point, maps);
+    output(&mut program, NEW, layout.point as u32, maps);
     program.finish()
 }
 
@@ -364,7 +367,7 @@ fn run(program: &mut Program, point: Point, maps: Maps, at_once: i32) {
         program.load(R1, Run, at);
         program.store(Stack, OLD + at, R1);
     }
-    output(program, OLD, point, maps);
+    output(program, OLD, point as u32 | LATE, maps);
     program.here(Label::Told);
     program.here(Label::Flushed);
     program.load(R1, Stack, NEW + at::FIRST);
@@ -389,12 +392,12 @@ fn remember(program: &mut Program) {
 }
 
 /// Puts a record into the ring, or counts it; what is on the stack but time, CPU and point is there.
-fn output(program: &mut Program, record: i16, point: Point, maps: Maps) {
+fn output(program: &mut Program, record: i16, point: u32, maps: Maps) {
     program.call(Call::KtimeGetNs);
     program.store(Stack, record + at::TIME, R0);
     program.call(Call::GetSmpProcessorId);
     program.store_half(Stack, record + at::CPU, R0);
-    program.set(R1, point as i32);
+    program.set(R1, point.cast_signed());
     program.store_half(Stack, record + at::POINT, R1);
     program.map(R1, maps.ring);
     program.address(R2, record);
@@ -441,7 +444,9 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Raw> {
     let long = |at| word(bytes, place(at));
     let who = long(at::WHO)?;
     let first = long(at::FIRST)?;
-    let number = usize::try_from(half(bytes, place(at::POINT))?).ok()?;
+    let number = half(bytes, place(at::POINT))?;
+    let late = number & LATE != 0;
+    let number = usize::try_from(number & !LATE).ok()?;
     Some(Raw {
         point: *[Point::Add, Point::Fault, Point::Get, Point::Map].get(number)?,
         key: Key {
@@ -454,6 +459,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Raw> {
         thread: u32::try_from(who & 0xffff_ffff).ok()?,
         cpu: half(bytes, place(at::CPU))?,
         time_ns: long(at::TIME)?,
+        late,
     })
 }
 
@@ -560,11 +566,20 @@ mod tests {
             thread: 9,
             cpu: 2,
             time_ns: 3,
+            late: false,
         };
         assert_eq!(decode(&bytes), Some(expected));
         assert_eq!(key(key_of), bytes[..KEY]);
         assert_eq!(decode(&bytes[..RECORD - 1]), None);
         let mut other = bytes;
+        other[53] = 1;
+        assert_eq!(
+            decode(&other),
+            Some(Raw {
+                late: true,
+                ..expected
+            })
+        );
         other[52] = 4;
         assert_eq!(decode(&other), None, "no such point");
     }
