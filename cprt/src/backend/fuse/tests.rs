@@ -90,13 +90,15 @@ fn test_what_is_loaded_is_cached_above_only_and_makes_no_miss() {
     assert!(all_but_few(resident, size), "{resident}");
     assert!(heard(&fuse).is_empty(), "we are no reader");
     cat(&ground.at.join("a"), &bytes);
-    let missed = missed(&heard(&fuse));
-    assert!(all_but_few(size - missed, size), "all of it was there");
-    let again = fuse
-        .load(span(file, 0..size), How::default())
-        .expect("again");
-    assert_eq!(again.done, size);
-    assert!(all_but_few(size - again.fresh, size), "{again:?}");
+    // Unless a host has taken some of it back just then: that it does not do each time.
+    let all_is_there = || {
+        let again = fuse.load(span(file, 0..size), How::default());
+        let again = again.expect("again");
+        assert_eq!(again.done, size);
+        cat(&ground.at.join("a"), &bytes);
+        again.fresh == 0 && missed(&heard(&fuse)) == 0
+    };
+    assert!((0..20).any(|_| all_is_there()));
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
                     offset: 0,
                     length,
                 };
-                warm(&path);
+                warm_unheard(&observe, &path);
                 assert_eq!(observe.resident(span).expect("to look"), length);
                 reader.does(&format!("map {}", path.display()));
                 reader.does(&format!("touch 0 {length}"));
@@ -321,25 +321,37 @@ fn heard(observe: &Observe) -> Vec<Event> {
     }
 }
 
+/// Until there is nothing for somebody who asks so long after the last one: time alone proves nothing
+/// where threads wait for a CPU.
 fn hear_until_quiet(observe: &Observe, events: &mut Vec<Event>) {
     const QUIET: Duration = Duration::from_millis(150);
-    let (over, last) = (AtomicBool::new(false), Mutex::new(Instant::now()));
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while last.lock().expect("a time").elapsed() < QUIET {
+            while !over.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
+                observe.interrupt();
             }
-            over.store(true, Relaxed);
-            observe.interrupt();
         });
-        while !over.load(Relaxed) {
-            let before = events.len();
+        let mut last = Instant::now();
+        loop {
+            let (asked, before) = (Instant::now(), events.len());
             observe.events(events).expect("events");
             if events.len() > before {
-                *last.lock().expect("a time") = Instant::now();
+                last = Instant::now();
+            } else if asked.duration_since(last) > QUIET {
+                break;
             }
         }
+        over.store(true, Relaxed);
     });
+}
+
+/// All of a file is cached, by us, of which no records are left to take room.
+fn warm_unheard(observe: &Observe, path: &Path) {
+    warm(path);
+    observe.interrupt();
+    observe.events(&mut Vec::new()).expect("events");
 }
 
 /// What of a file the events of a kind and a process are of.
