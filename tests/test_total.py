@@ -22,6 +22,9 @@ class Counting(unittest.TestCase):
     def test_each_runner_is_understood(self):
         cases = {
             CARGO: Count(34, 2, 1),
+            # Once for a test, however many reasons it has, and only if all of it was skipped.
+            "test a::b ... skipped: a::b: no\nok\nskipped: a::b: none\nskipped in part: a::c: no\n"
+            + CARGO: Count(33, 2, 2),
             "Ran 9 tests in 0.1s\n\nOK\n": Count(9, 0, 0),
             "Ran 1 test in 0.1s\n\nOK (skipped=1)\n": Count(0, 0, 1),
             "Ran 9 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=3)\n": Count(3, 3, 3),

@@ -12,6 +12,8 @@ use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
 pub(crate) mod beneath;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod fuse;
 mod module;

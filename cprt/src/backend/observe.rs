@@ -32,14 +32,14 @@ use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 use self::hearing::Hearing;
 use self::learn::Names;
 use self::opens::{Changes, Opens};
-use self::record::Point;
+use self::record::{AT_ONCE, Point};
 use self::source::Source;
 use self::table::{Found, Table};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::engine::Engine;
 use crate::files::{self, Tree};
 use crate::mappings::Identity;
-use crate::{Error, Result};
+use crate::{Error, Result, sys};
 
 mod asm;
 mod bpf;
@@ -231,12 +231,11 @@ impl Observe {
     fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.source.ready(), PollFlags::POLLIN),
             PollFd::new(self.changes.ready(), PollFlags::POLLIN),
         ];
-        if let Some(opens) = &self.opens {
-            fds.push(PollFd::new(opens.ready(), PollFlags::POLLIN));
-        }
+        let opens = self.opens.as_ref().map(Opens::ready);
+        let more = [self.source.ready(), opens].into_iter().flatten();
+        fds.extend(more.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // Rounded up, or it would be polled until then.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
@@ -321,6 +320,16 @@ fn points_for(kinds: Kinds) -> Vec<Point> {
         .collect()
 }
 
+/// How many bytes of a reader may go without a record, so that beacons still come about where they
+/// are due. Who wants each touch wants them all.
+fn merge_for(kinds: Kinds, progress_bytes: u64) -> u64 {
+    if kinds.contains(Kind::Touch) {
+        0
+    } else {
+        (progress_bytes / 4).min(AT_ONCE / 4)
+    }
+}
+
 impl Backend for Observe {
     fn name(&self) -> &'static str {
         "observe"
@@ -342,7 +351,8 @@ impl Backend for Observe {
         if kinds.bits() & !self.kinds().bits() != 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP).into());
         }
-        self.source.enable(&points_for(kinds))?;
+        let merge = merge_for(kinds, progress_bytes) / sys::page_size();
+        self.source.enable(&points_for(kinds), merge)?;
         self.listen_to_opens(kinds.contains(Kind::Open) || kinds.contains(Kind::Close))?;
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         *wanted = Some((kinds, progress_bytes));

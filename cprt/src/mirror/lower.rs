@@ -196,7 +196,7 @@ impl Lower {
         length: usize,
     ) -> io::Result<&'s [u8]> {
         let (start, whole) = aligned(offset, length);
-        let into = scratch.room(whole);
+        let into = scratch.room(whole)?;
         let got = match &self.direct {
             Some(direct) => match fill(direct, start, into) {
                 // It opens so and yet does not read so.
@@ -255,17 +255,16 @@ fn fill(file: &File, start: u64, into: &mut [u8]) -> io::Result<usize> {
 /// Memory that `O_DIRECT` can read into.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    bytes: Vec<u8>,
+    memory: Option<raw::Memory>,
 }
 
 impl Scratch {
-    fn room(&mut self, length: usize) -> &mut [u8] {
-        let align = usize::try_from(ALIGN).unwrap_or(4096);
-        if self.bytes.len() < length + align {
-            self.bytes = vec![0; length + align];
-        }
-        let skip = self.bytes.as_ptr().align_offset(align);
-        &mut self.bytes[skip..skip + length]
+    fn room(&mut self, length: usize) -> io::Result<&mut [u8]> {
+        let memory = match self.memory.take() {
+            Some(memory) if memory.length() >= length => memory,
+            _ => raw::Memory::new(length)?,
+        };
+        Ok(&mut self.memory.insert(memory).bytes()[..length])
     }
 }
 
@@ -285,10 +284,11 @@ mod tests {
     #[test]
     fn scratch_is_aligned_and_long_enough() {
         let mut scratch = Scratch::default();
-        for length in [4096, 1 << 20, 8192] {
-            let room = scratch.room(length);
+        for length in [4096, 1 << 20, 3 << 20, 8192] {
+            let room = scratch.room(length).expect("memory");
             assert_eq!(room.len(), length);
             assert_eq!(room.as_ptr().align_offset(4096), 0);
+            room[length - 1] = 1;
         }
     }
 

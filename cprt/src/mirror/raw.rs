@@ -1,10 +1,15 @@
-//! The calls that no safe crate makes: extended attributes, and how much of a file is cached.
+//! The calls that no safe crate makes: extended attributes, how much of a file is cached, and memory
+//! in huge pages.
 
 use std::ffi::{CString, OsStr};
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// `cachestat`, the same number on every machine; since 6.5.
 const CACHESTAT: libc::c_long = 451;
@@ -76,20 +81,77 @@ pub(crate) fn cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Resu
     }
 }
 
+/// What a huge page is long on most machines; on others it is as good as any.
+const HUGE: usize = 2 << 20;
+
+/// Memory, in huge pages where the system has some to give: a device that writes there is told of few
+/// pieces, and the kernel holds few meanwhile.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// All that is mapped, and where in it the memory begins.
+    start: NonNull<libc::c_void>,
+    mapped: NonZeroUsize,
+    skip: usize,
+    length: usize,
+}
+
+impl Memory {
+    /// At least so many bytes, zeros, which begin at a huge page.
+    pub(super) fn new(length: usize) -> io::Result<Self> {
+        let short = || io::Error::from_raw_os_error(libc::EINVAL);
+        let length = length.max(1).checked_next_multiple_of(HUGE);
+        let length = length.ok_or_else(short)?;
+        let mapped = length.checked_add(HUGE).and_then(NonZeroUsize::new);
+        let mapped = mapped.ok_or_else(short)?;
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        let start = unsafe { mmap_anonymous(None, mapped, both, MapFlags::MAP_PRIVATE) }?;
+        // It is advice.
+        // SAFETY: of the mapping that was just made, and it changes no contents.
+        let _ = unsafe { madvise(start, mapped.get(), MmapAdvise::MADV_HUGEPAGE) };
+        Ok(Self {
+            start,
+            mapped,
+            skip: start.cast::<u8>().align_offset(HUGE).min(HUGE),
+            length,
+        })
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `skip` and `length` together are no more than what is mapped, for reading and
+        // writing, as long as `self` is there; it is initialised, and who has `self` has it alone.
+        unsafe {
+            let start = self.start.cast::<u8>().add(self.skip);
+            std::slice::from_raw_parts_mut(start.as_ptr(), self.length)
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, and no slice of it outlives `self`.
+        let _ = unsafe { munmap(self.start, self.mapped.get()) };
+    }
+}
+
 /// A file of some length, mapped for reading; for tests.
 #[cfg(test)]
 pub(crate) struct Map {
-    at: std::ptr::NonNull<libc::c_void>,
+    at: NonNull<libc::c_void>,
     length: usize,
 }
 
 #[cfg(test)]
 impl Map {
     pub(crate) fn new(file: &std::fs::File, length: usize) -> io::Result<Self> {
-        use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+        use nix::sys::mman::mmap;
 
-        let size = std::num::NonZeroUsize::new(length)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let size =
+            NonZeroUsize::new(length).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: a new mapping at a place that the kernel chooses.
         let at = unsafe {
             mmap(
@@ -124,7 +186,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and no slice of it outlives `self`.
-        let _ = unsafe { nix::sys::mman::munmap(self.at, self.length) };
+        let _ = unsafe { munmap(self.at, self.length) };
     }
 }
 

@@ -18,6 +18,7 @@ const PROG_LOAD: libc::c_int = 5;
 
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
+const PERCPU_ARRAY: u32 = 6;
 const RINGBUF: u32 = 27;
 const NO_PREALLOC: u32 = 1;
 const TRACEPOINT: u32 = 5;
@@ -78,6 +79,14 @@ impl Map {
     /// Of elements by their numbers.
     pub(crate) fn array(value: usize, count: u32) -> io::Result<Self> {
         Self::new(ARRAY, 4, value, count, 0)
+    }
+
+    /// The same, for each CPU on its own; only programs may look into it.
+    pub(crate) fn array_per_cpu(value: usize, count: u32) -> io::Result<Self> {
+        // The kernel would read and write as many values as there are CPUs: with this size of ours,
+        // which is none, it is never asked to.
+        let map = Self::new(PERCPU_ARRAY, 4, value, count, 0)?;
+        Ok(Self { value: 0, ..map })
     }
 
     fn new(kind: u32, key: usize, value: usize, most: u32, flags: u32) -> io::Result<Self> {

@@ -1,12 +1,75 @@
 //! What tests need a process to do.
 
-use std::fs::File;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Says that a test cannot run here. The harness keeps what tests print that pass, and a test that did
+/// nothing is not to look like one: this goes past it, and `tests/total.py` counts it.
+pub(crate) fn skip(why: &str) {
+    say(&format!("skipped: {}: {why}", name()));
+}
+
+/// The same of one of several ways to run it, when there is another.
+pub(crate) fn skip_part(why: &str) {
+    say(&format!("skipped in part: {}: {why}", name()));
+}
+
+/// Of the test: the harness gives it to the thread.
+fn name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+fn say(line: &str) {
+    // In one piece, as other tests say something at the same time.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Whether files of a directory can be on the disk only, which on tmpfs they cannot.
+pub(crate) fn lets_go(directory: &Path) -> bool {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+
+    let number = NAMES.fetch_add(1, Relaxed);
+    let path = directory.join(format!("cprt-lets-go-{}-{number}", std::process::id()));
+    let cached = || -> io::Result<u64> {
+        let page = super::page_size();
+        fs::write(&path, vec![1; usize::try_from(page).unwrap_or(4096)])?;
+        let file = File::open(&path)?;
+        file.sync_all()?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        super::cache::mincore(&file, &(0..page), page)
+    };
+    let lets_go = cached().is_ok_and(|pages| pages == 0);
+    let _ = fs::remove_file(&path);
+    lets_go
+}
+
+/// Whether it is all of it, in pages or bytes: a host may take back some that nobody uses just now.
+pub(crate) fn all_but_few(got: u64, all: u64) -> bool {
+    got <= all && got + all / 20 + 1 >= all
+}
+
+/// Reads a file until all of it is cached: the host may have taken some back. At once after this it is
+/// still there.
+pub(crate) fn warm(path: &Path) {
+    for _ in 0..100 {
+        let length = fs::read(path).expect("to read").len() as u64;
+        let file = File::open(path).expect("the file");
+        let page = super::page_size();
+        let pages = super::cache::mincore(&file, &(0..length), page).expect("to look");
+        if pages == length.div_ceil(page) {
+            return;
+        }
+    }
+    panic!("{} does not stay cached", path.display());
+}
 
 /// A whole file, mapped.
 pub(crate) struct Mapped {

@@ -2,15 +2,20 @@
 //!
 //! The programs are put together here (`asm.rs`), from where the kernel says that things are in its
 //! records: there is nothing to compile, and no knowledge of one kernel's types.
+//!
+//! Only the first record wakes us: from then on we look now and then by ourselves, until there has
+//! been nothing for a while. To be woken costs a reader several times what its record does.
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::asm::{self, Maps};
-use super::record::{Key, Layout, Point, Raw};
+use super::record::{AT_ONCE, Key, Layout, Point, Raw};
 use super::source::Source;
+use crate::sys;
 use crate::sys::bpf::{self, Map, Records};
 use crate::sys::perf::{Event, Wakes, Whose};
 
@@ -18,11 +23,15 @@ use crate::sys::perf::{Event, Wakes, Whose};
 const ROOM: u32 = 4 << 20;
 /// More files than this are too many for a table in the kernel.
 const MAX_FILES: u32 = 1 << 20;
+/// So often we look while there are records,
+const LOOK: Duration = Duration::from_millis(5);
+/// and so long after the last one.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// The programs and what they share with us.
 #[derive(Debug)]
 pub(super) struct Bpf {
-    programs: Vec<(Layout, OwnedFd)>,
+    layouts: Vec<Layout>,
     /// Each is one that a program runs at, as long as it is there. They stay disabled, so that the
     /// kernel makes no records of its own.
     events: Mutex<Vec<(Point, Event)>>,
@@ -30,39 +39,97 @@ pub(super) struct Bpf {
     known: Mutex<HashSet<Key>>,
     records: Records,
     lost: Map,
-    /// How many had been lost when it was asked last.
-    told: Mutex<u64>,
+    runs: Map,
+    control: Map,
+    state: Mutex<State>,
+}
+
+/// What it knows between two times.
+#[derive(Debug, Default)]
+struct State {
+    attention: Attention,
+    merge: u64,
+    /// How many records had been lost when it was asked last.
+    lost: u64,
+}
+
+/// How we hear of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Attention {
+    /// The next one wakes us.
+    #[default]
+    Rests,
+    /// The same from now on, but one may just have been made by a program that did not know yet.
+    Settles,
+    /// We look by ourselves; then was the last one.
+    Looks(Instant),
+}
+
+impl Attention {
+    /// After a look that found some records, or none.
+    fn next(self, some: bool, now: Instant) -> Self {
+        match self {
+            _ if some => Self::Looks(now),
+            Self::Looks(last) if now.duration_since(last) < QUIET => self,
+            Self::Looks(_) => Self::Settles,
+            Self::Settles | Self::Rests => Self::Rests,
+        }
+    }
+
+    fn wakes(self) -> bool {
+        !matches!(self, Self::Looks(_))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bpf {
     pub(super) fn open(layouts: &[Layout]) -> io::Result<Self> {
         bpf::allow_memory();
-        let files = Map::hash(asm::KEY, 8, MAX_FILES)?;
-        let lost = Map::array(8, 1)?;
-        let records = Records::new(ROOM)?;
-        let maps = Maps {
-            files: files.as_fd().as_raw_fd(),
-            ring: records.as_fd().as_raw_fd(),
-            lost: lost.as_fd().as_raw_fd(),
-        };
-        let mut programs = Vec::new();
-        for layout in layouts {
-            let code = asm::program(layout, maps, std::process::id());
-            programs.push((*layout, bpf::load(&code)?));
-        }
+        let points = u32::try_from(Point::ALL.len()).unwrap_or(0);
         let bpf = Self {
-            programs,
+            layouts: layouts.to_vec(),
             events: Mutex::default(),
-            files,
+            files: Map::hash(asm::KEY, 8, MAX_FILES)?,
             known: Mutex::default(),
-            records,
-            lost,
-            told: Mutex::default(),
+            records: Records::new(ROOM)?,
+            lost: Map::array(8, 1)?,
+            runs: Map::array_per_cpu(asm::RUN, points)?,
+            control: Map::array(asm::CONTROL, 1)?,
+            state: Mutex::default(),
         };
         // Whether it may is to be known now.
-        bpf.enable(&Point::ALL)?;
-        bpf.enable(&[])?;
+        bpf.enable(&Point::ALL, 0)?;
+        bpf.enable(&[], 0)?;
         Ok(bpf)
+    }
+
+    /// Runs a program at a tracepoint. It is a new one each time: a process that is about to be
+    /// started may still have the event of the old one open, and the kernel runs no program twice at
+    /// one tracepoint.
+    fn listen(&self, layout: &Layout) -> io::Result<Event> {
+        let maps = Maps {
+            files: self.files.as_fd().as_raw_fd(),
+            ring: self.records.as_fd().as_raw_fd(),
+            lost: self.lost.as_fd().as_raw_fd(),
+            runs: self.runs.as_fd().as_raw_fd(),
+            control: self.control.as_fd().as_raw_fd(),
+        };
+        let at_once = i32::try_from(AT_ONCE / sys::page_size()).unwrap_or(1);
+        let code = asm::program(layout, maps, std::process::id(), at_once);
+        let program = bpf::load(&code)?;
+        // Any CPU will do.
+        let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
+        let event = Event::open(layout.id.into(), Whose::Cpu(cpu), Wakes::Each)?;
+        event.run(program.as_fd())?;
+        Ok(event)
+    }
+
+    fn tell(&self, state: &State) -> io::Result<()> {
+        let control = asm::control(state.attention.wakes(), state.merge);
+        self.control.set(&0_u32.to_ne_bytes(), &control)
     }
 }
 
@@ -71,26 +138,26 @@ impl Source for Bpf {
         "bpf"
     }
 
-    fn enable(&self, points: &[Point]) -> io::Result<()> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+    fn enable(&self, points: &[Point], merge: u64) -> io::Result<()> {
+        {
+            let mut state = lock(&self.state);
+            state.merge = merge;
+            self.tell(&state)?;
+        }
+        let mut events = lock(&self.events);
         events.retain(|(point, _)| points.contains(point));
-        for (layout, program) in &self.programs {
+        for layout in &self.layouts {
             let on = events.iter().any(|&(point, _)| point == layout.point);
-            if on || !points.contains(&layout.point) {
-                continue;
+            if !on && points.contains(&layout.point) {
+                events.push((layout.point, self.listen(layout)?));
             }
-            // Any CPU will do.
-            let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
-            let event = Event::open(layout.id.into(), Whose::Cpu(cpu), Wakes::Each)?;
-            event.run(program.as_fd())?;
-            events.push((layout.point, event));
         }
         Ok(())
     }
 
     fn files(&self, keys: &[Key]) -> io::Result<()> {
         let wanted: HashSet<Key> = keys.iter().copied().collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         for &key in known.difference(&wanted) {
             self.files.remove(&asm::key(key))?;
         }
@@ -101,20 +168,54 @@ impl Source for Bpf {
         Ok(())
     }
 
-    fn ready(&self) -> BorrowedFd<'_> {
-        self.records.as_fd()
+    fn ready(&self) -> Option<BorrowedFd<'_>> {
+        // It is readable with any record, whether or not that wakes us.
+        let wakes = lock(&self.state).attention.wakes();
+        wakes.then(|| self.records.as_fd())
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let rests = lock(&self.state).attention == Attention::Rests;
+        (!rests).then(|| Instant::now() + LOOK)
     }
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {
         let from = into.len();
         self.records.take(|bytes| into.extend(asm::decode(bytes)));
         into[from..].sort_by_key(|raw| raw.time_ns);
+        let mut state = lock(&self.state);
+        let before = state.attention;
+        state.attention = before.next(into.len() > from, Instant::now());
+        if before.wakes() != state.attention.wakes() && self.tell(&state).is_err() {
+            // It goes on as it was, only worse.
+            state.attention = before;
+        }
         let mut value = [0; 8];
         if self.lost.get(&0_u32.to_ne_bytes(), &mut value).is_err() {
             return 0;
         }
         let all = u64::from_ne_bytes(value);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        all - std::mem::replace(&mut *told, all).min(all)
+        all - std::mem::replace(&mut state.lost, all).min(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_look_while_there_is_something_and_then_once_more() {
+        let start = Instant::now();
+        let later = start + QUIET;
+        let looks = Attention::Rests.next(true, start);
+        assert_eq!(looks, Attention::Looks(start));
+        assert_eq!(looks.next(false, start + LOOK), looks);
+        assert_eq!(looks.next(true, later), Attention::Looks(later));
+        assert!(!looks.wakes());
+        let settles = looks.next(false, later);
+        assert!(settles == Attention::Settles && settles.wakes());
+        assert_eq!(settles.next(true, later), Attention::Looks(later));
+        assert_eq!(settles.next(false, later), Attention::Rests);
+        assert_eq!(Attention::Rests.next(false, later), Attention::Rests);
     }
 }

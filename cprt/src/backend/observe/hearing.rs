@@ -63,6 +63,12 @@ impl Hearing {
         }
     }
 
+    /// Whether the directory is about to be gone through.
+    #[cfg(test)]
+    pub(super) fn scans(&self) -> bool {
+        self.scan_at.is_some()
+    }
+
     /// Everything there is now.
     pub(super) fn hear(&mut self, from: &Observe, into: &mut Vec<Event>) -> Result<Flow, Fault> {
         let changed = from.changes.take();
@@ -115,8 +121,8 @@ impl Hearing {
                 continue;
             }
             let mut file = from.table().of_identity(one.file);
-            if file.is_none() && self.scan_at.is_some() {
-                // It is new.
+            // It is new, and perhaps so new that it was made after the changes were taken.
+            if file.is_none() && (self.scan_at.is_some() || from.changes.take().files) {
                 self.scan(from)?;
                 file = from.table().of_identity(one.file);
             }
@@ -168,7 +174,7 @@ fn tell_lost(count: u64, into: &mut Vec<Event>) {
     into.push(lost);
 }
 
-fn monotonic() -> u64 {
+pub(super) fn monotonic() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
         u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
     })

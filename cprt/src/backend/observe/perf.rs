@@ -4,8 +4,8 @@
 //! the first one does: from then on we look now and then by ourselves, until there has been nothing
 //! for a while.
 //!
-//! The kernel picks out few files by a filter; of more, it is told the devices only, and the rest is
-//! done when records are looked up. The same goes for our own threads: those that load are filtered
+//! The kernel picks out few files by a filter; of more, it is told where their numbers lie, which are
+//! close to each other in a directory, and the rest is done when records are looked up. The same goes for our own threads: those that load are filtered
 //! in the kernel, so that what they do takes no room, and the rest of the process when it is read.
 
 use std::fs;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use super::hearing::monotonic;
 use super::record::{self, Key, Layout, Point, Raw};
 use super::source::Source;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
@@ -31,8 +32,10 @@ const FULL: u32 = 128 << 10;
 const LOOK: Duration = Duration::from_millis(5);
 /// and so long after the last one. With many CPUs, it takes a while to be woken again.
 const QUIET: Duration = Duration::from_secs(1);
-/// A filter is gone through for each event, and has to fit into a page.
+/// A filter is gone through for each event, and has to fit into a page: of more files it has ranges,
 const MAX_FILES: usize = 48;
+/// of which there are so many.
+const MAX_RANGES: usize = 16;
 /// Likewise.
 const MAX_THREADS: usize = 64;
 /// The inode of the first pid namespace: in any other one, numbers of threads are not the kernel's.
@@ -45,7 +48,15 @@ pub(super) struct Perf {
     layouts: Vec<Layout>,
     ready: Epoll,
     asked: Mutex<Asked>,
-    bytes: Mutex<Vec<u8>>,
+    taken: Mutex<Taken>,
+}
+
+/// What has been taken out of the rings.
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: Vec<u8>,
+    /// Not handed out yet.
+    raws: Vec<Raw>,
 }
 
 #[derive(Debug)]
@@ -88,7 +99,7 @@ impl Perf {
             layouts: layouts.to_vec(),
             ready,
             asked: Mutex::default(),
-            bytes: Mutex::default(),
+            taken: Mutex::default(),
         };
         // Whether it may is to be known now.
         perf.apply(&mut Asked {
@@ -139,7 +150,10 @@ impl Perf {
                 events.push(event);
             }
         }
-        asked.events = events;
+        // A process that is about to be started may have the old ones open, too.
+        for event in std::mem::replace(&mut asked.events, events) {
+            let _ = event.enable(false);
+        }
         Ok(())
     }
 }
@@ -162,7 +176,7 @@ impl Source for Perf {
         "perf"
     }
 
-    fn enable(&self, points: &[Point]) -> io::Result<()> {
+    fn enable(&self, points: &[Point], _: u64) -> io::Result<()> {
         let mut asked = self.asked();
         asked.points = points.to_vec();
         self.apply(&mut asked)
@@ -194,23 +208,27 @@ impl Source for Perf {
         self.asked().busy.map(|_| Instant::now() + LOOK)
     }
 
-    fn ready(&self) -> BorrowedFd<'_> {
-        self.ready.0.as_fd()
+    fn ready(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.0.as_fd())
     }
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {
-        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (own, from) = (std::process::id(), into.len());
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let Taken { bytes, raws } = &mut *taken;
         let mut lost = 0;
+        // A reader may go on from a CPU of which we have taken all to one of which we have not: what
+        // it does from now on waits, so that it does not come before what it did until now.
+        let now = monotonic();
         for cpu in &self.cpus {
             bytes.clear();
-            cpu.ring.take(&mut bytes);
-            lost += record::decode(&bytes, &self.layouts, into);
+            cpu.ring.take(bytes);
+            lost += record::decode(bytes, &self.layouts, raws);
         }
-        drop(bytes);
-        self.rest_or_not(into.len() > from || lost > 0);
-        into.retain(|raw| raw.process != own);
-        into[from..].sort_by_key(|raw| raw.time_ns);
+        self.rest_or_not(!raws.is_empty() || lost > 0);
+        raws.sort_by_key(|raw| raw.time_ns);
+        let until = raws.partition_point(|raw| raw.time_ns <= now);
+        let own = std::process::id();
+        into.extend(raws.drain(..until).filter(|raw| raw.process != own));
         lost
     }
 }
@@ -223,25 +241,52 @@ struct Filter {
     threads: Vec<i32>,
 }
 
-impl std::fmt::Display for Filter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Filter {
+    /// All files, as first and last ones on a device: each for itself, or else with others' between
+    /// them, as few as may be.
+    fn ranges(&self) -> Vec<(Key, Key)> {
         let mut keys = self.keys.clone();
         keys.sort_unstable();
-        if keys.is_empty() {
+        keys.dedup();
+        let gap = |pair: &[Key]| match pair {
+            [a, b] if a.device == b.device => b.inode - a.inode,
+            _ => u64::MAX,
+        };
+        let mut gaps: Vec<_> = keys.windows(2).map(gap).collect();
+        gaps.sort_unstable_by(|a, b| b.cmp(a));
+        // Where it is wider than this, another range begins.
+        let wide = match gaps.get(MAX_RANGES - 1) {
+            Some(&gap) if keys.len() > MAX_FILES => gap.min(u64::MAX - 1),
+            _ => 0,
+        };
+        let ranges = keys.chunk_by(|&a, &b| gap(&[a, b]) <= wide);
+        ranges
+            .filter_map(|range| Some((*range.first()?, *range.last()?)))
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranges = self.ranges();
+        if ranges.is_empty() {
             // No device has this number.
             f.write_str("s_dev == 4294967295")?;
         }
-        let few = keys.len() <= MAX_FILES;
-        for (at, one) in keys.chunk_by(|a, b| a.device == b.device).enumerate() {
+        let devices = ranges.chunk_by(|(a, _), (b, _)| a.device == b.device);
+        for (at, ranges) in devices.enumerate() {
             let or = if at == 0 { "(" } else { " || " };
-            write!(f, "{or}s_dev == {}", one[0].device)?;
-            for (at, key) in one.iter().enumerate().filter(|_| few) {
-                let or = if at == 0 { " && (" } else { " || " };
-                write!(f, "{or}i_ino == {}", key.inode)?;
+            write!(f, "{or}s_dev == {} && (", ranges[0].0.device)?;
+            for (at, (first, last)) in ranges.iter().enumerate() {
+                f.write_str(if at == 0 { "" } else { " || " })?;
+                match (first.inode, last.inode) {
+                    (one, other) if one == other => write!(f, "i_ino == {one}")?,
+                    (from, to) => write!(f, "(i_ino >= {from} && i_ino <= {to})")?,
+                }
             }
-            f.write_str(if few { ")" } else { "" })?;
+            f.write_str(")")?;
         }
-        f.write_str(if keys.is_empty() { "" } else { ")" })?;
+        f.write_str(if ranges.is_empty() { "" } else { ")" })?;
         for thread in &self.threads {
             write!(f, " && common_pid != {thread}")?;
         }
@@ -254,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_name_few_files_and_only_the_devices_of_many() {
+    fn filters_name_few_files_and_where_many_lie() {
         let key = |device, inode| Key { device, inode };
         let mut filter = Filter::default();
         assert_eq!(filter.to_string(), "s_dev == 4294967295");
@@ -265,12 +310,24 @@ mod tests {
             "(s_dev == 1 && (i_ino == 5) || s_dev == 2 && (i_ino == 6 || i_ino == 7)) \
              && common_pid != 10 && common_pid != 11"
         );
+        filter.threads.clear();
         filter.keys = (0..100).map(|inode| key(3, inode)).collect();
-        filter.keys.push(key(4, 1));
+        filter.keys.extend([key(4, 1), key(3, 500)]);
         assert_eq!(
             filter.to_string(),
-            "(s_dev == 3 || s_dev == 4) && common_pid != 10 && common_pid != 11"
+            "(s_dev == 3 && ((i_ino >= 0 && i_ino <= 99) || i_ino == 500) \
+             || s_dev == 4 && (i_ino == 1))"
         );
+        filter.keys = (0..1000).map(|inode| key(3, inode * inode)).collect();
+        let ranges = filter.ranges();
+        assert!(ranges.len() <= MAX_RANGES);
+        let within = |key: &Key| ranges.iter().any(|(from, to)| from <= key && key <= to);
+        assert!(filter.keys.iter().all(within));
+        let many = Filter {
+            keys: (0..1000).map(|n| key(4, u64::MAX - n * n)).collect(),
+            threads: vec![i32::MIN; MAX_THREADS],
+        };
+        assert!(many.to_string().len() < 4096);
         let longest = Filter {
             keys: (0..48).map(|n| key(u32::MAX - n, u64::MAX)).collect(),
             threads: vec![i32::MIN; MAX_THREADS],

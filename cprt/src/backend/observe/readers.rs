@@ -17,10 +17,8 @@ use std::ops::Range;
 use ppc::{Event, FileId, Kind, Kinds};
 
 use super::ranges::Ranges;
-use super::record::{Point, Raw};
+use super::record::{AT_ONCE, Point, Raw};
 
-/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
-const AT_ONCE: u64 = 2 << 20;
 /// How far from a fault the kernel reads for it.
 const ROUND: u64 = 32 << 20;
 /// So many readers of files are followed at once; more begin anew.
@@ -145,11 +143,11 @@ impl Readers {
                 push(into, event);
             }
         } else if self.looks() {
-            self.read(&event, into);
+            self.read(&event, raw.late, into);
         }
     }
 
-    fn read(&mut self, event: &Event, into: &mut Vec<Event>) {
+    fn read(&mut self, event: &Event, late: bool, into: &mut Vec<Event>) {
         let range = event.offset..event.end();
         let reader = self.reader(event.process, event.file);
         let new = if event.mmap {
@@ -158,6 +156,10 @@ impl Readers {
                 0 => return,
                 new => new,
             }
+        } else if late {
+            // It counts, but that is not where the reader is.
+            reader.unsaid = reader.unsaid.saturating_add(event.length);
+            return;
         } else {
             let requests = &mut reader.requests;
             if requests.len() > MOST {
@@ -302,6 +304,7 @@ mod tests {
             thread: 11,
             cpu: 1,
             time_ns: 5,
+            late: false,
         }
     }
 
@@ -391,6 +394,31 @@ mod tests {
         assert_eq!(request.advance(&(end..end + MIB)), (end - 64 * MIB) + MIB);
         assert_eq!(request.advance(&(end..end + MIB)), MIB, "read again");
         assert_eq!(request.advance(&(5..10)), 5, "elsewhere");
+    }
+
+    #[test]
+    fn what_was_kept_counts_and_is_not_where_the_reader_is() {
+        let mut readers = readers(&[Kind::Progress], MIB);
+        let late = Raw {
+            late: true,
+            ..raw(Point::Get, 5000, 5063)
+        };
+        // In the midst of one long request.
+        let raws = [
+            raw(Point::Get, 0, 4095),
+            late,
+            raw(Point::Get, 100, 4095),
+            raw(Point::Get, 512, 4095),
+        ];
+        let expected = [
+            (Kind::Progress, 2 * MIB, 2 * MIB, false),
+            (Kind::Progress, 4 * MIB, 2 * MIB + 64 * PAGE, false),
+        ];
+        let mut told = told(&mut readers, 16 * MIB + 5064 * PAGE, &raws);
+        // The one between has got on by what was kept and by less than a step.
+        assert_eq!(told.remove(0), expected[0]);
+        assert_eq!(told.iter().map(|it| it.2).sum::<u64>(), expected[1].2);
+        assert_eq!(told.last().map(|it| it.1), Some(expected[1].1));
     }
 
     #[test]

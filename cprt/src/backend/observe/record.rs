@@ -10,6 +10,9 @@
 //! Kernels before 6.12 have `Add` only. Where in a record a number is, the kernel tells in the
 //! tracepoint's `format`.
 
+/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
+pub(super) const AT_ONCE: u64 = 2 << 20;
+
 /// The device and the inode as the kernel numbers them, which stat does not show on every file
 /// system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +75,8 @@ pub(super) struct Raw {
     pub(super) thread: u32,
     pub(super) cpu: u32,
     pub(super) time_ns: u64,
+    /// It tells of what a reader did before it went elsewhere, and that has not been told.
+    pub(super) late: bool,
 }
 
 /// Where in a record a number is.
@@ -208,6 +213,7 @@ fn sample(body: &[u8], layouts: &[Layout]) -> Option<Raw> {
         thread: half(body, 4)?,
         time_ns: word(body, 8)?,
         cpu: half(body, 16)?,
+        late: false,
     })
 }
 
@@ -347,6 +353,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
             thread: 10001,
             cpu: 1,
             time_ns: 1,
+            late: false,
         };
         let add = Raw {
             point: Point::Add,
@@ -357,6 +364,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
             thread: 2,
             cpu: 0,
             time_ns: 9,
+            late: false,
         };
         assert_eq!(raws, [get, add]);
         assert_eq!(Key::of_stat(libc::makedev(254, 0), 77), Some(key));

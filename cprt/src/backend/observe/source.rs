@@ -17,14 +17,15 @@ use crate::sys::tracefs::Tracefs;
 pub(super) trait Source: Debug + Send + Sync {
     /// For people.
     fn name(&self) -> &'static str;
-    /// These tracepoints from now on, as far as there are such.
-    fn enable(&self, points: &[Point]) -> io::Result<()>;
+    /// These tracepoints from now on, as far as there are such. Of a reader that goes on where it was,
+    /// so many pages may go without a record; what is left of them at its end is not told.
+    fn enable(&self, points: &[Point], merge: u64) -> io::Result<()>;
     /// These files from now on. Of others there may be records all the same.
     fn files(&self, keys: &[Key]) -> io::Result<()>;
     /// The calling thread is about to read much: what it does need not be told.
     fn ignore_me(&self) {}
-    /// Readable when there is something to take.
-    fn ready(&self) -> BorrowedFd<'_>;
+    /// Readable when there is something to take; `None` while that is only looked at when it is due.
+    fn ready(&self) -> Option<BorrowedFd<'_>>;
     /// When to take what there is at the latest, even if nothing is readable.
     fn due(&self) -> Option<Instant> {
         None

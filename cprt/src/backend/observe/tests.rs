@@ -11,9 +11,13 @@ use super::bpf::Bpf;
 use super::perf::Perf;
 use super::ranges::Ranges;
 use super::*;
-use crate::sys::testing::Mapped;
+use crate::sys::testing::{self, Mapped, skip, skip_part, warm};
+
+mod telling;
 
 const MIB: u64 = 1 << 20;
+/// By then anything has happened that does, on a machine with much else to do.
+const LATEST: Duration = Duration::from_secs(20);
 
 /// A directory that is gone with the test.
 struct Folder(PathBuf);
@@ -58,15 +62,26 @@ type Opened = io::Result<Box<dyn Source>>;
 fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe + Sync))) {
     let layouts = match source::layouts() {
         Ok(layouts) if layouts.len() == Point::ALL.len() => layouts,
-        Ok(_) => return eprintln!("skipped: {name}: this kernel lacks tracepoints"),
-        Err(error) => return eprintln!("skipped: {name}: tracepoints: {error}"),
+        Ok(_) => return skip("this kernel lacks tracepoints, which came with 6.12"),
+        Err(error) => return skip(&format!("tracepoints: {error}")),
     };
+    if !testing::lets_go(&std::env::temp_dir()) {
+        return skip("the directory for temporary files keeps all pages");
+    }
     let by_bpf = || -> Opened { Ok(Box::new(Bpf::open(&layouts)?)) };
     let by_perf = || -> Opened { Ok(Box::new(Perf::open(&layouts)?)) };
     let sources: [(&str, &(dyn Fn() -> Opened + Sync)); 2] = [("bpf", &by_bpf), ("perf", &by_perf)];
+    let refused: Vec<_> = sources
+        .iter()
+        .filter_map(|(source, open)| Some(format!("by {source}: {}", open().err()?)))
+        .collect();
+    match refused.len() {
+        0 => {}
+        2 => return skip(&refused.join(", ")),
+        _ => skip_part(&refused.join(", ")),
+    }
     for (source, open) in sources {
-        if let Err(error) = open() {
-            eprintln!("skipped: {name} by {source}: {error}");
+        if open().is_err() {
             continue;
         }
         let folder = Folder::new(&format!("{name}-{source}"));
@@ -107,8 +122,11 @@ fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
             Some(options.as_str()),
         )
     };
+    // Under the name of this one, for what is skipped.
+    let thread = std::thread::current().name().map(str::to_owned);
+    let builder = std::thread::Builder::new().name(thread.unwrap_or_default());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let run = || {
             // Written before it is covered.
             let lower = Folder(below.0.join("lower"));
             lower.file("sub/model", 8 * MIB);
@@ -116,14 +134,14 @@ fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
             std::mem::forget(lower);
             match mounted() {
                 Ok(()) => test(&above),
-                Err(error) => eprintln!("skipped: {name}: overlayfs: {error}"),
+                Err(error) => skip(&format!("overlayfs: {error}")),
             }
-        });
+        };
+        builder.spawn_scoped(scope, run).expect("a thread");
     });
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
     each_source("stacked", |folder, open| {
         let name = folder
@@ -159,6 +177,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
                     offset: 0,
                     length,
                 };
+                warm_unheard(&observe, &path);
                 assert_eq!(observe.resident(span).expect("to look"), length);
                 reader.does(&format!("map {}", path.display()));
                 reader.does(&format!("touch 0 {length}"));
@@ -168,6 +187,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
                     [(0, length)]
                 );
                 assert!(events.iter().all(|event| event.mmap));
+                warm(&path);
                 let evicted = observe.evict(span, false).expect("to evict");
                 assert_eq!((evicted.dropped, evicted.kept), (length, 0), "{name}");
                 let loaded = observe.load(span, How::default()).expect("to load");
@@ -192,6 +212,7 @@ impl Reader {
             .args([
                 "--exact",
                 "backend::observe::tests::reads_what_it_is_told",
+                "--ignored",
                 "--nocapture",
             ])
             .env(READER, "1")
@@ -246,7 +267,7 @@ impl Drop for Killed {
 /// Nothing unless it is told to: `read PATH FROM TO PIECE`, `exact` the same without readahead,
 /// `map PATH`, `touch FROM TO`, `close`.
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
+#[ignore = "only as a helper of others"]
 fn reads_what_it_is_told() {
     if std::env::var_os(READER).is_none() {
         return;
@@ -288,28 +309,49 @@ fn reads_what_it_is_told() {
     drop((mapped, opened));
 }
 
-/// What is heard until it has been quiet for a while.
+/// What is heard until it has been quiet for a while and the directory has been gone through, which
+/// is put off if that was done lately.
 fn heard(observe: &Observe) -> Vec<Event> {
-    const QUIET: Duration = Duration::from_millis(150);
     let mut events = Vec::new();
-    let (over, last) = (AtomicBool::new(false), Mutex::new(Instant::now()));
+    loop {
+        hear_until_quiet(observe, &mut events);
+        if !observe.hearing.lock().expect("it").scans() {
+            return events;
+        }
+    }
+}
+
+/// Until there is nothing for somebody who asks so long after the last one: time alone proves nothing
+/// where threads wait for a CPU.
+fn hear_until_quiet(observe: &Observe, events: &mut Vec<Event>) {
+    const QUIET: Duration = Duration::from_millis(150);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while last.lock().expect("a time").elapsed() < QUIET {
+            while !over.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
+                observe.interrupt();
             }
-            over.store(true, Relaxed);
-            observe.interrupt();
         });
-        while !over.load(Relaxed) {
-            let before = events.len();
-            observe.events(&mut events).expect("events");
+        let mut last = Instant::now();
+        loop {
+            let (asked, before) = (Instant::now(), events.len());
+            observe.events(events).expect("events");
             if events.len() > before {
-                *last.lock().expect("a time") = Instant::now();
+                last = Instant::now();
+            } else if asked.duration_since(last) > QUIET {
+                break;
             }
         }
+        over.store(true, Relaxed);
     });
-    events
+}
+
+/// All of a file is cached, by us, of which no records are left to take room.
+fn warm_unheard(observe: &Observe, path: &Path) {
+    warm(path);
+    observe.interrupt();
+    observe.events(&mut Vec::new()).expect("events");
 }
 
 /// What of a file the events of a kind and a process are of.
@@ -330,204 +372,12 @@ fn want(observe: &Observe, kinds: &[Kind]) {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
-fn misses_are_what_was_read_cold_and_hits_are_none() {
-    each_source("misses", |folder, open| {
-        let path = folder.file("sub/model", 24 * MIB + 100);
-        folder.file("other", MIB);
-        let observe = open(folder);
-        let file = observe.open(Path::new("sub/model")).expect("its id");
-        want(&observe, &[Kind::Miss]);
-        let mut reader = Reader::new();
-        let name = path.display();
-        for (from, to) in [
-            (MIB, 2 * MIB),
-            (5 * MIB + 5, 6 * MIB),
-            (20 * MIB, 24 * MIB + 100),
-        ] {
-            reader.does(&format!("exact {name} {from} {to} 65536"));
-        }
-        let events = heard(&observe);
-        let expected = vec![
-            (MIB, 2 * MIB),
-            (5 * MIB, 6 * MIB),
-            (20 * MIB, 24 * MIB + 100),
-        ];
-        assert_eq!(union(&events, Kind::Miss, file, reader.id()), expected);
-        assert!(
-            events
-                .iter()
-                .all(|event| event.kind == Kind::Miss && event.file == file)
-        );
-        assert!(events.iter().all(|event| !event.mmap && event.time_ns > 0));
-        // Through the readahead all of it comes in, and no more than the file.
-        reader.does(&format!("read {name} 0 {} 1048576", 24 * MIB + 100));
-        let all: Vec<_> = heard(&observe).into_iter().chain(events).collect();
-        let whole = vec![(0, 24 * MIB + 100)];
-        assert_eq!(union(&all, Kind::Miss, file, reader.id()), whole);
-        reader.does(&format!("read {name} 0 {} 65536", 24 * MIB + 100));
-        assert_eq!(heard(&observe), [], "hits");
-        // A mapping's misses.
-        drop_cached(&path);
-        reader.does(&format!("map {name}"));
-        reader.does(&format!("touch 0 {}", 24 * MIB));
-        let events = heard(&observe);
-        assert_eq!(union(&events, Kind::Miss, file, reader.id()), whole);
-        assert!(events.iter().all(|event| event.mmap), "by faults");
-    });
-}
-
-#[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
-fn touches_and_beacons_tell_of_hits_too() {
-    each_source("touches", |folder, open| {
-        let path = folder.file("model", 16 * MIB);
-        let observe = open(folder);
-        let file = observe.open(Path::new("model")).expect("its id");
-        let mut reader = Reader::new();
-        let name = path.display();
-        reader.does(&format!("read {name} 0 {} 1048576", 16 * MIB));
-        want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
-        assert_eq!(heard(&observe), []);
-        reader.does(&format!("read {name} {MIB} {} 262144", 9 * MIB));
-        let events = heard(&observe);
-        let touched = union(&events, Kind::Touch, file, reader.id());
-        assert_eq!(touched, [(MIB, 9 * MIB)]);
-        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
-        assert_eq!(beacons().map(|event| event.length).sum::<u64>(), 8 * MIB);
-        assert_eq!(
-            beacons().next_back().map(|event| event.offset),
-            Some(9 * MIB)
-        );
-        assert!(beacons().is_sorted_by_key(|event| event.offset));
-        assert!(events.iter().all(|event| event.kind != Kind::Miss));
-    });
-}
-
-#[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
-fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
-    each_source("mapped", |folder, open| {
-        let path = folder.file("model", 32 * MIB);
-        let observe = open(folder);
-        let file = observe.open(Path::new("model")).expect("its id");
-        // In huge pages, of which faults make no records.
-        let span = Span {
-            file,
-            offset: 0,
-            length: 32 * MIB,
-        };
-        let how = How {
-            large: true,
-            ..How::default()
-        };
-        observe.load(span, how).expect("to load");
-        want(&observe, &[Kind::Touch, Kind::Progress]);
-        let mut reader = Reader::new();
-        reader.does(&format!("map {}", path.display()));
-        let mut events = Vec::new();
-        for step in 0..8 {
-            let from = step * 4 * MIB;
-            reader.does(&format!("touch {from} {}", from + 4 * MIB));
-            events.extend(heard(&observe));
-        }
-        let touched = union(&events, Kind::Touch, file, reader.id());
-        assert_eq!(touched, [(0, 32 * MIB)]);
-        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
-        let sum: u64 = beacons().map(|event| event.length).sum();
-        assert_eq!(sum, 32 * MIB, "all of it, and nothing twice");
-        assert_eq!(
-            beacons().next_back().map(|event| event.offset),
-            Some(32 * MIB)
-        );
-        assert!(beacons().is_sorted_by_key(|event| event.offset));
-        assert!(
-            events
-                .iter()
-                .all(|event| event.mmap && event.process == reader.id())
-        );
-    });
-}
-
-#[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
-fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
-    each_source("partly", |folder, open| {
-        let whole = open(folder);
-        assert!(whole.features().contain(Features::TOUCH));
-        drop(whole);
-        let layouts: Vec<_> = source::layouts().expect("layouts")[..1].to_vec();
-        assert_eq!(layouts[0].point, Point::Add);
-        let (source, _) = source::open(&layouts).expect("a source");
-        let why = Some("as it is tested".to_owned());
-        let path = folder.file("model", 16 * MIB);
-        let observe = Observe::with(&folder.0, source, why, &layouts).expect("to observe");
-        assert!(!observe.features().contain(Features::TOUCH));
-        assert!(observe.features().contain(Features::PROGRESS));
-        let limits = observe.limits().join("\n");
-        assert!(limits.contains("before 6.12") && limits.contains("as it is tested"));
-        let refused = observe.want(Kinds::from(Kind::Touch), 0);
-        assert_eq!(
-            refused.map_err(|fault| fault.errno()),
-            Err(libc::EOPNOTSUPP)
-        );
-        want(&observe, &[Kind::Miss, Kind::Progress]);
-        let file = observe.open(Path::new("model")).expect("its id");
-        let mut reader = Reader::new();
-        reader.does(&format!("exact {} 0 {} 65536", path.display(), 8 * MIB));
-        let events = heard(&observe);
-        let missed = union(&events, Kind::Miss, file, reader.id());
-        assert_eq!(missed, [(0, 8 * MIB)]);
-        let far = |events: &[Event]| {
-            let beacons = events.iter().filter(|event| event.kind == Kind::Progress);
-            beacons.map(|event| event.offset).max()
-        };
-        assert!(far(&events) >= Some(7 * MIB));
-        // Through a mapping, hits as well, once something has come in.
-        reader.does(&format!("map {}", path.display()));
-        reader.does(&format!("touch 0 {}", 16 * MIB));
-        assert_eq!(far(&heard(&observe)), Some(16 * MIB));
-    });
-}
-
-#[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
-fn what_the_runtime_does_itself_is_not_told() {
-    each_source("own", |folder, open| {
-        folder.file("model", 16 * MIB);
-        let observe = open(folder);
-        let file = observe.open(Path::new("model")).expect("its id");
-        want(
-            &observe,
-            &[Kind::Miss, Kind::Touch, Kind::Progress, Kind::Open],
-        );
-        let span = Span {
-            file,
-            offset: 0,
-            length: 16 * MIB,
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let loaded = observe.load(span, How::default()).expect("to load");
-                assert_eq!((loaded.done, loaded.fresh), (16 * MIB, 16 * MIB));
-            });
-        });
-        assert_eq!(observe.resident(span).expect("to look"), 16 * MIB);
-        assert_eq!(observe.read(file, 5, &mut [0; 100]).expect("to read"), 100);
-        let evicted = observe.evict(span, false).expect("to evict");
-        assert_eq!((evicted.dropped, evicted.kept), (16 * MIB, 0));
-        assert_eq!(heard(&observe), []);
-    });
-}
-
-#[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn opens_and_closes_are_told_while_somebody_wants_them() {
     each_source("opens", |folder, open| {
         let path = folder.file("sub/model", MIB);
         let observe = open(folder);
         if !observe.features().contain(Features::OPEN) {
-            return eprintln!("skipped: opens: fanotify is not allowed");
+            return skip("fanotify is not allowed");
         }
         want(&observe, &[Kind::Open, Kind::Close]);
         let mut reader = Reader::new();
@@ -556,7 +406,6 @@ fn opens_and_closes_are_told_while_somebody_wants_them() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn thousands_of_files_and_those_that_come_later_are_told_apart() {
     const COUNT: u64 = 3000;
     each_source("many", |folder, open| {
@@ -601,7 +450,6 @@ fn thousands_of_files_and_those_that_come_later_are_told_apart() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn a_file_that_is_replaced_or_gone_is_stale() {
     each_source("stale", |folder, open| {
         let path = folder.file("model", MIB);
@@ -625,19 +473,14 @@ fn a_file_that_is_replaced_or_gone_is_stale() {
         let file = observe.open(name).expect("the other one");
         assert_eq!(observe.info(file).expect("its info").size, 10);
         std::fs::remove_dir_all(&folder.0).expect("to remove");
-        let mut flow = Flow::On;
-        for _ in 0..10 {
-            flow = observe.events(&mut Vec::new()).expect("events");
-            if flow == Flow::Ended {
-                break;
-            }
+        let since = Instant::now();
+        while observe.events(&mut Vec::new()).expect("events") != Flow::Ended {
+            assert!(since.elapsed() < LATEST);
         }
-        assert_eq!(flow, Flow::Ended);
     });
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn a_reader_that_is_killed_is_forgotten_and_files_grow() {
     each_source("killed", |folder, open| {
         let path = folder.file("model", 64 * MIB);
@@ -651,10 +494,11 @@ fn a_reader_that_is_killed_is_forgotten_and_files_grow() {
         drop(reader);
         let events = heard(&observe);
         assert!(events.iter().all(|event| event.end() <= 64 * MIB));
-        assert!(
-            observe.hearing.lock().expect("it").due().is_none(),
-            "nobody is looked at"
-        );
+        let since = Instant::now();
+        while observe.hearing.lock().expect("it").due().is_some() {
+            assert!(since.elapsed() < LATEST, "it is still looked at");
+            observe.events(&mut Vec::new()).expect("events");
+        }
         let growing = OpenOptions::new()
             .append(true)
             .open(&path)
@@ -680,7 +524,7 @@ const OBSERVER: &str = "CPRT_TEST_OBSERVES";
 
 /// Nothing unless it is told to: observes a directory until it is killed.
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
+#[ignore = "only as a helper of others"]
 fn observes_what_it_is_told() {
     let Some(root) = std::env::var_os(OBSERVER) else {
         return;
@@ -700,7 +544,6 @@ fn observes_what_it_is_told() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn who_observes_may_be_killed_at_any_moment() {
     each_source("killed-observer", |folder, _| {
         let path = folder.file("model", 64 * MIB);
@@ -711,7 +554,7 @@ fn who_observes_may_be_killed_at_any_moment() {
                     "--exact",
                     "backend::observe::tests::observes_what_it_is_told",
                 ])
-                .arg("--nocapture")
+                .args(["--ignored", "--nocapture"])
                 .env(OBSERVER, &folder.0)
                 .stdout(Stdio::piped())
                 .spawn()
@@ -731,7 +574,6 @@ fn who_observes_may_be_killed_at_any_moment() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn nobody_is_woken_while_nobody_reads() {
     each_source("idle", |folder, open| {
         folder.file("model", MIB);
@@ -752,9 +594,6 @@ fn nobody_is_woken_while_nobody_reads() {
         let began = Instant::now();
         observe.interrupt();
         observe.events(&mut Vec::new()).expect("events");
-        assert!(
-            began.elapsed() < Duration::from_millis(300),
-            "the next one, if nobody is in it"
-        );
+        assert!(began.elapsed() < LATEST, "the next one, if nobody is in it");
     });
 }

@@ -12,7 +12,6 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_what_is_read_is_cached_once() {
     if !can_mount() {
         return;
@@ -28,7 +27,7 @@ fn test_what_is_read_is_cached_once() {
     drop(mirror);
     let mirror = ground.mount(&Options::default());
     if mirror.mode() != Mode::Passthrough {
-        return skip("this kernel has no passthrough");
+        return skip_part("this kernel has no passthrough");
     }
     assert!(std::fs::read(&above).expect("to read") == bytes);
     assert_eq!(pages(&above), 0, "passthrough");
@@ -36,7 +35,6 @@ fn test_what_is_read_is_cached_once() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_a_mapping_reads_the_same() {
     if !can_mount() {
         return;
@@ -58,7 +56,6 @@ fn test_a_mapping_reads_the_same() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_any_range_reads_as_below_and_past_the_cache_too() {
     use std::os::unix::fs::OpenOptionsExt as _;
 
@@ -108,11 +105,11 @@ fn fails_at_once(what: &str, tried: impl FnOnce() -> io::Result<usize>) {
         ),
         "{what}: {error}"
     );
-    assert!(since.elapsed() < Duration::from_secs(1), "{what}");
+    // Otherwise it would wait for ever.
+    assert!(since.elapsed() < Duration::from_secs(10), "{what}");
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_a_killed_plain_mirror_fails_at_once_and_can_be_mounted_again() {
     if !can_mount() {
         return;
@@ -134,7 +131,6 @@ fn test_a_killed_plain_mirror_fails_at_once_and_can_be_mounted_again() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_a_reader_that_waits_is_let_go_when_the_server_is_killed() {
     if !can_mount() {
         return;
@@ -160,7 +156,6 @@ fn test_a_reader_that_waits_is_let_go_when_the_server_is_killed() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_by_passthrough_nobody_notices_that_the_server_is_killed() {
     if !can_mount() {
         return;
@@ -185,7 +180,6 @@ fn test_by_passthrough_nobody_notices_that_the_server_is_killed() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_without_privileges_it_is_plain_and_says_why() {
     if !can_mount() {
         return;
@@ -209,7 +203,6 @@ fn test_without_privileges_it_is_plain_and_says_why() {
 }
 
 #[test]
-#[ignore = "depends on what else the host does; run by hand until it does not"]
 fn test_an_ordinary_user_mounts_by_the_helper() {
     use std::os::unix::process::CommandExt as _;
 

@@ -1,0 +1,244 @@
+//! What is told of what readers do.
+
+use super::*;
+use crate::sys::testing::all_but_few;
+
+#[test]
+fn misses_are_what_was_read_cold_and_hits_are_none() {
+    each_source("misses", |folder, open| {
+        let path = folder.file("sub/model", 24 * MIB + 100);
+        folder.file("other", MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("sub/model")).expect("its id");
+        want(&observe, &[Kind::Miss]);
+        let mut reader = Reader::new();
+        let name = path.display();
+        for (from, to) in [
+            (MIB, 2 * MIB),
+            (5 * MIB + 5, 6 * MIB),
+            (20 * MIB, 24 * MIB + 100),
+        ] {
+            reader.does(&format!("exact {name} {from} {to} 65536"));
+        }
+        let events = heard(&observe);
+        let expected = vec![
+            (MIB, 2 * MIB),
+            (5 * MIB, 6 * MIB),
+            (20 * MIB, 24 * MIB + 100),
+        ];
+        assert_eq!(union(&events, Kind::Miss, file, reader.id()), expected);
+        assert!(
+            events
+                .iter()
+                .all(|event| event.kind == Kind::Miss && event.file == file)
+        );
+        assert!(events.iter().all(|event| !event.mmap && event.time_ns > 0));
+        // Through the readahead all of it comes in, and no more than the file.
+        reader.does(&format!("read {name} 0 {} 1048576", 24 * MIB + 100));
+        let all: Vec<_> = heard(&observe).into_iter().chain(events).collect();
+        let whole = vec![(0, 24 * MIB + 100)];
+        assert_eq!(union(&all, Kind::Miss, file, reader.id()), whole);
+        warm_unheard(&observe, &path);
+        reader.does(&format!("read {name} 0 {} 65536", 24 * MIB + 100));
+        assert_eq!(heard(&observe), [], "hits");
+        // A mapping's misses.
+        drop_cached(&path);
+        reader.does(&format!("map {name}"));
+        reader.does(&format!("touch 0 {}", 24 * MIB));
+        let events = heard(&observe);
+        assert_eq!(union(&events, Kind::Miss, file, reader.id()), whole);
+        assert!(events.iter().all(|event| event.mmap), "by faults");
+    });
+}
+
+#[test]
+fn touches_and_beacons_tell_of_hits_too() {
+    each_source("touches", |folder, open| {
+        let path = folder.file("model", 16 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        let mut reader = Reader::new();
+        let name = path.display();
+        reader.does(&format!("read {name} 0 {} 1048576", 16 * MIB));
+        want(&observe, &[Kind::Miss, Kind::Touch, Kind::Progress]);
+        assert_eq!(heard(&observe), []);
+        warm_unheard(&observe, &path);
+        reader.does(&format!("read {name} {MIB} {} 262144", 9 * MIB));
+        let events = heard(&observe);
+        let touched = union(&events, Kind::Touch, file, reader.id());
+        assert_eq!(touched, [(MIB, 9 * MIB)]);
+        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
+        assert_eq!(beacons().map(|event| event.length).sum::<u64>(), 8 * MIB);
+        assert_eq!(
+            beacons().next_back().map(|event| event.offset),
+            Some(9 * MIB)
+        );
+        assert!(beacons().is_sorted_by_key(|event| event.offset));
+        assert!(events.iter().all(|event| event.kind != Kind::Miss));
+    });
+}
+
+#[test]
+fn beacons_of_hits_come_without_each_touch() {
+    each_source("beacons", |folder, open| {
+        let path = folder.file("model", 32 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        want(&observe, &[Kind::Miss, Kind::Progress]);
+        let mut reader = Reader::new();
+        let name = path.display();
+        // By perf each of the smallest reads is a record, and there is no room for as many.
+        let merges = observe.source.name() == "bpf";
+        let pieces = [4096, 65536, 1 << 20, 16 << 20];
+        for piece in pieces.into_iter().skip(usize::from(!merges)) {
+            warm_unheard(&observe, &path);
+            reader.does(&format!("read {name} 0 {} {piece}", 32 * MIB));
+            let events = heard(&observe);
+            let of = |event: &&Event| event.kind == Kind::Progress && event.process == reader.id();
+            let beacons: Vec<_> = events.iter().filter(of).collect();
+            // A CPU may keep a quarter of the step to itself, and tell it with the next piece.
+            let kept =
+                MIB + std::thread::available_parallelism().map_or(1, usize::from) as u64 * MIB / 4;
+            let sum: u64 = beacons.iter().map(|event| event.length).sum();
+            assert!(
+                sum <= 32 * MIB + kept && sum + kept >= 32 * MIB,
+                "{} {piece}: {sum}",
+                observe.source.name()
+            );
+            assert!(beacons.len() > 8, "{piece}: {beacons:?}");
+            assert!(beacons.iter().all(|event| event.file == file));
+            let far = beacons.iter().map(|event| event.offset).max();
+            assert!(far >= Some(30 * MIB), "{piece}: {far:?}");
+            assert!(events.iter().all(|event| event.kind != Kind::Touch));
+        }
+    });
+}
+
+#[test]
+fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
+    each_source("mapped", |folder, open| {
+        let path = folder.file("model", 32 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        // In huge pages, of which faults make no records.
+        let span = Span {
+            file,
+            offset: 0,
+            length: 32 * MIB,
+        };
+        let how = How {
+            large: true,
+            ..How::default()
+        };
+        observe.load(span, how).expect("to load");
+        want(&observe, &[Kind::Touch, Kind::Progress]);
+        let mut reader = Reader::new();
+        reader.does(&format!("map {}", path.display()));
+        let mut events = Vec::new();
+        for step in 0..8 {
+            let from = step * 4 * MIB;
+            reader.does(&format!("touch {from} {}", from + 4 * MIB));
+            let since = Instant::now();
+            // If a look took long, the next one waits.
+            let so_far = |events: &[Event]| match union(events, Kind::Touch, file, reader.id())[..]
+            {
+                [(0, end)] => end,
+                _ => 0,
+            };
+            while so_far(&events) < from + 4 * MIB {
+                assert!(since.elapsed() < LATEST, "{events:?}");
+                events.extend(heard(&observe));
+            }
+        }
+        let touched = union(&events, Kind::Touch, file, reader.id());
+        assert_eq!(touched, [(0, 32 * MIB)]);
+        let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
+        let sum: u64 = beacons().map(|event| event.length).sum();
+        // But for pages that a host takes back before they are read.
+        assert!(
+            sum >= 32 * MIB && all_but_few(32 * MIB, sum),
+            "all of it, and nothing twice: {sum}"
+        );
+        assert_eq!(
+            beacons().next_back().map(|event| event.offset),
+            Some(32 * MIB)
+        );
+        assert!(beacons().is_sorted_by_key(|event| event.offset));
+        assert!(
+            events
+                .iter()
+                .all(|event| event.mmap && event.process == reader.id())
+        );
+    });
+}
+
+#[test]
+fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
+    each_source("partly", |folder, open| {
+        let whole = open(folder);
+        assert!(whole.features().contain(Features::TOUCH));
+        drop(whole);
+        let layouts: Vec<_> = source::layouts().expect("layouts")[..1].to_vec();
+        assert_eq!(layouts[0].point, Point::Add);
+        let (source, _) = source::open(&layouts).expect("a source");
+        let why = Some("as it is tested".to_owned());
+        let path = folder.file("model", 16 * MIB);
+        let observe = Observe::with(&folder.0, source, why, &layouts).expect("to observe");
+        assert!(!observe.features().contain(Features::TOUCH));
+        assert!(observe.features().contain(Features::PROGRESS));
+        let limits = observe.limits().join("\n");
+        assert!(limits.contains("before 6.12") && limits.contains("as it is tested"));
+        let refused = observe.want(Kinds::from(Kind::Touch), 0);
+        assert_eq!(
+            refused.map_err(|fault| fault.errno()),
+            Err(libc::EOPNOTSUPP)
+        );
+        want(&observe, &[Kind::Miss, Kind::Progress]);
+        let file = observe.open(Path::new("model")).expect("its id");
+        let mut reader = Reader::new();
+        reader.does(&format!("exact {} 0 {} 65536", path.display(), 8 * MIB));
+        let events = heard(&observe);
+        let missed = union(&events, Kind::Miss, file, reader.id());
+        assert_eq!(missed, [(0, 8 * MIB)]);
+        let far = |events: &[Event]| {
+            let beacons = events.iter().filter(|event| event.kind == Kind::Progress);
+            beacons.map(|event| event.offset).max()
+        };
+        assert!(far(&events) >= Some(7 * MIB));
+        // Through a mapping, hits as well, once something has come in.
+        reader.does(&format!("map {}", path.display()));
+        reader.does(&format!("touch 0 {}", 16 * MIB));
+        assert_eq!(far(&heard(&observe)), Some(16 * MIB));
+    });
+}
+
+#[test]
+fn what_the_runtime_does_itself_is_not_told() {
+    each_source("own", |folder, open| {
+        folder.file("model", 16 * MIB);
+        let observe = open(folder);
+        let file = observe.open(Path::new("model")).expect("its id");
+        want(
+            &observe,
+            &[Kind::Miss, Kind::Touch, Kind::Progress, Kind::Open],
+        );
+        let span = Span {
+            file,
+            offset: 0,
+            length: 16 * MIB,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let loaded = observe.load(span, How::default()).expect("to load");
+                assert_eq!((loaded.done, loaded.fresh), (16 * MIB, 16 * MIB));
+            });
+        });
+        let resident = observe.resident(span).expect("to look");
+        assert!(all_but_few(resident, 16 * MIB), "{resident}");
+        assert_eq!(observe.read(file, 5, &mut [0; 100]).expect("to read"), 100);
+        let evicted = observe.evict(span, false).expect("to evict");
+        let all = all_but_few(evicted.dropped, 16 * MIB);
+        assert!(all && evicted.kept == 0, "{evicted:?}");
+        assert_eq!(heard(&observe), []);
+    });
+}
