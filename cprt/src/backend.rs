@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
-pub(crate) mod beneath;
 #[cfg(test)]
 mod bench;
+pub(crate) mod beneath;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod fuse;

@@ -271,7 +271,8 @@ pub fn table() -> String {
         ("fuse by itself", fuse::limits().collect()),
     ];
     for (name, limits) in lists {
-        text += &format!("\n**{name}**: {}.\n", limits.join("; "));
+        let sentences = limits.join("; ");
+        text.extend(["\n**", name, "**: ", &sentences, ".\n"]);
     }
     text
 }

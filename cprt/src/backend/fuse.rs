@@ -30,7 +30,6 @@ use self::ranges::{gaps, pieces, whole_pages};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::files::{self, Tree};
 use crate::mirror::lower::{Lower, Scratch};
-use crate::mirror::table::Identity;
 use crate::mirror::{Listener, Mirror, Mode, Options, raw};
 
 mod ear;
@@ -46,7 +45,7 @@ thread_local! {
 /// What became of a mount.
 #[derive(Debug)]
 pub(crate) enum Mounted {
-    /// Requests are the events; why it is so says [`Fuse::why`].
+    /// Requests are the events.
     Plain(Fuse),
     /// Events have to come from elsewhere.
     Passthrough(Passthrough),
@@ -95,11 +94,6 @@ impl Passthrough {
         self.ear.events(into)
     }
 
-    /// As [`Backend::interrupt`].
-    pub(crate) fn interrupt(&self) {
-        self.ear.interrupt();
-    }
-
     /// The lower directory, also where the mount is over it: its path in `/proc/self/fd` is a root
     /// for whatever takes one.
     pub(crate) fn root(&self) -> io::Result<OwnedFd> {
@@ -107,12 +101,17 @@ impl Passthrough {
     }
 
     /// The lower file of a file of the mount, on which verbs act, and what it is by there.
-    pub(crate) fn lower(&self, file: FileId) -> Result<(File, Identity), Fault> {
+    #[cfg(test)]
+    pub(crate) fn lower(
+        &self,
+        file: FileId,
+    ) -> Result<(File, crate::mirror::table::Identity), Fault> {
         let below = self.mirror.core().below(file.0).map_err(fault)?;
         Ok((below.lower.file().try_clone()?, below.identity))
     }
 
     /// The file of the mount that is this one below, if anybody has looked at it.
+    #[cfg(test)]
     pub(crate) fn file(&self, device: u64, inode: u64) -> Option<FileId> {
         self.mirror.core().number(device, inode).map(FileId)
     }
@@ -177,13 +176,9 @@ struct Both {
 
 impl Fuse {
     /// The mount.
+    #[cfg(test)]
     pub(crate) fn mirror(&self) -> &Mirror {
         &self.mirror
-    }
-
-    /// Why the kernel does not pass reads through.
-    pub(crate) fn why(&self) -> &str {
-        &self.why
     }
 
     /// Has the kernel know a file again that it has forgotten, if the policy has it by name.

@@ -30,6 +30,7 @@ pub(crate) trait Listener: Send + Sync {
 /// The device and inode of the lower file, and the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Below {
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it"))]
     pub(crate) identity: Identity,
     pub(crate) lower: Arc<Lower>,
 }
@@ -266,6 +267,7 @@ impl Core {
     }
 
     /// The number of an inode of the lower directory's own file system that the kernel knows.
+    #[cfg(test)]
     pub(crate) fn number(&self, device: u64, inode: u64) -> Option<u64> {
         self.table().find(device, inode)
     }

@@ -105,6 +105,7 @@ impl Table {
     }
 
     /// The number of a file that is known.
+    #[cfg(test)]
     pub(crate) fn find(&self, device: u64, inode: u64) -> Option<u64> {
         self.numbers.get(&(device, inode)).copied()
     }

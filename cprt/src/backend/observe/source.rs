@@ -16,6 +16,7 @@ use crate::sys::tracefs::Tracefs;
 /// Tells what readers do. One thread takes; any may call the rest.
 pub(super) trait Source: Debug + Send + Sync {
     /// For people.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests go by it"))]
     fn name(&self) -> &'static str;
     /// These tracepoints from now on, as far as there are such. Of a reader that goes on where it was,
     /// so many pages may go without a record; what is left of them at its end is not told.

@@ -179,6 +179,7 @@ impl Table {
         had
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_identity.len()
     }
