@@ -376,17 +376,25 @@ fn it_works_on_other_file_systems() {
          cp {at}/weights {at}/o/l; \
          mount -t overlay none -o lowerdir={at}/o/l,upperdir={at}/o/u,workdir={at}/o/w {at};"
     );
-    let xfs = format!(
-        "command -v mkfs.xfs > /dev/null || exit 77; truncate -s 400M {at}/image; \
-         mkfs.xfs -q {at}/image; mkdir {at}/x; mount -o loop {at}/image {at}/x 2> /dev/null || exit 77; \
-         cp {at}/weights {at}/x; mount --bind {at}/x {at};"
-    );
-    for (name, before) in [("tmpfs", tmpfs), ("overlay", overlay), ("xfs", xfs)] {
+    let on_a_disk = |kind: &str| {
+        format!(
+            "command -v mkfs.{kind} > /dev/null || exit 77; truncate -s 400M {at}/image; \
+             mkfs.{kind} -q {at}/image; mkdir {at}/x; \
+             mount -o loop {at}/image {at}/x 2> /dev/null || exit 77; \
+             cp {at}/weights {at}/x; mount --bind {at}/x {at};"
+        )
+    };
+    for (name, before) in [
+        ("tmpfs", tmpfs),
+        ("overlay", overlay),
+        ("xfs", on_a_disk("xfs")),
+        ("btrfs", on_a_disk("btrfs")),
+    ] {
         let Some(ran) = in_a_namespace(&before, policy, &model.0) else {
             return;
         };
         if ran.code == Some(77) {
-            println!("SKIP: {name}: there is no mkfs.xfs, or no loop device");
+            println!("SKIP: {name}: there is no mkfs.{name}, or no loop device");
             continue;
         }
         assert_eq!(
