@@ -49,13 +49,14 @@ install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
 TOOLS_OUT := $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: tools
-tools: rust ## build cprtd, ppcctl and mount.rfs into target/release, man pages and completions into target/tools
+tools: rust policies ## build cprtd, ppcctl and mount.rfs into target/release, man pages and completions into target/tools
 	@cargo build --quiet --locked --release --package cprt --package ppcctl --package mount-rfs
 	@$(TOOLS_OUT)/ppcctl generate $(TOOLS_OUT)/../tools
+	@mkdir -p $(TOOLS_OUT)/../lib && ln -sfn ../policies $(TOOLS_OUT)/../lib/ppc
 
 # An /etc/cprt.toml that is there is somebody's.
 .PHONY: install-tools
-install-tools: tools policies ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
+install-tools: tools ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
 	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
 	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd
 	install -D -m 755 $(TOOLS_OUT)/mount-rfs $(DESTDIR)/usr/sbin/mount.rfs

@@ -35,15 +35,24 @@ pub enum Missing {
 }
 
 /// The absolute path of a library: as it is given if it has a slash, otherwise a name, with or
-/// without `.so`, that is looked for in the directories of [`VARIABLE`] and then in [`DIRECTORY`].
+/// without `.so`, that is looked for in the directories of [`VARIABLE`], in `../lib/ppc` from where
+/// this program is, if there is one, and in [`DIRECTORY`].
 ///
 /// # Errors
 ///
 /// There is none of that name. Whether there is one at a path is for others to find out.
 pub fn look_up(given: &Path) -> Result<PathBuf, Missing> {
     let path = env::var_os(VARIABLE);
-    let more: Vec<_> = path.iter().flat_map(env::split_paths).collect();
+    let mut more: Vec<_> = path.iter().flat_map(env::split_paths).collect();
+    more.extend(beside_us());
     look_up_in(given, &more)
+}
+
+/// Where policies are that were installed, or built, together with this program.
+fn beside_us() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let directory = program.parent()?.parent()?.join("lib/ppc");
+    (directory.is_dir() && directory != Path::new(DIRECTORY)).then_some(directory)
 }
 
 fn look_up_in(given: &Path, more: &[PathBuf]) -> Result<PathBuf, Missing> {

@@ -128,7 +128,8 @@ pub(crate) struct RegPolicy {
     /// The policy: a path if it has a slash, otherwise a name below /usr/lib/ppc
     ///
     /// A name, with or without ".so", is looked up in the directories of PPC_POLICY_PATH, separated
-    /// by colons, and then in /usr/lib/ppc. A file of the current directory is ./NAME.
+    /// by colons, in ../lib/ppc from where ppcctl is, and in /usr/lib/ppc. A file of the current
+    /// directory is ./NAME.
     #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]
     pub(crate) library: PathBuf,
     /// Handed to the policy; its README tells which there are
