@@ -379,7 +379,7 @@ fn it_works_on_other_file_systems() {
     let on_a_disk = |kind: &str| {
         format!(
             "command -v mkfs.{kind} > /dev/null || exit 77; truncate -s 400M {at}/image; \
-             mkfs.{kind} -q {at}/image; mkdir {at}/x; \
+             mkfs.{kind} -q {at}/image > /dev/null; mkdir {at}/x; \
              mount -o loop {at}/image {at}/x 2> /dev/null || exit 77; \
              cp {at}/weights {at}/x; mount --bind {at}/x {at};"
         )
