@@ -475,7 +475,7 @@ static void rest_of_commands(u64 *state)
 	sh->stop = 0;
 	setup();
 	pid = start(reader, next_rand(state));
-	kill_holders(now_ns() + 150000000000ull, COMMANDS, state);
+	kill_holders(now_ns() + 300000000000ull, COMMANDS, state);
 	__atomic_store_n(&sh->stop, 1, __ATOMIC_SEQ_CST);
 	JOIN(pid);
 	do_umount(t_mnt);
