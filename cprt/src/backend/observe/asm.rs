@@ -43,11 +43,14 @@ pub(super) const CONTROL: usize = 16;
 /// What is told to the programs: whether a record wakes us, and how many pages of one reader may go
 /// without a record.
 pub(super) fn control(wake: bool, merge: u64) -> [u8; CONTROL] {
-    /// As the kernel's ring buffer knows it; otherwise it wakes who has read all there was.
+    // As the kernel's ring buffer knows them. By itself it wakes only who had read all there was: a
+    // record that was begun while we looked by ourselves would keep later ones from waking us.
     const NO_WAKEUP: u64 = 1;
+    const FORCE_WAKEUP: u64 = 2;
 
     let mut bytes = [0; CONTROL];
-    bytes[..8].copy_from_slice(&u64::from(!wake).wrapping_mul(NO_WAKEUP).to_ne_bytes());
+    let flag = if wake { FORCE_WAKEUP } else { NO_WAKEUP };
+    bytes[..8].copy_from_slice(&flag.to_ne_bytes());
     bytes[8..].copy_from_slice(&merge.to_ne_bytes());
     bytes
 }
