@@ -180,26 +180,10 @@ impl Session {
         self.user
     }
 
-    /// The number of the worker's process.
-    #[must_use]
-    pub fn worker(&self) -> u32 {
-        self.hand.pid
-    }
-
     /// What has been counted; `None` if the worker is gone.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         self.hand.stats()
-    }
-
-    /// Whether the worker is gone, and why if nobody told it to.
-    #[must_use]
-    pub fn ended(&self) -> Option<Option<String>> {
-        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        end.as_ref().map(|end| match end {
-            End::Told => None,
-            End::Fault(fault) => Some(fault.clone()),
-        })
     }
 
     /// Sleeps until the worker is gone; why, if nobody told it to.

@@ -66,8 +66,8 @@ pub(crate) fn start(task: &Task) -> Result<(), Failure> {
     }
     match serde_json::from_str(&answer) {
         Ok(Word::Held) => Ok(()),
-        Ok(Word::Failed(why)) => Err(Failure::Session(why)),
-        Err(_) => Err(Failure::Session(
+        Ok(Word::Failed(why)) => Err(Failure::Refused(why)),
+        Err(_) => Err(Failure::Refused(
             "the process that was to stay has died".to_owned(),
         )),
     }

@@ -54,8 +54,6 @@ enum Failure {
     Runtime(cprt::Error),
     #[error("{0}")]
     Refused(String),
-    #[error("{0}")]
-    Session(String),
 }
 
 impl Failure {
@@ -64,7 +62,7 @@ impl Failure {
         match self {
             Self::Usage(_) => 1,
             Self::System { .. } | Self::Runtime(_) => 2,
-            Self::Directory { .. } | Self::Refused(_) | Self::Session(_) => 32,
+            Self::Directory { .. } | Self::Refused(_) => 32,
         }
     }
 }
