@@ -281,7 +281,9 @@ pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<
         "a MISS is what a process has had brought in, what the kernel reads ahead for it and what \
          it writes included"
             .to_owned(),
-        "what several processes map is not evicted".to_owned(),
+        "what several processes map is not evicted, and what one maps not always: what stayed is \
+         counted"
+            .to_owned(),
         "what is loaded is charged to the worker, whoever reads it".to_owned(),
     ];
     if !hits {
