@@ -1,7 +1,10 @@
 //! What tests need a process to do.
 
+#[path = "../../../tests/skip.rs"]
+mod skip;
+
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
@@ -11,26 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Says that a test cannot run here. The harness keeps what tests print that pass, and a test that did
-/// nothing is not to look like one: this goes past it, and `tests/total.py` counts it.
-pub(crate) fn skip(why: &str) {
-    say(&format!("skipped: {}: {why}", name()));
-}
-
-/// The same of one of several ways to run it, when there is another.
-pub(crate) fn skip_part(why: &str) {
-    say(&format!("skipped in part: {}: {why}", name()));
-}
-
-/// Of the test: the harness gives it to the thread.
-fn name() -> String {
-    std::thread::current().name().unwrap_or("a test").to_owned()
-}
-
-fn say(line: &str) {
-    // In one piece, as other tests say something at the same time.
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
-}
+pub(crate) use skip::{skip, skip_part};
 
 /// Whether files of a directory can be on the disk only, which on tmpfs they cannot.
 pub(crate) fn lets_go(directory: &Path) -> bool {

@@ -1,6 +1,10 @@
 //! `mount.rfs`, in mount namespaces of the tests' own: root only, and each backend as far as this
 //! machine has it.
 
+#[path = "../../../tests/skip.rs"]
+mod skip;
+
+use skip::{skip, skip_part};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -32,7 +36,7 @@ impl Place {
     /// `$P` the mount point. `None` with a line that says why, if that is not to be had.
     fn run(&self, script: &str) -> Option<Ran> {
         if !nix::unistd::geteuid().is_root() {
-            println!("SKIP: mounting is for root");
+            skip("mounting is for root");
             return None;
         }
         let policies = policies()?;
@@ -85,7 +89,7 @@ fn policies() -> Option<&'static Path> {
     match made {
         Ok(folder) => Some(folder),
         Err(why) => {
-            println!("SKIP: {why}");
+            skip(why);
             None
         }
     }
@@ -95,7 +99,7 @@ fn policies() -> Option<&'static Path> {
 fn lacks(ran: &Ran) -> bool {
     let lacks = ran.code == Some(32) && ran.err.contains("no backend works here");
     if lacks {
-        println!("SKIP: {}", ran.err);
+        skip_part(ran.err.trim_end());
     }
     lacks
 }
@@ -219,7 +223,7 @@ fn fstab_says_what_it_likes() {
         return;
     };
     if ran.code == Some(77) {
-        println!("SKIP: no overlay over /usr/sbin: {}", ran.err);
+        skip(&format!("no overlay over /usr/sbin: {}", ran.err));
         return;
     }
     if lacks(&ran) {

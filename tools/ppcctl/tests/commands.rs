@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::skip;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -365,10 +366,10 @@ fn a_closed_socket_names_the_group() {
                 ],
             );
         }
-        Err(error) => println!(
-            "SKIP: nobody else may run {}: {error}",
+        Err(error) => skip(&format!(
+            "nobody else may run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
-        ),
+        )),
     }
     let open = fs::Permissions::from_mode(0o600);
     fs::set_permissions(&daemon.socket, open).expect("it is ours");

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::skip;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
@@ -192,10 +193,10 @@ fn somebody_else_is_told_what_is_closed() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
     }
     if let Err(error) = command.stdout(Stdio::null()).status() {
-        println!(
-            "SKIP: nobody else may run {}: {error}",
+        skip(&format!(
+            "nobody else may run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
-        );
+        ));
         return;
     }
     let found = found(command.stdout(Stdio::piped()));
@@ -229,7 +230,7 @@ fn mounts_are_seen_in_a_namespace_of_their_own() {
         .stderr(Stdio::null())
         .status();
     if !tried.is_ok_and(|status| status.success()) {
-        println!("SKIP: mounting is for root, and takes unshare");
+        skip("mounting is for root, and takes unshare");
         return;
     }
     let script = "mount -t tmpfs none \"$1/within\"; exec \"$2\" doctor \"$1\" \"$3\"";

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,7 @@ fn compile(name: &str, source: &Path) -> Option<PathBuf> {
     match command.status() {
         Ok(status) => assert!(status.success(), "{command:?}"),
         Err(error) => {
-            println!("SKIP: cc: {error}");
+            skip(&format!("cc: {error}"));
             return None;
         }
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::{skip, skip_part};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -39,7 +40,7 @@ macro_rules! policy_or_skip {
         match policy() {
             Ok(policy) => policy,
             Err(why) => {
-                println!("SKIP: {why}");
+                skip(why);
                 return;
             }
         }
@@ -176,7 +177,7 @@ fn control_c_is_for_the_command() {
         .args(["-qefc", &outer, "/dev/null"])
         .stdin(Stdio::piped());
     if Command::new("script").arg("--version").output().is_err() {
-        println!("SKIP: there is no script(1)");
+        skip("there is no script(1)");
         return;
     }
     let mut child = started(&mut command);
@@ -243,7 +244,7 @@ fn a_directory_is_the_same_by_any_name() {
                 .current_dir(&model.0),
         );
         if backend == "fuse" && ran.code == Some(125) {
-            println!("SKIP: {}", ran.err);
+            skip_part(ran.err.trim_end());
             continue;
         }
         assert_eq!(
@@ -285,8 +286,8 @@ fn json_is_a_summary_and_quiet_is_nothing() {
 #[test]
 fn a_backend_that_is_asked_for_is_taken_or_refused() {
     let (policy, model) = (policy_or_skip!(), Model::new("run-backend"));
-    if fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("rfs\n")) {
-        println!("SKIP: this machine has the module");
+    if fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\trfs\n")) {
+        skip_part("this machine has the module");
     } else {
         let ran = Ran::of(
             with(policy)
@@ -304,7 +305,7 @@ fn a_backend_that_is_asked_for_is_taken_or_refused() {
     command.args(["--json", "--backend", "fuse", ".", "--", "sh", "-c", script]);
     let ran = Ran::of(command.current_dir(&model.0));
     if ran.code == Some(125) {
-        println!("SKIP: {}", ran.err);
+        skip(ran.err.trim_end());
         return;
     }
     assert_eq!(ran.out, "1048576\nrefused\n", "{ran:?}");
@@ -331,11 +332,11 @@ fn an_ordinary_user_may_run_it() {
     let script = "id -u; cat \"$0\"/weights | wc -c";
     let ran = Ran::of(command.args(["--", "sh", "-c", script]).arg(&model.0));
     if ran.err.contains("Permission denied") && ran.code == Some(125) {
-        println!(
-            "SKIP: others may not read {}: {}",
+        skip(&format!(
+            "others may not read {}: {}",
             policy.display(),
             ran.err
-        );
+        ));
         return;
     }
     let id = if geteuid().is_root() {
@@ -349,7 +350,7 @@ fn an_ordinary_user_may_run_it() {
 /// In a namespace of its own, with this done before: other file systems, fewer rights.
 fn in_a_namespace(before: &str, policy: &Path, directory: &Path) -> Option<Ran> {
     if !geteuid().is_root() {
-        println!("SKIP: mounting is for root");
+        skip("mounting is for root");
         return None;
     }
     let script = format!(
@@ -394,7 +395,9 @@ fn it_works_on_other_file_systems() {
             return;
         };
         if ran.code == Some(77) {
-            println!("SKIP: {name}: there is no mkfs.{name}, or no loop device");
+            skip_part(&format!(
+                "{name}: there is no mkfs.{name}, or no loop device"
+            ));
             continue;
         }
         assert_eq!(
@@ -446,7 +449,7 @@ fn a_worker_that_is_killed_leaves_no_reader_waiting() {
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     out.read_line(&mut line).expect("a line");
     if line.is_empty() {
-        println!("SKIP: there is no FUSE here");
+        skip("there is no FUSE here");
         let _ = child.wait();
         return;
     }

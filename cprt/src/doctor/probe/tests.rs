@@ -1,5 +1,6 @@
 //! Probing machines made of files, and this one.
 
+use crate::sys::testing::skip;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -213,7 +214,7 @@ fn a_dead_mount_is_named() {
 #[test]
 fn what_is_closed_is_told() {
     if nix::unistd::geteuid().is_root() {
-        println!("SKIP: nothing is closed to root; ppcctl's tests do it as another user");
+        skip("nothing is closed to root; ppcctl's tests do it as another user");
         return;
     }
     let tree = Tree::new("closed");

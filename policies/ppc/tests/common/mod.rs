@@ -1,5 +1,10 @@
 //! A C compiler, for tests of a contract that is C.
 
+#[path = "../../../../tests/skip.rs"]
+mod skip;
+
+use skip::skip;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,7 +28,7 @@ pub(crate) fn compile(compiler: &str, arguments: &[&str], source: &Path, output:
     match command.status() {
         Ok(status) => assert!(status.success(), "{command:?}"),
         Err(error) => {
-            println!("SKIP: {compiler}: {error}");
+            skip(&format!("{compiler}: {error}"));
             return false;
         }
     }

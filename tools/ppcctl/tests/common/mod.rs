@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+#[path = "../../../../tests/skip.rs"]
+mod skip;
+
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
@@ -9,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+#[allow(unused_imports, reason = "as above")]
+pub(crate) use skip::{skip, skip_part};
 
 /// Not below the target directory, whose path may be too long for a socket.
 pub(crate) fn scratch(name: &str) -> PathBuf {
