@@ -165,8 +165,9 @@ fn control_c_is_for_the_command() {
     let (policy, model) = (policy_or_skip!(), Model::new("run-key"));
     let inner =
         "n=0; trap 'n=$((n+1))' INT; echo ready; for i in 1 2 3 4 5; do sleep 0.3; done; exit $n";
+    // In its place: a shell that stays hears the key too, and some end by it.
     let outer = format!(
-        "{} run -q --policy {} {} -- sh -c \"{}\"",
+        "exec {} run -q --policy {} {} -- sh -c \"{}\"",
         env!("CARGO_BIN_EXE_ppcctl"),
         policy.display(),
         model.0.display(),
