@@ -332,9 +332,11 @@ fn evicts() -> Outcome {
         if Way::now() != Way::Module && left <= bytes / 8 {
             return Ok(left);
         }
-        gone.map_err(|stop| {
-            Stop::fail(format_args!("{stop:?}; {left} of {bytes} bytes are left"))
-        })?;
+        if let Err(stop) = gone {
+            let stats = daemon.stats(&mount)?;
+            let text = format_args!("{stop:?}; {left} of {bytes} bytes are left; {stats:?}");
+            return Err(Stop::fail(text));
+        }
         Ok(left)
     };
     let left = gone(64 * KIB)?;

@@ -173,8 +173,10 @@ fn control_c_is_for_the_command() {
         model.0.display(),
         inner.replace('$', "\\$")
     );
-    let mut command = Command::new("script");
+    // What was started in the background ignores the key, and a shell cannot change that.
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal=INT", "script"])
         .args(["-qefc", &outer, "/dev/null"])
         .stdin(Stdio::piped());
     if Command::new("script").arg("--version").output().is_err() {
