@@ -1,0 +1,64 @@
+//! A range of a file in whole pages, as all of MAIO counts.
+
+use std::ops::Range;
+
+/// The unit that ranges are counted in. Machines with larger pages have multiples of it.
+pub const PAGE: u64 = 4096;
+
+/// Consecutive pages of a file. Small, as a template has hundreds of thousands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    /// The file, by its place in a table of files that goes with it.
+    pub file: u32,
+    /// The first page.
+    pub first: u32,
+    /// How many, at least one.
+    pub pages: u32,
+}
+
+impl Extent {
+    /// The pages that this range of bytes touches; `None` if it is empty or beyond what is counted.
+    #[must_use]
+    pub fn of_bytes(file: u32, bytes: &Range<u64>) -> Option<Self> {
+        let first = u32::try_from(bytes.start / PAGE).ok()?;
+        let end = u32::try_from(bytes.end.div_ceil(PAGE)).ok()?;
+        (bytes.start < bytes.end).then(|| Self {
+            file,
+            first,
+            pages: end - first,
+        })
+    }
+
+    /// The page after the last one.
+    #[must_use]
+    pub const fn end(&self) -> u32 {
+        self.first.saturating_add(self.pages)
+    }
+
+    /// Where it begins, in bytes.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.first as u64 * PAGE
+    }
+
+    /// How long it is, in bytes.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.pages as u64 * PAGE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_rounded_out_to_pages() {
+        let of = |bytes: Range<u64>| Extent::of_bytes(3, &bytes).map(|it| (it.first, it.pages));
+        assert_eq!(of(0..1), Some((0, 1)));
+        assert_eq!(of(4095..4097), Some((0, 2)));
+        assert_eq!(of(4096..8192), Some((1, 1)));
+        assert_eq!(of(5..5), None);
+        assert_eq!(of(0..u64::MAX), None);
+    }
+}
