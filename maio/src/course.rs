@@ -1,0 +1,312 @@
+//! What is read, cut into pieces, and the order in which each group reads them. Nothing here changes
+//! while a model is loaded.
+//!
+//! The groups of a template share files, and often ranges of them. A piece is a range that the same
+//! groups read, all of it or none, and no longer than what is worth deciding on at once. It is loaded
+//! once, whoever needs it first, and dropped once, after the last one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::extent::Extent;
+
+/// So many groups a node has at most: one for each of its accelerators, and a few.
+pub const MOST_GROUPS: usize = 64;
+/// Pieces have at least so many pages, where ranges do: what the kernel drops at once.
+const SMALL: u32 = 512;
+/// And at most so many.
+const LARGE: u32 = 8192;
+/// So many pieces are enough for any model: with more, they are larger.
+const PIECES: u64 = 1 << 15;
+
+/// A place in the table of pieces.
+pub type Piece = u32;
+
+/// The pieces in the order of files and places, and a course for each group.
+#[derive(Debug, Default)]
+pub struct Courses {
+    /// Where each file's pieces begin; one more than there are files.
+    files: Vec<u32>,
+    first: Vec<u32>,
+    pages: Vec<u32>,
+    readers: Vec<u8>,
+    courses: Vec<Arc<Course>>,
+}
+
+/// The order in which a group reads.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Course {
+    order: Vec<Piece>,
+    /// Pages up to and with the piece at this place.
+    ends: Vec<u32>,
+    /// Places, in the order of pieces.
+    places: Vec<u32>,
+}
+
+impl Course {
+    /// How many pieces it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Which piece is read at a place.
+    #[must_use]
+    pub fn piece(&self, place: usize) -> Option<Piece> {
+        self.order.get(place).copied()
+    }
+
+    /// How many pages come before a place.
+    #[must_use]
+    pub fn before(&self, place: usize) -> u64 {
+        let last = place.min(self.len()).checked_sub(1);
+        last.map_or(0, |last| u64::from(self.ends[last]))
+    }
+
+    /// When a piece is read, if it is.
+    #[must_use]
+    pub fn place(&self, piece: Piece) -> Option<usize> {
+        let of = |&place: &u32| self.order[place as usize];
+        let at = self.places.binary_search_by_key(&piece, of).ok()?;
+        Some(self.places[at] as usize)
+    }
+
+    /// Where so many pages, and no more, have been read.
+    #[must_use]
+    pub fn place_after(&self, pages: u64) -> usize {
+        self.ends.partition_point(|&end| u64::from(end) <= pages)
+    }
+}
+
+impl Courses {
+    /// Of the groups' ranges, each in the order in which they are read. What a group reads twice
+    /// counts the first time.
+    #[must_use]
+    pub fn new(groups: &[Vec<Extent>]) -> Self {
+        let groups = &groups[..groups.len().min(MOST_GROUPS)];
+        let mut courses = Self::default();
+        courses.cut(groups);
+        let mut known: HashMap<&[Extent], Arc<Course>> = HashMap::new();
+        for group in groups {
+            let course = match known.get(group.as_slice()) {
+                Some(course) => Arc::clone(course),
+                None => Arc::new(courses.put_in_order(group)),
+            };
+            known.insert(group, Arc::clone(&course));
+            courses.courses.push(course);
+        }
+        for course in &courses.courses {
+            for &piece in &course.order {
+                courses.readers[piece as usize] += 1;
+            }
+        }
+        courses
+    }
+
+    /// How many groups there are.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.courses.len()
+    }
+
+    /// How many pieces.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        self.first.len()
+    }
+
+    /// All pages, each once.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.pages.iter().map(|&pages| u64::from(pages)).sum()
+    }
+
+    /// The course of a group.
+    #[must_use]
+    pub fn course(&self, group: usize) -> Option<&Arc<Course>> {
+        self.courses.get(group)
+    }
+
+    /// How many pages a piece has.
+    #[must_use]
+    pub fn pages(&self, piece: Piece) -> u64 {
+        self.pages.get(piece as usize).copied().map_or(0, u64::from)
+    }
+
+    /// How many groups read a piece.
+    #[must_use]
+    pub fn readers(&self, piece: Piece) -> u8 {
+        self.readers.get(piece as usize).copied().unwrap_or(0)
+    }
+
+    /// Where a piece is.
+    #[must_use]
+    pub fn extent(&self, piece: Piece) -> Option<Extent> {
+        let at = piece as usize;
+        let (first, pages) = (*self.first.get(at)?, *self.pages.get(at)?);
+        let file = self.files.partition_point(|&start| start <= piece) - 1;
+        let file = u32::try_from(file).ok()?;
+        Some(Extent { file, first, pages })
+    }
+
+    /// The piece that a page of a file belongs to.
+    #[must_use]
+    pub fn at(&self, file: u32, page: u32) -> Option<Piece> {
+        let file = file as usize;
+        let (start, end) = (*self.files.get(file)?, *self.files.get(file + 1)?);
+        let firsts = &self.first[start as usize..end as usize];
+        let before = firsts
+            .partition_point(|&first| first <= page)
+            .checked_sub(1)?;
+        let piece = start + u32::try_from(before).ok()?;
+        let (first, pages) = (self.first[piece as usize], self.pages[piece as usize]);
+        (page - first < pages).then_some(piece)
+    }
+
+    /// Cuts all ranges where one of a group begins or ends, and where a piece would be too long.
+    fn cut(&mut self, groups: &[Vec<Extent>]) {
+        let all = || groups.iter().flatten().filter(|it| it.pages > 0);
+        let pages: u64 = all().map(|extent| u64::from(extent.pages)).sum();
+        let most = u32::try_from((pages / PIECES).next_power_of_two()).unwrap_or(LARGE);
+        let most = most.clamp(SMALL, LARGE);
+        // Of each file: where the number of ranges changes, and by how much.
+        let mut changes: Vec<(u32, u32, i32)> = Vec::with_capacity(2 * all().count());
+        for extent in all() {
+            changes.push((extent.file, extent.first, 1));
+            changes.push((extent.file, extent.end(), -1));
+        }
+        changes.sort_unstable();
+        let (mut file, mut from, mut covered) = (0, 0, 0);
+        self.files.push(0);
+        for (of, at, change) in changes {
+            if of != file {
+                let here = u32::try_from(self.first.len()).unwrap_or(u32::MAX);
+                self.files.resize(of as usize + 1, here);
+                (file, covered) = (of, 0);
+            } else if covered > 0 {
+                self.split(from, at, most);
+            }
+            from = at;
+            covered += change;
+        }
+        let end = u32::try_from(self.first.len()).unwrap_or(u32::MAX);
+        self.files.push(end);
+        self.readers = vec![0; self.first.len()];
+    }
+
+    fn split(&mut self, mut from: u32, to: u32, most: u32) {
+        while from < to {
+            let next = (from / most + 1).saturating_mul(most).min(to);
+            self.first.push(from);
+            self.pages.push(next - from);
+            from = next;
+        }
+    }
+
+    fn put_in_order(&self, group: &[Extent]) -> Course {
+        let mut seen = vec![false; self.pieces()];
+        let mut course = Course::default();
+        let mut pages = 0_u32;
+        for extent in group {
+            let mut at = extent.first;
+            while at < extent.end()
+                && let Some(piece) = self.at(extent.file, at)
+            {
+                let length = self.pages[piece as usize];
+                at = self.first[piece as usize] + length;
+                if !std::mem::replace(&mut seen[piece as usize], true) {
+                    pages = pages.saturating_add(length);
+                    course.order.push(piece);
+                    course.ends.push(pages);
+                }
+            }
+        }
+        let places = 0..u32::try_from(course.order.len()).unwrap_or(u32::MAX);
+        course.places = places.collect();
+        let order = &course.order;
+        course.places.sort_unstable_by_key(|&at| order[at as usize]);
+        course
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(file: u32, first: u32, pages: u32) -> Extent {
+        Extent { file, first, pages }
+    }
+
+    fn extents(courses: &Courses, group: usize) -> Vec<(u32, u32, u32)> {
+        let course = courses.course(group).expect("a group");
+        let extents = (0..course.len()).map(|place| {
+            let piece = course.piece(place).expect("a piece");
+            assert_eq!(course.place(piece), Some(place));
+            courses.extent(piece).expect("an extent")
+        });
+        extents.map(|it| (it.file, it.first, it.pages)).collect()
+    }
+
+    #[test]
+    fn ranges_are_cut_where_another_group_begins_or_ends() {
+        let one = vec![extent(2, 100, 10), extent(0, 0, 600)];
+        let other = vec![extent(2, 105, 10)];
+        let courses = Courses::new(&[one, other]);
+        let expected = [(2, 100, 5), (2, 105, 5), (0, 0, 512), (0, 512, 88)];
+        assert_eq!(extents(&courses, 0), expected);
+        assert_eq!(extents(&courses, 1), [(2, 105, 5), (2, 110, 5)]);
+        assert_eq!(courses.total(), 615);
+        let shared = courses.at(2, 109).expect("a piece");
+        assert_eq!((courses.readers(shared), courses.pages(shared)), (2, 5));
+        assert_eq!(courses.at(2, 110), Some(shared + 1));
+        assert_eq!(courses.at(2, 115), None);
+        assert_eq!(courses.at(1, 0), None);
+        assert_eq!(courses.at(3, 0), None);
+    }
+
+    #[test]
+    fn what_is_read_twice_counts_the_first_time() {
+        let group = vec![extent(0, 10, 10), extent(0, 0, 30), extent(0, 12, 1)];
+        let courses = Courses::new(&[group]);
+        let expected = [(0, 10, 2), (0, 12, 1), (0, 13, 7), (0, 0, 10), (0, 20, 10)];
+        assert_eq!(extents(&courses, 0), expected);
+        let course = courses.course(0).expect("a group");
+        assert_eq!(
+            (course.before(0), course.before(2), course.before(9)),
+            (0, 3, 30)
+        );
+        assert_eq!(
+            [0, 1, 2, 3, 29, 30].map(|pages| course.place_after(pages)),
+            [0, 0, 1, 2, 4, 5]
+        );
+    }
+
+    #[test]
+    fn groups_that_read_alike_share_a_course_and_there_may_be_none() {
+        let group = vec![extent(0, 0, 3000)];
+        let courses = Courses::new(&[group.clone(), group]);
+        assert_eq!(courses.pieces(), 6);
+        let (one, other) = (courses.course(0), courses.course(1));
+        assert!(
+            one.zip(other)
+                .is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+        );
+        let none = Courses::new(&[vec![], vec![extent(0, 0, 0)]]);
+        assert_eq!((none.pieces(), none.groups()), (0, 2));
+        assert_eq!(none.at(0, 0), None);
+    }
+
+    #[test]
+    fn of_large_models_the_pieces_are_larger() {
+        let group: Vec<_> = (0..160).map(|file| extent(file, 0, 1 << 20)).collect();
+        let courses = Courses::new(&[group]);
+        assert!(courses.pieces() <= 1 << 16, "{}", courses.pieces());
+        assert_eq!(courses.total(), 160 << 20);
+    }
+}
