@@ -30,7 +30,7 @@ pub struct Courses {
     first: Vec<u32>,
     pages: Vec<u32>,
     readers: Vec<u8>,
-    courses: Vec<Arc<Course>>,
+    groups: Vec<Arc<Course>>,
 }
 
 /// The order in which a group reads.
@@ -99,9 +99,9 @@ impl Courses {
                 None => Arc::new(courses.put_in_order(group)),
             };
             known.insert(group, Arc::clone(&course));
-            courses.courses.push(course);
+            courses.groups.push(course);
         }
-        for course in &courses.courses {
+        for course in &courses.groups {
             for &piece in &course.order {
                 courses.readers[piece as usize] += 1;
             }
@@ -112,7 +112,7 @@ impl Courses {
     /// How many groups there are.
     #[must_use]
     pub fn groups(&self) -> usize {
-        self.courses.len()
+        self.groups.len()
     }
 
     /// How many pieces.
@@ -130,7 +130,7 @@ impl Courses {
     /// The course of a group.
     #[must_use]
     pub fn course(&self, group: usize) -> Option<&Arc<Course>> {
-        self.courses.get(group)
+        self.groups.get(group)
     }
 
     /// How many pages a piece has.

@@ -2,5 +2,6 @@
 
 pub mod course;
 pub mod extent;
+pub mod window;
 
 pub use extent::{Extent, PAGE};

@@ -1,0 +1,432 @@
+//! What to load and what to drop next, for readers that each follow a course. Pure.
+//!
+//! ```text
+//!            burned        kept          prefetched, unread        to come
+//!  course  ─────────┬──────────────┬──────────────────────────┬──────────────▶
+//!                 passed         front                      issued
+//! ```
+//!
+//! Each reader has a front, where it is; what is at least the distance behind it has been passed. A
+//! piece that all its readers have passed may be dropped, and is as soon as room is needed. What is
+//! held, prefetched or kept, stays within the budget. Readers get pieces in turn, the one with the
+//! least ahead first, so that none waits for what another does not need yet.
+//!
+//! A reader that misses what has been issued has overtaken the loader, which goes on from there. One
+//! that is somewhere else altogether is believed when it has read on there for a while: a look into
+//! the last file, as some readers have it before they begin, is not where it is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::course::{Course, Courses, Piece};
+use crate::extent::{Extent, PAGE};
+
+/// Never keep more behind a reader than this.
+const DISTANCE: u64 = (1 << 30) / PAGE;
+/// Or than this part of the budget.
+const DISTANCE_PART: u64 = 10;
+/// So far a reader has to come elsewhere to be believed.
+const BELIEVED: u64 = (1 << 20) / PAGE;
+/// A reader that overtakes the loader is heard again when it is so much further on.
+const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
+/// Whose place has changed so often does not follow its course.
+const STRAYS: u32 = 16;
+
+/// What an event tells of a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It waits for this page.
+    Misses,
+    /// It has read up to and with this page.
+    Reads,
+}
+
+/// What has come of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The page is on the course of this reader.
+    OnCourse,
+    /// Only on that of others.
+    OffCourse,
+    /// Nobody was expected to read it.
+    Unknown,
+}
+
+/// To load, for a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Its group.
+    pub group: usize,
+    /// What.
+    pub extent: Extent,
+    /// It takes the place of what is left of older ones of this reader.
+    pub instead: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Absent,
+    /// Issued, or read in by a reader.
+    Held,
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Reader {
+    course: Arc<Course>,
+    /// Everything before this place has been read, or will not be.
+    front: usize,
+    issued: usize,
+    passed: usize,
+    gone: bool,
+    /// Where it seems to have gone, how far it has come there, and at which place it is.
+    elsewhere: Option<(u64, usize)>,
+    /// Where it overtook the loader last, in pages.
+    overtaken: Option<u64>,
+    /// Up to this place it is issued once more: what is there already costs nothing.
+    again: usize,
+    /// What is issued next takes the place of what was before.
+    instead: bool,
+    strays: u32,
+}
+
+impl Reader {
+    fn ahead(&self) -> u64 {
+        self.course.before(self.issued) - self.course.before(self.front.min(self.issued))
+    }
+
+    fn follows(&self) -> bool {
+        self.strays < STRAYS
+    }
+
+    /// Beyond this place it is somewhere else.
+    fn reach(&self) -> usize {
+        let known = self.course.before(self.issued.max(self.front));
+        self.course.place_after(known + BELIEVED) + 1
+    }
+}
+
+/// The state of a load.
+#[derive(Debug)]
+pub struct Window {
+    courses: Arc<Courses>,
+    states: Vec<State>,
+    /// How many have yet to pass each piece.
+    left: Vec<u8>,
+    readers: Vec<Reader>,
+    /// Held, and passed by all: the oldest first.
+    burnable: VecDeque<Piece>,
+    held: u64,
+    budget: u64,
+    drops: Vec<Extent>,
+    unknown: u64,
+}
+
+impl Window {
+    /// Nobody has read anything; so many pages may be held.
+    #[must_use]
+    pub fn new(courses: Arc<Courses>, budget: u64) -> Self {
+        let readers = (0..courses.groups()).filter_map(|group| courses.course(group));
+        let readers = readers.map(|course| Reader {
+            course: Arc::clone(course),
+            front: 0,
+            issued: 0,
+            passed: 0,
+            gone: false,
+            elsewhere: None,
+            overtaken: None,
+            again: 0,
+            instead: true,
+            strays: 0,
+        });
+        let pieces = 0..u32::try_from(courses.pieces()).unwrap_or(u32::MAX);
+        Self {
+            readers: readers.collect(),
+            states: vec![State::Absent; courses.pieces()],
+            left: pieces.map(|piece| courses.readers(piece)).collect(),
+            courses,
+            burnable: VecDeque::new(),
+            held: 0,
+            budget,
+            drops: Vec::new(),
+            unknown: 0,
+        }
+    }
+
+    /// Pages that are held.
+    #[must_use]
+    pub const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Pages that somebody read and nobody was expected to.
+    #[must_use]
+    pub const fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// How far a group has come, of how many pages.
+    #[must_use]
+    pub fn progress(&self, group: usize) -> (u64, u64) {
+        let reader = self.readers.get(group);
+        reader.map_or((0, 0), |reader| {
+            let course = &reader.course;
+            (course.before(reader.front), course.before(course.len()))
+        })
+    }
+
+    /// Whether every reader is at its end or gone.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let done = |reader: &Reader| reader.gone || reader.front == reader.course.len();
+        self.readers.iter().all(done)
+    }
+
+    /// So many pages may be held from now on.
+    pub fn set_budget(&mut self, pages: u64) {
+        self.budget = pages;
+    }
+
+    /// A group's reader does something with a range of a file.
+    pub fn hear(&mut self, group: usize, extent: &Extent, step: Step) -> Heard {
+        let page = match step {
+            Step::Misses => extent.first,
+            Step::Reads => extent.end().saturating_sub(1),
+        };
+        let Some(piece) = self.courses.at(extent.file, page) else {
+            self.unknown += u64::from(extent.pages);
+            return Heard::Unknown;
+        };
+        let place = self
+            .readers
+            .get(group)
+            .map(|reader| reader.course.place(piece));
+        let Some(Some(place)) = place else {
+            return Heard::OffCourse;
+        };
+        if step == Step::Misses {
+            self.came_in(piece, extent);
+        }
+        let last = self.courses.extent(piece).map_or(0, |it| it.end());
+        // A piece is behind it when its last page has been read.
+        let place = place + usize::from(step == Step::Reads && extent.end() >= last);
+        self.moved(group, place, step, u64::from(extent.pages));
+        Heard::OnCourse
+    }
+
+    /// A group's reader reads no more.
+    pub fn leave(&mut self, group: usize) {
+        let Some(reader) = self.readers.get_mut(group) else {
+            return;
+        };
+        reader.gone = true;
+        reader.front = reader.course.len();
+        reader.issued = reader.front;
+        self.pass(group, usize::MAX);
+    }
+
+    /// What is to be loaded now; see also [`Self::drops`].
+    pub fn loads(&mut self) -> Vec<Load> {
+        let mut loads: Vec<Load> = Vec::new();
+        while let Some(group) = self.next_group() {
+            if !self.load_next(group, &mut loads) {
+                break;
+            }
+        }
+        loads
+    }
+
+    /// What is to be dropped, before what is to be loaded is.
+    pub fn drops(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.drops)
+    }
+
+    /// Drops all that may be, as memory is short.
+    pub fn burn_all(&mut self) {
+        while self.burn() {}
+    }
+
+    fn distance(&self) -> u64 {
+        let readers = self.readers.iter().filter(|reader| !reader.gone).count();
+        let all = (self.budget / DISTANCE_PART).min(DISTANCE);
+        all / u64::try_from(readers).unwrap_or(1).max(1)
+    }
+
+    /// A reader has had these pages brought in, the first of them in this piece.
+    fn came_in(&mut self, first: Piece, extent: &Extent) {
+        let pieces = first..u32::try_from(self.states.len()).unwrap_or(u32::MAX);
+        let within = |piece: &Piece| {
+            let it = self.courses.extent(*piece);
+            it.is_some_and(|it| it.file == extent.file && it.first < extent.end())
+        };
+        let last = pieces.take_while(within).last();
+        for piece in first..=last.unwrap_or(first) {
+            self.brought_in(piece);
+        }
+    }
+
+    fn brought_in(&mut self, piece: Piece) {
+        let state = &mut self.states[piece as usize];
+        if *state == State::Held {
+            return;
+        }
+        *state = State::Held;
+        self.held += self.courses.pages(piece);
+        if self.left[piece as usize] == 0 {
+            // It was dropped too early, or is read again.
+            self.burnable.push_back(piece);
+        }
+    }
+
+    fn moved(&mut self, group: usize, place: usize, step: Step, pages: u64) {
+        let reader = &mut self.readers[group];
+        if place < reader.passed {
+            reader.strays += 1;
+        }
+        if place < reader.front {
+            return;
+        }
+        if place > reader.reach() {
+            return self.elsewhere(group, place, pages);
+        }
+        reader.elsewhere = None;
+        reader.front = place;
+        let at = reader.course.before(place);
+        let overtakes = step == Step::Misses && place < reader.issued && place > 0;
+        let again = |then| at >= then + OVERTAKEN_AGAIN;
+        if overtakes && reader.overtaken.is_none_or(again) {
+            reader.overtaken = Some(at);
+            reader.again = reader.again.max(reader.issued);
+            reader.issued = place + 1;
+            reader.instead = true;
+        }
+        self.advance(group);
+    }
+
+    fn elsewhere(&mut self, group: usize, place: usize, pages: u64) {
+        let reader = &mut self.readers[group];
+        let (come, then) = reader.elsewhere.unwrap_or((0, place));
+        let near = reader.course.before(then) + BELIEVED;
+        let goes_on = place >= then && reader.course.before(place) <= near;
+        let come = if goes_on { come + pages } else { pages };
+        if come < BELIEVED {
+            reader.elsewhere = Some((come, place));
+            return;
+        }
+        reader.elsewhere = None;
+        reader.strays += 1;
+        reader.front = place;
+        reader.issued = place;
+        reader.instead = true;
+        self.advance(group);
+    }
+
+    fn advance(&mut self, group: usize) {
+        let distance = self.distance();
+        let reader = &mut self.readers[group];
+        reader.issued = reader.issued.max(reader.front);
+        let course = &reader.course;
+        let end = reader.front == course.len();
+        let behind = course.before(reader.front).saturating_sub(distance);
+        let passed = if end {
+            usize::MAX
+        } else {
+            course.place_after(behind)
+        };
+        self.pass(group, passed);
+    }
+
+    /// The reader needs nothing any more before this place.
+    fn pass(&mut self, group: usize, place: usize) {
+        let reader = &mut self.readers[group];
+        let place = place.min(reader.course.len());
+        while reader.passed < place {
+            let piece = reader.course.piece(reader.passed);
+            reader.passed += 1;
+            let Some(piece) = piece else { continue };
+            let left = &mut self.left[piece as usize];
+            *left = left.saturating_sub(1);
+            if *left == 0 && self.states[piece as usize] == State::Held {
+                self.burnable.push_back(piece);
+            }
+        }
+    }
+
+    /// Drops one piece; false if none may be.
+    fn burn(&mut self) -> bool {
+        let Some(piece) = self.burnable.pop_front() else {
+            return false;
+        };
+        self.states[piece as usize] = State::Dropped;
+        self.held = self.held.saturating_sub(self.courses.pages(piece));
+        if let Some(extent) = self.courses.extent(piece) {
+            match self.drops.last_mut() {
+                Some(last) if last.file == extent.file && last.end() == extent.first => {
+                    last.pages += extent.pages;
+                }
+                _ => self.drops.push(extent),
+            }
+        }
+        true
+    }
+
+    /// Whose turn it is: of those that follow their course, who has the least ahead.
+    fn next_group(&self) -> Option<usize> {
+        let wants = |reader: &Reader| {
+            !reader.gone && reader.follows() && reader.issued < reader.course.len()
+        };
+        let readers = self.readers.iter().enumerate();
+        let wanting = readers.filter(|(_, reader)| wants(reader));
+        let next = wanting.min_by_key(|(_, reader)| reader.ahead());
+        next.map(|(group, _)| group)
+    }
+
+    /// Issues the next piece of a group; false if there is no room for it.
+    fn load_next(&mut self, group: usize, loads: &mut Vec<Load>) -> bool {
+        let reader = &self.readers[group];
+        let Some(piece) = reader.course.piece(reader.issued) else {
+            return false;
+        };
+        let again = reader.issued < reader.again && self.left[piece as usize] > 0;
+        if self.states[piece as usize] == State::Absent {
+            let pages = self.courses.pages(piece);
+            while self.held + pages > self.budget {
+                if !self.burn() {
+                    return false;
+                }
+            }
+            self.held += pages;
+            self.states[piece as usize] = State::Held;
+        } else if !again {
+            self.readers[group].issued += 1;
+            return true;
+        }
+        let reader = &mut self.readers[group];
+        reader.issued += 1;
+        if let Some(extent) = self.courses.extent(piece) {
+            add(loads, group, extent, &mut reader.instead);
+        }
+        true
+    }
+}
+
+/// Adds a piece, to the last one of the same group if it goes on there.
+fn add(loads: &mut Vec<Load>, group: usize, extent: Extent, instead: &mut bool) {
+    if let Some(last) = loads.iter_mut().rev().find(|load| load.group == group)
+        && last.extent.file == extent.file
+        && last.extent.end() == extent.first
+    {
+        last.extent.pages += extent.pages;
+        return;
+    }
+    let instead = std::mem::take(instead);
+    loads.push(Load {
+        group,
+        extent,
+        instead,
+    });
+}
+
+#[cfg(test)]
+mod tests;

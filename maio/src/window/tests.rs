@@ -1,0 +1,471 @@
+//! A node in small: readers, a loader and a page cache that does nothing but what it is told.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Pages that the kernel reads for one that is missed.
+const AROUND: u32 = 32;
+
+#[derive(Clone, Debug)]
+struct Setup {
+    groups: Vec<Vec<Extent>>,
+    budget: u64,
+    /// Pages that the loader loads in a turn, and that each reader reads.
+    loader: u32,
+    speeds: Vec<u32>,
+    beacon: u32,
+}
+
+struct Reader {
+    /// Pages in the order in which they are read.
+    pages: Vec<(u32, u32)>,
+    at: usize,
+    said: usize,
+}
+
+struct Node {
+    window: Window,
+    cached: Vec<Vec<bool>>,
+    /// How often each page came from the device.
+    came: Vec<Vec<u32>>,
+    readers: Vec<Reader>,
+    queues: Vec<VecDeque<Extent>>,
+    misses: u64,
+    over_budget: bool,
+}
+
+fn pages_of(group: &[Extent]) -> Vec<(u32, u32)> {
+    let mut pages = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for extent in group {
+        let all = (extent.first..extent.end()).map(|page| (extent.file, page));
+        pages.extend(all.filter(|page| seen.insert(*page)));
+    }
+    pages
+}
+
+fn without(load: &Extent, gone: &Extent) -> Vec<Extent> {
+    if load.file != gone.file {
+        return vec![*load];
+    }
+    let part = |first: u32, end: u32| Extent {
+        file: load.file,
+        first,
+        pages: end.saturating_sub(first),
+    };
+    let parts = [
+        part(load.first, load.end().min(gone.first)),
+        part(load.first.max(gone.end()), load.end()),
+    ];
+    parts.into_iter().filter(|part| part.pages > 0).collect()
+}
+
+impl Node {
+    fn new(setup: &Setup) -> Self {
+        let courses = Arc::new(Courses::new(&setup.groups));
+        let files = 1 + setup
+            .groups
+            .iter()
+            .flatten()
+            .map(|it| it.file)
+            .max()
+            .unwrap_or(0);
+        let size = |file| {
+            let all = setup.groups.iter().flatten().filter(|it| it.file == file);
+            all.map(Extent::end).max().unwrap_or(0) as usize
+        };
+        let reader = |group: &Vec<Extent>| Reader {
+            pages: pages_of(group),
+            at: 0,
+            said: 0,
+        };
+        Self {
+            window: Window::new(courses, setup.budget),
+            cached: (0..files).map(|file| vec![false; size(file)]).collect(),
+            came: (0..files).map(|file| vec![0; size(file)]).collect(),
+            readers: setup.groups.iter().map(reader).collect(),
+            queues: setup.groups.iter().map(|_| VecDeque::new()).collect(),
+            misses: 0,
+            over_budget: false,
+        }
+    }
+
+    fn has_read(&self, page: (u32, u32)) -> bool {
+        let unread = |reader: &Reader| reader.pages[reader.at..].contains(&page);
+        !self.readers.iter().any(unread)
+    }
+
+    fn bring(&mut self, file: u32, page: u32) -> bool {
+        let cached = &mut self.cached[file as usize][page as usize];
+        let new = !std::mem::replace(cached, true);
+        self.came[file as usize][page as usize] += u32::from(new);
+        new
+    }
+
+    fn advise(&mut self) {
+        let before = self.window.held();
+        let loads = self.window.loads();
+        self.over_budget |= self.window.held() > before.max(self.window.budget);
+        for extent in self.window.drops() {
+            for page in extent.first..extent.end() {
+                assert!(
+                    self.has_read((extent.file, page)),
+                    "{extent:?} is still needed"
+                );
+                self.cached[extent.file as usize][page as usize] = false;
+            }
+            // What is dropped is not loaded any more.
+            for queue in &mut self.queues {
+                *queue = queue
+                    .iter()
+                    .flat_map(|load| without(load, &extent))
+                    .collect();
+            }
+        }
+        for load in loads {
+            let queue = &mut self.queues[load.group];
+            if load.instead {
+                queue.clear();
+            }
+            queue.push_back(load.extent);
+        }
+    }
+
+    fn load(&mut self, pages: u32) {
+        let mut left = pages;
+        while left > 0 {
+            let mut idle = true;
+            for group in 0..self.queues.len() {
+                let Some(extent) = self.queues[group].front_mut() else {
+                    continue;
+                };
+                let (file, page) = (extent.file, extent.first);
+                (extent.first, extent.pages) = (extent.first + 1, extent.pages - 1);
+                if extent.pages == 0 {
+                    self.queues[group].pop_front();
+                }
+                idle = false;
+                if self.bring(file, page) {
+                    left = left.saturating_sub(1);
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn read(&mut self, group: usize, setup: &Setup) {
+        let mut missed = false;
+        for _ in 0..setup.speeds[group] {
+            let reader = &self.readers[group];
+            let Some(&(file, page)) = reader.pages.get(reader.at) else {
+                break;
+            };
+            if !self.cached[file as usize][page as usize] {
+                if missed {
+                    break;
+                }
+                missed = true;
+                self.miss(group, file, page);
+            }
+            self.readers[group].at += 1;
+            self.say(group, setup.beacon as usize);
+        }
+    }
+
+    /// The kernel reads it, and no more of its own than this reader is about to read.
+    fn miss(&mut self, group: usize, file: u32, page: u32) {
+        let reader = &self.readers[group];
+        let next = reader.pages[reader.at..].iter().zip(page..page + AROUND);
+        let run = next.take_while(|&(&it, page)| it == (file, page));
+        let extent = Extent {
+            file,
+            first: page,
+            pages: u32::try_from(run.count()).expect("a few"),
+        };
+        for page in extent.first..extent.end() {
+            self.misses += u64::from(self.bring(file, page));
+        }
+        self.window.hear(group, &extent, Step::Misses);
+        self.advise();
+    }
+
+    fn say(&mut self, group: usize, beacon: usize) {
+        let reader = &mut self.readers[group];
+        let end = reader.at == reader.pages.len();
+        if reader.at - reader.said < beacon && !end {
+            return;
+        }
+        reader.said = reader.at;
+        let (file, first) = reader.pages[reader.at - 1];
+        let extent = Extent {
+            file,
+            first,
+            pages: 1,
+        };
+        self.window.hear(group, &extent, Step::Reads);
+        self.advise();
+    }
+
+    fn is_done(&self) -> bool {
+        self.readers
+            .iter()
+            .all(|reader| reader.at == reader.pages.len())
+    }
+
+    /// What is cached is known to be.
+    fn check(&self) {
+        for (file, pages) in (0..).zip(&self.cached) {
+            for (page, _) in (0..).zip(pages).filter(|&(_, &cached)| cached) {
+                let piece = self.window.courses.at(file, page).expect("a piece");
+                let state = self.window.states[piece as usize];
+                assert_eq!(
+                    state,
+                    State::Held,
+                    "page {page} of file {file}, piece {piece}"
+                );
+            }
+        }
+    }
+}
+
+fn total(setup: &Setup) -> u64 {
+    Courses::new(&setup.groups).total()
+}
+
+/// Runs until all is read; returns the pages that readers had to wait for.
+fn run(setup: &Setup) -> u64 {
+    let mut node = Node::new(setup);
+    node.advise();
+    for turn in 0.. {
+        assert!(turn < 200_000, "no end: {:?}", node.window);
+        node.load(setup.loader);
+        for group in 0..node.readers.len() {
+            node.read(group, setup);
+        }
+        node.advise();
+        assert!(!node.over_budget);
+        node.check();
+        if node.is_done() {
+            break;
+        }
+    }
+    assert!(node.window.is_done());
+    let came = node.came.iter().flatten();
+    assert!(came.clone().all(|&times| times <= 1), "loaded twice");
+    assert_eq!(came.map(|&it| u64::from(it)).sum::<u64>(), total(setup));
+    node.misses
+}
+
+/// Each its slice of each tensor, all of some, in the same order.
+fn slices(ranks: u32, tensors: u32, pages: u32) -> Vec<Vec<Extent>> {
+    let group = |rank| {
+        let tensor = |number: u32| {
+            let (file, first) = (number / 8, number % 8 * pages);
+            let slice = pages / ranks;
+            let whole = number.is_multiple_of(3);
+            Extent {
+                file,
+                first: if whole { first } else { first + rank * slice },
+                pages: if whole { pages } else { slice },
+            }
+        };
+        (0..tensors).map(tensor).collect()
+    };
+    (0..ranks).map(group).collect()
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<Extent>>> {
+    let extents = prop::collection::vec((0..3_u32, 0..2000_u32, 1..700_u32), 1..12);
+    let alike = (extents.clone(), 1..5_usize).prop_map(|(one, count)| vec![one; count]);
+    let apart = prop::collection::vec(extents, 1..4);
+    let groups = prop_oneof![alike, apart].prop_map(|groups| {
+        let extent = |(file, first, pages)| Extent { file, first, pages };
+        let group = |group: Vec<_>| group.into_iter().map(extent).collect();
+        groups.into_iter().map(group).collect()
+    });
+    let sliced = (1..5_u32, 1..30_u32, 4..200_u32)
+        .prop_map(|(ranks, tensors, pages)| slices(ranks, tensors, pages));
+    prop_oneof![groups, sliced]
+}
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let speeds = prop::collection::vec(1..300_u32, 5);
+    (groups(), 600..9000_u64, 1..600_u32, speeds, 1..600_u32).prop_map(
+        |(groups, budget, loader, speeds, beacon)| Setup {
+            groups,
+            budget,
+            loader,
+            speeds,
+            beacon,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Readers that keep to their courses, at whatever speed.
+    #[test]
+    fn all_is_read_and_loaded_once_within_the_budget(setup in setups()) {
+        run(&setup);
+    }
+
+    /// Readers that do anything: nothing is ever issued beyond the budget, and they get their bytes
+    /// from the kernel in any case.
+    #[test]
+    fn whoever_does_not_keep_to_the_course_is_borne(
+        setup in setups(),
+        events in prop::collection::vec((0..6_usize, 0..4_u32, 0..3000_u32, 1..300_u32, any::<bool>()), 0..200),
+        leaves in 0..6_usize,
+    ) {
+        let mut window = Window::new(Arc::new(Courses::new(&setup.groups)), setup.budget);
+        for (group, file, first, pages, misses) in events {
+            let step = if misses { Step::Misses } else { Step::Reads };
+            window.hear(group, &Extent { file, first, pages }, step);
+            let before = window.held();
+            window.loads();
+            prop_assert!(window.held() <= before.max(setup.budget));
+            window.drops();
+            if group == leaves {
+                window.leave(group);
+            }
+        }
+        for group in 0..6 {
+            window.leave(group);
+        }
+        prop_assert!(window.is_done());
+        window.burn_all();
+        prop_assert_eq!(window.held(), 0, "nobody needs anything");
+    }
+}
+
+#[test]
+fn with_enough_memory_nobody_waits_for_long() {
+    for groups in [slices(4, 64, 400), vec![slices(1, 64, 400).remove(0); 4]] {
+        let setup = Setup {
+            budget: 1 << 20,
+            loader: 400,
+            speeds: vec![90; groups.len()],
+            beacon: 256,
+            groups,
+        };
+        let (misses, all) = (run(&setup), total(&setup));
+        assert!(misses * 50 <= all, "{misses} of {all}");
+    }
+}
+
+#[test]
+fn with_little_memory_the_window_slides_and_nobody_waits_for_long() {
+    let groups = slices(4, 64, 400);
+    let setup = Setup {
+        budget: 4000,
+        loader: 400,
+        speeds: vec![90; 4],
+        beacon: 64,
+        groups,
+    };
+    let (misses, all) = (run(&setup), total(&setup));
+    assert!(
+        all > 3 * setup.budget && misses * 50 <= all,
+        "{misses} of {all}"
+    );
+}
+
+#[test]
+fn a_reader_that_stops_does_not_stop_the_others() {
+    let groups = slices(2, 64, 400);
+    let mut node = Node::new(&Setup {
+        groups: groups.clone(),
+        budget: 2000,
+        loader: 0,
+        speeds: vec![],
+        beacon: 0,
+    });
+    let window = &mut node.window;
+    window.loads();
+    // The other one reads nothing, and then no more at all.
+    let end = groups[0].len() as u64;
+    for extent in &groups[0] {
+        window.hear(0, extent, Step::Reads);
+        window.loads();
+    }
+    assert_eq!(window.progress(0).0, window.progress(0).1, "{end}");
+    let ahead = window.readers[1].ahead();
+    assert!(ahead >= 500, "it has its share: {ahead}");
+    window.leave(1);
+    assert!(window.is_done());
+    window.burn_all();
+    assert_eq!(window.held(), 0);
+}
+
+#[test]
+fn a_look_into_the_last_file_is_not_where_a_reader_is() {
+    let groups = vec![vec![
+        Extent {
+            file: 0,
+            first: 0,
+            pages: 50_000,
+        },
+        Extent {
+            file: 1,
+            first: 0,
+            pages: 50_000,
+        },
+    ]];
+    let mut window = Window::new(Arc::new(Courses::new(&groups)), 10_000);
+    window.loads();
+    let page = |file, first, pages| Extent { file, first, pages };
+    assert_eq!(
+        window.hear(0, &page(1, 40_000, 32), Step::Misses),
+        Heard::OnCourse
+    );
+    assert_eq!(window.progress(0).0, 0);
+    assert!(window.loads().is_empty());
+    // One that goes on reading there is there.
+    for at in 0..10 {
+        window.hear(0, &page(1, 40_000 + at * 32, 32), Step::Misses);
+    }
+    assert!(window.progress(0).0 > 85_000);
+    let loads = window.loads();
+    assert!(loads[0].instead && loads[0].extent.file == 1, "{loads:?}");
+    assert_eq!(
+        window.hear(0, &page(1, 60_000, 1), Step::Misses),
+        Heard::Unknown
+    );
+    assert_eq!(window.unknown(), 1);
+    assert_eq!(
+        window.hear(7, &page(1, 1, 1), Step::Misses),
+        Heard::OffCourse
+    );
+}
+
+#[test]
+fn who_overtakes_the_loader_has_it_go_on_from_there() {
+    let groups = vec![vec![Extent {
+        file: 0,
+        first: 0,
+        pages: 100_000,
+    }]];
+    let mut window = Window::new(Arc::new(Courses::new(&groups)), 200_000);
+    let loads = window.loads();
+    assert_eq!((loads.len(), loads[0].extent.pages), (1, 100_000));
+    let page = |first| Extent {
+        file: 0,
+        first,
+        pages: 32,
+    };
+    window.hear(0, &page(0), Step::Misses);
+    assert!(window.loads().is_empty(), "it has only begun");
+    window.hear(0, &page(30_000), Step::Misses);
+    let loads = window.loads();
+    assert_eq!(loads.len(), 1, "{loads:?}");
+    assert!(loads[0].instead && loads[0].extent.first > 30_000);
+    assert_eq!(loads[0].extent.end(), 100_000);
+    window.hear(0, &page(31_000), Step::Misses);
+    assert!(window.loads().is_empty(), "it is at it");
+}
