@@ -60,7 +60,9 @@
  * long is dropped. When all of its threads are busy, a newer plan of a process
  * takes the place of what is left of its older ones, even of what is just being
  * loaded. So a policy may ask for everything from here to the end, and ask again
- * from further on at the next event. Asking for what is cached costs little.
+ * from further on at the next event. Asking for what is cached costs little. One
+ * that asks for a part after the other says PPC_IO_MORE. What is dropped is not
+ * loaded any more for older plans.
  *
  * Memory
  * ------
@@ -161,6 +163,8 @@ struct ppc_event {
 /* ppc_io.flags */
 #define PPC_IO_LARGE		(1u << 0)	/* load: large folios rather than the exact range */
 #define PPC_IO_UNMAPPED		(1u << 1)	/* evict: leave pages that processes map */
+#define PPC_IO_MORE		(1u << 2)	/* load: after older plans, in nobody's place */
+#define PPC_IO_DROP		(1u << 3)	/* from prefetch: drop the range, as evict would */
 
 /**
  * struct ppc_io - a range to load or to evict

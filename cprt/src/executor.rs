@@ -185,21 +185,30 @@ impl Executor {
     fn act(&mut self, which: Call, ios: &[Io]) {
         match which {
             Call::Prefetch => self.load(ios),
-            Call::Evict if ios.is_empty() => {}
-            Call::Evict => {
-                self.host.counters.evict_ranges.add(ios.len() as u64);
-                let sound = plan::drops(ios, self);
-                self.evictor.submit(sound.ranges);
-            }
+            Call::Evict => self.drop(ios),
         }
     }
 
+    fn drop(&mut self, ios: &[Io]) {
+        if ios.is_empty() {
+            return;
+        }
+        self.host.counters.evict_ranges.add(ios.len() as u64);
+        let sound = plan::drops(ios, self);
+        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
+        self.loader.cancel(&spans);
+        self.evictor.submit(sound.ranges);
+    }
+
+    /// What a plan says is to be dropped goes first, as what it loads is to have its place.
     fn load(&mut self, ios: &[Io]) {
+        let (drops, ios): (Vec<Io>, Vec<Io>) = ios.iter().partition(|io| io.drop);
+        self.drop(&drops);
         if ios.is_empty() {
             return;
         }
         self.host.counters.load_ranges.add(ios.len() as u64);
-        let sound = plan::loads(ios, self);
+        let sound = plan::loads(&ios, self);
         self.host.counters.load_refused.add(sound.refused);
         self.loader.submit(&sound.ranges);
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
-use crate::backend::{Backend, Fault, How, Loaded};
+use crate::backend::{Backend, Fault, How, Loaded, Span};
 use crate::config;
 use crate::stats::Counters;
 use crate::sys;
@@ -143,6 +143,12 @@ impl Loader {
             self.start(group);
         }
         self.inner.work.notify_all();
+    }
+
+    /// These ranges are about to be dropped.
+    pub(crate) fn cancel(&self, spans: &[Span]) {
+        let bytes = self.inner.lock().backlog.cancel(spans);
+        self.inner.counters.superseded_bytes.add(bytes);
     }
 
     /// A reader misses what was not loaded in time.

@@ -4,7 +4,8 @@
 //! process. A group takes from its streams, one of each process and priority: higher priorities
 //! first, and of equal ones each process in its turn, a chunk at a time. A newer plan of a process
 //! takes the place of what waits of its older ones for the same file; when all threads of a group are
-//! busy, of all that is left of them, in flight or not. What is for nobody in particular waits.
+//! busy, of all that is left of them, in flight or not. What is for nobody in particular waits, and so
+//! does what says that it is only more of the same.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -21,6 +22,8 @@ pub(crate) struct Range {
     pub(crate) priority: i32,
     pub(crate) charge: Option<u32>,
     pub(crate) large: bool,
+    /// It does not take the place of older ones.
+    pub(crate) more: bool,
 }
 
 /// A piece of a range that a thread loads at once.
@@ -132,7 +135,13 @@ impl Backlog {
                 });
                 streams.len() - 1
             });
-            append(&mut streams[at].ranges, range);
+            append(
+                &mut streams[at].ranges,
+                Range {
+                    more: false,
+                    ..range
+                },
+            );
         }
         let dropped: u64 = self.groups.iter_mut().map(Group::trim).sum();
         self.queued -= dropped;
@@ -145,7 +154,8 @@ impl Backlog {
     fn push_aside(&mut self, plan: &[(usize, Range)]) -> Aside {
         let mut same = HashSet::new();
         let mut short = HashSet::new();
-        for &(group, range) in plan.iter().filter(|(_, range)| range.process != 0) {
+        let replaces = |range: &Range| range.process != 0 && !range.more;
+        for &(group, range) in plan.iter().filter(|(_, range)| replaces(range)) {
             same.insert((range.process, range.span.file));
             let group = self.groups.get(group);
             if group.is_some_and(|group| self.paused || group.flying.len() >= self.threads) {
@@ -277,6 +287,21 @@ impl Backlog {
         before - self.queued
     }
 
+    /// These ranges are dropped: what waits of them is not loaded any more.
+    pub(crate) fn cancel(&mut self, spans: &[Span]) -> u64 {
+        let before = self.queued;
+        for group in &mut self.groups {
+            for stream in &mut group.streams {
+                for span in spans {
+                    stream.cancel(span);
+                }
+            }
+            group.streams.retain(|stream| !stream.ranges.is_empty());
+        }
+        self.recount();
+        before - self.queued
+    }
+
     /// Forgets all that waits; returns what is in flight.
     pub(crate) fn clear(&mut self) -> Aside {
         let bytes = std::mem::take(&mut self.queued);
@@ -319,6 +344,37 @@ impl Stream {
     fn left(&self) -> u64 {
         self.ranges.iter().map(|range| range.span.length).sum()
     }
+
+    fn cancel(&mut self, gone: &Span) {
+        let (start, end) = (gone.offset, gone.offset.saturating_add(gone.length));
+        let touches = |range: &Range| {
+            let Span {
+                file,
+                offset,
+                length,
+            } = range.span;
+            file == gone.file && offset < end && start < offset.saturating_add(length)
+        };
+        if !self.ranges.iter().any(touches) {
+            return;
+        }
+        let part = |range: &Range, from: u64, to: u64| {
+            let mut part = *range;
+            (part.span.offset, part.span.length) = (from, to.saturating_sub(from));
+            part
+        };
+        let ranges = std::mem::take(&mut self.ranges).into_iter();
+        let parts = ranges.flat_map(|range| {
+            let from = range.span.offset;
+            let to = from + range.span.length;
+            if touches(&range) {
+                [part(&range, from, start), part(&range, end.max(from), to)]
+            } else {
+                [range, part(&range, to, to)]
+            }
+        });
+        self.ranges = parts.filter(|range| range.span.length > 0).collect();
+    }
 }
 
 /// Adds a range, to the last one if it goes on there.
@@ -351,12 +407,18 @@ mod tests {
             priority: 0,
             charge: None,
             large: false,
+            more: false,
         };
         (0, range)
     }
 
     fn urgent(mut range: (usize, Range)) -> (usize, Range) {
         range.1.priority = 1;
+        range
+    }
+
+    fn more(mut range: (usize, Range)) -> (usize, Range) {
+        range.1.more = true;
         range
     }
 
@@ -402,6 +464,34 @@ mod tests {
         assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
         assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
         assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
+    }
+
+    #[test]
+    fn more_of_the_same_waits_for_the_rest() {
+        let mut backlog = Backlog::new(1, 1, 10);
+        backlog.submit(&[range(1, 0, 20)]);
+        let first = backlog.take(0).expect("work");
+        assert_eq!(backlog.submit(&[more(range(1, 20, 10))]), Aside::default());
+        backlog.done(0, first.cookie, None);
+        assert_eq!(taken(&mut backlog), [(1, 10, 10), (1, 20, 10)]);
+    }
+
+    #[test]
+    fn what_is_dropped_is_not_loaded() {
+        let mut backlog = Backlog::new(1, 1, 100);
+        backlog.submit(&[range(1, 0, 30), range(2, 5, 10)]);
+        let gone = |offset, length| Span {
+            file: FileId(1),
+            offset,
+            length,
+        };
+        assert_eq!(backlog.cancel(&[gone(5, 10), gone(29, 100)]), 21);
+        assert_eq!(backlog.queued(), 19);
+        let mut other = gone(0, 100);
+        other.file = FileId(2);
+        assert_eq!(backlog.cancel(&[other, gone(30, 5)]), 0);
+        assert_eq!(taken(&mut backlog), [(1, 0, 5), (1, 15, 14)]);
+        assert_eq!(backlog.cancel(&[gone(0, u64::MAX)]), 0);
     }
 
     #[test]

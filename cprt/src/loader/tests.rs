@@ -73,6 +73,7 @@ impl Rig {
             priority: 0,
             charge: Some(process),
             large: false,
+            more: false,
         };
         self.loader.submit(&[(0, range)]);
     }

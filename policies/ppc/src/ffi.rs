@@ -25,6 +25,10 @@ pub const EV_DIRECT: u32 = 1 << 1;
 pub const IO_LARGE: u32 = 1 << 0;
 /// `PPC_IO_UNMAPPED`
 pub const IO_UNMAPPED: u32 = 1 << 1;
+/// `PPC_IO_MORE`
+pub const IO_MORE: u32 = 1 << 2;
+/// `PPC_IO_DROP`
+pub const IO_DROP: u32 = 1 << 3;
 /// `PPC_XPU_NONE`
 pub const XPU_NONE: i32 = -1;
 /// `PPC_ENTRY_FILE`
@@ -239,11 +243,13 @@ impl ppc_event {
 
 impl From<&Io> for ppc_io {
     fn from(io: &Io) -> Self {
-        let large = if io.large { IO_LARGE } else { 0 };
-        let unmapped = if io.unmapped { IO_UNMAPPED } else { 0 };
+        let flag = |set, flag| if set { flag } else { 0 };
         Self {
             struct_size: size::<Self>(),
-            flags: large | unmapped,
+            flags: flag(io.large, IO_LARGE)
+                | flag(io.unmapped, IO_UNMAPPED)
+                | flag(io.more, IO_MORE)
+                | flag(io.drop, IO_DROP),
             file: io.file.0,
             offset: io.offset,
             length: io.length,
@@ -258,12 +264,14 @@ impl From<&Io> for ppc_io {
 impl ppc_io {
     /// `None` for what the contract forbids.
     pub(crate) fn typed(&self) -> Option<Io> {
+        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP;
+
         let end = self.offset.checked_add(self.length)?;
         let xpu = match self.xpu {
             XPU_NONE => None,
             number => Some(Xpu(u16::try_from(number).ok()?)),
         };
-        let plain = self.flags & !(IO_LARGE | IO_UNMAPPED) == 0 && self.reserved == 0;
+        let plain = self.flags & !KNOWN == 0 && self.reserved == 0;
         (plain && self.length > 0 && i64::try_from(end).is_ok()).then_some(Io {
             file: FileId(self.file),
             offset: self.offset,
@@ -273,6 +281,8 @@ impl ppc_io {
             process: Some(self.tgid).filter(|&process| process != 0),
             large: self.flags & IO_LARGE != 0,
             unmapped: self.flags & IO_UNMAPPED != 0,
+            more: self.flags & IO_MORE != 0,
+            drop: self.flags & IO_DROP != 0,
         })
     }
 }

@@ -206,6 +206,10 @@ impl Event {
 }
 
 /// A range to load or to evict.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the contract, and any of them go together"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Io {
     /// Of which file.
@@ -224,6 +228,11 @@ pub struct Io {
     pub large: bool,
     /// To evict: leave pages that processes map.
     pub unmapped: bool,
+    /// To load: after what is left of older plans of the same process, which it does not replace.
+    pub more: bool,
+    /// From [`Policy::prefetch`](crate::Policy::prefetch): drop the range, as if by evict. What is
+    /// left of it in older plans is not loaded.
+    pub drop: bool,
 }
 
 impl Io {
@@ -239,6 +248,8 @@ impl Io {
             process: None,
             large: false,
             unmapped: false,
+            more: false,
+            drop: false,
         }
     }
 
