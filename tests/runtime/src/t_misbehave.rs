@@ -16,6 +16,7 @@ use crate::mount::Mount;
 use crate::outcome::{Outcome, ensure, ensure_eq, factor, fail, median, millis, wait_until};
 use crate::procfs;
 use crate::reader::{Job, Spinner};
+use crate::way::Way;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_misbehave_segv", 90, || crashes("segv", &["SIGSEGV"])),
@@ -45,6 +46,17 @@ const LOOKS: usize = 4;
 /// The clock of a guest is the host's, which others use, too: this only shows whether readers wait for
 /// the policy. What it costs them is measured by `bench_misbehaviour`.
 const MOST: f64 = 2.0;
+/// Without the module and without passthrough the worker itself serves every read, and shares its
+/// processor with what the policy has it do.
+const MOST_PLAIN: f64 = 4.0;
+
+fn most() -> f64 {
+    if Way::now() == Way::Plain {
+        MOST_PLAIN
+    } else {
+        MOST
+    }
+}
 
 /// A hang is noticed soon, but not where the machine is only slow.
 fn short_deadline() -> String {
@@ -87,7 +99,7 @@ fn compare(
             "{name}: reading takes {middle:.2} of the time without (medians), {best:.2} (best)"
         );
         println!("    with {with:.0?} ms, without {without:.0?} ms");
-        if best.min(middle) <= MOST {
+        if best.min(middle) <= most() {
             return Ok(());
         }
     }
