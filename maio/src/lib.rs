@@ -2,6 +2,7 @@
 
 pub mod course;
 pub mod extent;
+pub mod record;
 pub mod window;
 
 pub use extent::{Extent, PAGE};

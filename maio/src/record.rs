@@ -1,0 +1,294 @@
+//! What one worker reads, as it is heard: an ordered list of ranges, each page once. Pure.
+//!
+//! Events come in pieces, and of several streams at once where a worker has several threads or the
+//! kernel tells late of mappings. A piece goes on one of the last ranges if it touches that, and
+//! begins a new one otherwise.
+
+use std::collections::HashMap;
+
+use crate::extent::Extent;
+
+/// So many streams of one worker are followed.
+const STREAMS: usize = 32;
+/// More ranges are not kept: neighbours with the least between them become one.
+pub const MOST_RANGES: usize = 1 << 16;
+
+/// Sorted ranges of one file that neither touch nor overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set(Vec<(u32, u32)>);
+
+impl Set {
+    /// Adds the pages from `first` up to `end`, and returns those that were not there, in order.
+    pub fn insert(&mut self, first: u32, end: u32) -> Vec<(u32, u32)> {
+        if first >= end {
+            return Vec::new();
+        }
+        // All that touch it.
+        let from = self.0.partition_point(|range| range.1 < first);
+        let to = self.0.partition_point(|range| range.0 <= end);
+        let mut new = Vec::new();
+        let mut at = first;
+        for &(start, stop) in &self.0[from..to] {
+            if at < start.min(end) {
+                new.push((at, start.min(end)));
+            }
+            at = at.max(stop);
+        }
+        if at < end {
+            new.push((at, end));
+        }
+        let touched = &self.0[from..to];
+        let start = touched.first().map_or(first, |range| range.0.min(first));
+        let stop = touched.last().map_or(end, |range| range.1.max(end));
+        self.0.splice(from..to, [(start, stop)]);
+        new
+    }
+
+    /// How many pages there are.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|&(start, end)| u64::from(end - start))
+            .sum()
+    }
+}
+
+/// One worker's list.
+#[derive(Debug, Default)]
+pub struct Record {
+    extents: Vec<Extent>,
+    /// Those of them that have grown last, the latest at the end.
+    streams: Vec<usize>,
+    seen: HashMap<u32, Set>,
+    pages: u64,
+}
+
+impl Record {
+    /// The worker has read this; returns how many pages of it for the first time.
+    pub fn add(&mut self, extent: &Extent) -> u64 {
+        let new = self
+            .seen
+            .entry(extent.file)
+            .or_default()
+            .insert(extent.first, extent.end());
+        let mut pages = 0;
+        for (first, end) in new {
+            pages += u64::from(end - first);
+            self.append(Extent {
+                file: extent.file,
+                first,
+                pages: end - first,
+            });
+        }
+        self.pages += pages;
+        pages
+    }
+
+    /// How many pages it has read, each once.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// How many pages of each file it has read.
+    pub fn files(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.seen.iter().map(|(&file, set)| (file, set.pages()))
+    }
+
+    /// The list, in the order in which it was read.
+    #[must_use]
+    pub fn extents(&self) -> Vec<Extent> {
+        let mut extents = self.extents.clone();
+        extents.retain(|extent| extent.pages > 0);
+        shorten(extents, MOST_RANGES)
+    }
+
+    fn append(&mut self, extent: Extent) {
+        let touches = |&&at: &&usize| {
+            let known = &self.extents[at];
+            known.file == extent.file
+                && (known.end() == extent.first || extent.end() == known.first)
+        };
+        let Some(&at) = self.streams.iter().rev().find(touches) else {
+            if self.streams.len() == STREAMS {
+                self.streams.remove(0);
+            }
+            self.streams.push(self.extents.len());
+            self.extents.push(extent);
+            return;
+        };
+        let known = &mut self.extents[at];
+        known.first = known.first.min(extent.first);
+        known.pages += extent.pages;
+        self.streams.retain(|&it| it != at);
+        self.streams.push(at);
+        self.join(at);
+    }
+
+    /// A range that has grown may have come to another one that is followed: the earlier one takes it.
+    fn join(&mut self, grown: usize) {
+        let one = self.extents[grown];
+        let meets = |&&at: &&usize| {
+            let other = &self.extents[at];
+            at != grown
+                && other.file == one.file
+                && (other.end() == one.first || one.end() == other.first)
+        };
+        let Some(&other) = self.streams.iter().find(meets) else {
+            return;
+        };
+        let (early, late) = (grown.min(other), grown.max(other));
+        let gone = std::mem::replace(
+            &mut self.extents[late],
+            Extent {
+                file: one.file,
+                first: 0,
+                pages: 0,
+            },
+        );
+        let known = &mut self.extents[early];
+        known.first = known.first.min(gone.first);
+        known.pages += gone.pages;
+        self.streams.retain(|&at| at != late);
+    }
+}
+
+/// Joins neighbours in the list with the least between them until there are no more than `most`.
+fn shorten(mut extents: Vec<Extent>, most: usize) -> Vec<Extent> {
+    while extents.len() > most {
+        let gap = |pair: &[Extent]| {
+            let (one, next) = (&pair[0], &pair[1]);
+            let between = next.first.checked_sub(one.end());
+            between.filter(|_| one.file == next.file)
+        };
+        let mut gaps: Vec<u32> = extents.windows(2).filter_map(gap).collect();
+        let excess = extents.len() - most;
+        if gaps.is_empty() {
+            // Nothing belongs together: the first ones are worth as much as any.
+            extents.truncate(most);
+            return extents;
+        }
+        let at = excess.min(gaps.len()) - 1;
+        let (_, &mut largest, _) = gaps.select_nth_unstable(at);
+        let mut left = excess;
+        let mut joined: Vec<Extent> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            if left > 0
+                && let Some(last) = joined.last_mut()
+                && last.file == extent.file
+                && extent.first >= last.end()
+                && extent.first - last.end() <= largest
+            {
+                last.pages = extent.end() - last.first;
+                left -= 1;
+            } else {
+                joined.push(extent);
+            }
+        }
+        extents = joined;
+    }
+    extents
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn extent(file: u32, first: u32, pages: u32) -> Extent {
+        Extent { file, first, pages }
+    }
+
+    fn recorded(all: &[Extent]) -> Vec<(u32, u32, u32)> {
+        let mut record = Record::default();
+        for extent in all {
+            record.add(extent);
+        }
+        let extents = record.extents();
+        extents
+            .iter()
+            .map(|it| (it.file, it.first, it.pages))
+            .collect()
+    }
+
+    #[test]
+    fn pieces_of_a_stream_become_one_range() {
+        let all: Vec<_> = (0..100).map(|at| extent(1, at * 32, 32)).collect();
+        assert_eq!(recorded(&all), [(1, 0, 3200)]);
+        let back: Vec<_> = all.iter().rev().copied().collect();
+        assert_eq!(recorded(&back), [(1, 0, 3200)]);
+    }
+
+    #[test]
+    fn streams_of_several_threads_are_kept_apart_in_the_order_of_their_beginnings() {
+        let mut all = Vec::new();
+        for at in 0..10 {
+            all.push(extent(1, 1000 + at, 1));
+            all.push(extent(0, at * 2, 2));
+        }
+        assert_eq!(recorded(&all), [(1, 1000, 10), (0, 0, 20)]);
+        all.push(extent(1, 5, 1));
+        all.push(extent(1, 7, 1));
+        all.push(extent(1, 6, 1));
+        assert_eq!(
+            recorded(&all)[2..],
+            [(1, 5, 3)],
+            "what was between joins both"
+        );
+    }
+
+    #[test]
+    fn a_page_counts_the_first_time() {
+        let all = [
+            extent(0, 0, 10),
+            extent(0, 5, 10),
+            extent(0, 0, 20),
+            extent(0, 3, 1),
+        ];
+        assert_eq!(recorded(&all), [(0, 0, 20)]);
+        let mut record = Record::default();
+        assert_eq!(record.add(&extent(0, 10, 5)), 5);
+        assert_eq!(record.add(&extent(0, 0, 30)), 25);
+        assert_eq!((record.add(&extent(0, 29, 1)), record.pages()), (0, 30));
+        assert_eq!(record.files().collect::<Vec<_>>(), [(0, 30)]);
+    }
+
+    #[test]
+    fn too_many_ranges_are_joined_where_little_is_between() {
+        let mut all: Vec<_> = (0..10).map(|at| extent(0, at * 100, 10)).collect();
+        all.push(extent(0, 912, 1));
+        all.push(extent(1, 0, 1));
+        let short = shorten(all.clone(), 11);
+        assert_eq!(short[9], extent(0, 900, 13));
+        assert_eq!(
+            shorten(all.clone(), 2),
+            [extent(0, 0, 913), extent(1, 0, 1)]
+        );
+        assert_eq!(shorten(all, 1).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_was_read_is_there_once(
+            all in prop::collection::vec((0..2_u32, 0..300_u32, 1..40_u32), 0..120),
+        ) {
+            let mut record = Record::default();
+            let mut expected = std::collections::BTreeSet::new();
+            for &(file, first, pages) in &all {
+                record.add(&extent(file, first, pages));
+                expected.extend((first..first + pages).map(|page| (file, page)));
+            }
+            let extents = record.extents();
+            let pages = |it: &Extent| {
+                let file = it.file;
+                (it.first..it.end()).map(move |page| (file, page))
+            };
+            let got: Vec<_> = extents.iter().flat_map(pages).collect();
+            prop_assert_eq!(got.len(), expected.len());
+            prop_assert_eq!(got.len() as u64, record.pages());
+            prop_assert_eq!(got.into_iter().collect::<std::collections::BTreeSet<_>>(), expected);
+        }
+    }
+}
