@@ -3,6 +3,7 @@
 pub mod course;
 pub mod extent;
 pub mod record;
+pub mod template;
 pub mod window;
 
 pub use extent::{Extent, PAGE};

@@ -1,0 +1,93 @@
+//! Why there is no template, in a sentence for the one who asked for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why a template cannot be made, read or kept.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It does not begin like one.
+    #[error("This is not a template")]
+    NotATemplate,
+    /// It ends early.
+    #[error("The template is truncated; remove it, the next load records a new one")]
+    Truncated,
+    /// The checksum says so.
+    #[error("The template is damaged; remove it, the next load records a new one")]
+    Damaged,
+    /// Written by a later version.
+    #[error("The template has version {0} of the format; install a newer MAIO to read it")]
+    Future(u32),
+    /// Beyond what is kept or read.
+    #[error("The template of {0} bytes is too large")]
+    TooLarge(u64),
+    /// The checksum is right and the contents make no sense.
+    #[error("The template is inconsistent: {0}")]
+    Inconsistent(&'static str),
+    /// What cannot be a file's name everywhere.
+    #[error(
+        "{0:?} is no name of a service or node: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not \
+         beginning with '.'"
+    )]
+    Name(String),
+    /// There is something else in its place.
+    #[error("{} is not a regular file", .0.display())]
+    NotAFile(PathBuf),
+    /// Nothing can be kept there. Loads go on without.
+    #[error("{} cannot be written to: {source}", path.display())]
+    ReadOnly {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The rest of what the kernel says.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`, of something that reads.
+    pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
+        |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// For `map_err`, of something that writes.
+    pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> Self {
+        |source| {
+            let path = path.to_owned();
+            match source.raw_os_error() {
+                Some(libc::EROFS | libc::EACCES | libc::EPERM) => Self::ReadOnly { path, source },
+                _ => Self::Io { path, source },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_write_is_told_apart_from_who_cannot() {
+        let path = Path::new("/t");
+        let error = |errno| Error::writing(path)(io::Error::from_raw_os_error(errno));
+        for errno in [libc::EROFS, libc::EACCES, libc::EPERM] {
+            assert!(matches!(error(errno), Error::ReadOnly { .. }), "{errno}");
+        }
+        for errno in [libc::ENOSPC, libc::EIO, libc::ENOTDIR, libc::ESTALE] {
+            assert!(matches!(error(errno), Error::Io { .. }), "{errno}");
+        }
+    }
+}
