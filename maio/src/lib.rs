@@ -3,6 +3,8 @@
 pub mod course;
 pub mod extent;
 pub mod record;
+pub mod service;
+pub mod synth;
 pub mod template;
 pub mod window;
 

@@ -1,0 +1,226 @@
+//! What tells one service from another: the parameters it was started with.
+//!
+//! A template belongs to a service, and is found again by its ID after months and on other machines.
+//! So how an ID is made never changes; the tests hold fixed ones.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+/// So many bytes of the hash are in an ID.
+const BYTES: usize = 16;
+
+/// Why parameters name no service.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// All services would have this ID.
+    #[error("A service needs at least one parameter, such as model=NAME")]
+    Empty,
+    /// Something between two commas is no parameter.
+    #[error("{0:?} is no key=value; a comma ends a value, it cannot be part of it")]
+    Pair(String),
+    /// Keys are for machines.
+    #[error("The key {0:?} must be of a-z, 0-9, _, . and -, and not empty")]
+    Key(String),
+    /// It cannot be seen, so nobody would find the difference.
+    #[error("The value of {0} has a control character in it")]
+    Value(String),
+    /// One key has two values.
+    #[error("{key} is both {first:?} and {second:?}")]
+    Twice {
+        /// Which one.
+        key: String,
+        /// One value.
+        first: String,
+        /// The other.
+        second: String,
+    },
+}
+
+/// The ID of the service with these parameters, 32 hexadecimal digits.
+///
+/// The order of the pairs makes no difference, nor do capitals in a key and blanks around it. A
+/// value is taken as it is, blanks and all.
+///
+/// It is stable for ever. The pairs are sorted by key; of each are hashed the key's length in bytes
+/// as 8 bytes little-endian, the key, the value's length likewise, the value; the ID is the first 16
+/// bytes of the SHA-256.
+///
+/// # Errors
+///
+/// There is no pair, a key or value is not what it may be, or a key has two values.
+pub fn service_id(pairs: &[(String, String)]) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    for (key, value) in sorted(pairs)? {
+        for part in [key.as_str(), value] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+    }
+    let mut id = String::with_capacity(2 * BYTES);
+    for byte in hash.finalize().iter().take(BYTES) {
+        // A string takes everything.
+        let _ = write!(id, "{byte:02x}");
+    }
+    Ok(id)
+}
+
+/// Takes apart `key=value,key=value`.
+///
+/// Blanks around keys and values are dropped, as people put them there. A value may have `=` in it,
+/// but no comma: there is no way to quote one. [`service_id`] says whether keys and values will do.
+///
+/// # Errors
+///
+/// There is nothing, or something without `=`.
+pub fn parse(text: &str) -> Result<Vec<(String, String)>, Error> {
+    if text.trim().is_empty() {
+        return Err(Error::Empty);
+    }
+    let pair = |text: &str| {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| Error::Pair(text.trim().to_owned()))?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    };
+    text.split(',').map(pair).collect()
+}
+
+fn sorted(pairs: &[(String, String)]) -> Result<BTreeMap<String, &str>, Error> {
+    let mut sorted: BTreeMap<String, &str> = BTreeMap::new();
+    for (key, value) in pairs {
+        let key = folded(key)?;
+        if value.contains(char::is_control) {
+            return Err(Error::Value(key));
+        }
+        match sorted.get(&key) {
+            Some(first) if first != value => {
+                return Err(Error::Twice {
+                    first: (*first).to_owned(),
+                    second: value.clone(),
+                    key,
+                });
+            }
+            _ => sorted.insert(key, value),
+        };
+    }
+    if sorted.is_empty() {
+        return Err(Error::Empty);
+    }
+    Ok(sorted)
+}
+
+fn folded(key: &str) -> Result<String, Error> {
+    let folded = key.trim().to_ascii_lowercase();
+    let allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-');
+    if folded.is_empty() || !folded.bytes().all(allowed) {
+        return Err(Error::Key(key.to_owned()));
+    }
+    Ok(folded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(pairs: &[(&str, &str)]) -> Result<String, Error> {
+        let owned = pairs
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        service_id(&owned.collect::<Vec<_>>())
+    }
+
+    /// Computed with another implementation. If one of these fails, all templates in the world are
+    /// lost: it is the code that is wrong.
+    #[test]
+    fn ids_are_the_same_for_ever() {
+        let table: [(&[(&str, &str)], &str); 3] = [
+            (&[("model", "llama")], "a8b6258977cbebc8a9a2425abf9a7975"),
+            (
+                &[("tp", "4"), ("model", "deepseek-ai/DeepSeek-V3")],
+                "35306679350ed5e098d19f2641026d19",
+            ),
+            (
+                &[("a.b_c-1", "Größe, =")],
+                "5c0aa4acdfc25c1c6a3d181f1efb2e91",
+            ),
+        ];
+        for (pairs, expected) in table {
+            assert_eq!(id(pairs).as_deref(), Ok(expected), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn order_capitals_and_blanks_of_keys_make_no_difference() {
+        let one = id(&[("model", "a"), ("tp", "4")]);
+        assert_eq!(id(&[("tp", "4"), ("model", "a")]), one);
+        assert_eq!(id(&[(" TP ", "4"), ("Model", "a")]), one);
+        assert_eq!(id(&[("tp", "4"), ("model", "a"), ("TP", "4")]), one);
+        assert_ne!(id(&[("tp", "4"), ("model", "A")]), one);
+        assert_ne!(id(&[("tp", "4 "), ("model", "a")]), one);
+    }
+
+    #[test]
+    fn pairs_that_read_alike_are_told_apart() {
+        let alike: [&[(&str, &str)]; 5] = [
+            &[("ab", "c"), ("d", "e")],
+            &[("a", "bc"), ("d", "e")],
+            &[("ab", "cd"), ("e", "")],
+            &[("ab", "cde")],
+            &[("a", "b=c,d=e")],
+        ];
+        let mut ids: Vec<_> = alike.iter().map(|pairs| id(pairs).expect("good")).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), alike.len());
+    }
+
+    #[test]
+    fn what_names_no_service_is_refused() {
+        assert_eq!(id(&[]), Err(Error::Empty));
+        for key in ["", " ", "a b", "ä", "a=b", "a,b", "K\u{212a}"] {
+            assert_eq!(id(&[(key, "1")]), Err(Error::Key(key.to_owned())));
+        }
+        for value in ["\n", "a\0", "\u{7f}", "\u{85}"] {
+            assert_eq!(id(&[("a", value)]), Err(Error::Value("a".to_owned())));
+        }
+        let twice = id(&[("tp", "4"), ("TP", "8")]).expect_err("which?");
+        assert_eq!(twice.to_string(), r#"tp is both "4" and "8""#);
+    }
+
+    #[test]
+    fn parameters_are_taken_apart_at_commas() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(
+            parse("model=/m/a b, tp = 4 ,extra=x=y,empty="),
+            Ok(vec![
+                pair("model", "/m/a b"),
+                pair("tp", "4"),
+                pair("extra", "x=y"),
+                pair("empty", ""),
+            ])
+        );
+        assert_eq!(parse("  "), Err(Error::Empty));
+        for (text, part) in [("model=a,b", "b"), ("a=1,", ""), ("tp", "tp")] {
+            assert_eq!(parse(text), Err(Error::Pair(part.to_owned())), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken_or_refused(text in "\\PC{0,40}|[a-c=, ]{0,40}") {
+            if let Ok(pairs) = parse(&text)
+                && let Ok(id) = service_id(&pairs)
+            {
+                prop_assert_eq!(id.len(), 2 * BYTES);
+                let turned: Vec<_> = pairs.into_iter().rev().collect();
+                prop_assert_eq!(service_id(&turned), Ok(id));
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A template without a recording: what a framework will read is in the model's own headers.
+//!
+//! [`synthesise`] chooses the files that are the model, reads their headers, and says for each worker
+//! which pages it reads in which order. It is a guess, and a careful one: what it does not know to be
+//! shared it gives to all. Where it is wrong, pages are read that nobody needs, or a reader misses as it
+//! would without us; a recording then replaces it. Nothing in a model's files is trusted; what is damaged
+//! is taken in plain order, and a note says so.
+
+mod choice;
+mod config;
+mod directory;
+mod draft;
+mod error;
+mod gguf;
+mod index;
+mod names;
+mod natural;
+mod read;
+mod reading;
+mod safetensors;
+mod slices;
+mod small;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+pub use directory::Directory;
+pub use error::Error;
+
+use crate::Extent;
+use draft::Draft;
+
+/// More workers than one service has on a machine, and few enough to write down what each reads.
+pub const MOST_WORKERS: u32 = 256;
+
+/// Where a model's files are read.
+pub trait Library {
+    /// All files with their sizes, by their paths from the model's folder.
+    fn files(&self) -> Vec<(String, u64)>;
+
+    /// Reads at an offset, and returns how much; less than asked for at the end of the file, and
+    /// elsewhere if it likes.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    fn read(&self, path: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+}
+
+/// The order in which a framework reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Shards with the numbers in their names counted, tensors by name.
+    Vllm,
+    /// Shards by name, tensors as they lie in the file.
+    Transformers,
+    /// Shards with the numbers in their names counted, and as they lie in the file.
+    File,
+}
+
+/// What weights are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Tensors behind a JSON header.
+    Safetensors,
+    /// What llama.cpp reads.
+    Gguf,
+    /// Anything else, read from end to end.
+    Plain,
+}
+
+/// How the model will be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// Workers that share each layer (tensor parallelism), 1 if none do.
+    pub tp: u32,
+    /// The framework's order, if it is known.
+    pub order: Option<Order>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { tp: 1, order: None }
+    }
+}
+
+/// What will be read, as far as headers tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synthesis {
+    /// What the weights are.
+    pub format: Format,
+    /// The order of reading. What has no tensors that could be told apart is read as it lies.
+    pub order: Order,
+    /// The files that are read and their sizes; extents name them by their places in here.
+    pub files: Vec<(String, u64)>,
+    /// What each worker reads, in order. No page is in a group twice.
+    pub groups: Vec<Vec<Extent>>,
+    /// Sentences about what was left out or not understood.
+    pub notes: Vec<String>,
+}
+
+/// Says what will be read of a model.
+///
+/// # Errors
+///
+/// There are no files, or no or too many workers.
+pub fn synthesise(library: &dyn Library, wanted: &Wanted) -> Result<Synthesis, Error> {
+    if !(1..=MOST_WORKERS).contains(&wanted.tp) {
+        return Err(Error::Workers(wanted.tp));
+    }
+    let mut model = choice::of(library);
+    if model.small.is_empty() && model.weights.is_empty() {
+        return Err(Error::Empty);
+    }
+    let order = match model.format {
+        Format::Safetensors => wanted.order.unwrap_or(Order::Vllm),
+        Format::Gguf | Format::Plain => Order::File,
+    };
+    if order == Order::Transformers {
+        model.weights.sort();
+    }
+    let mut draft = Draft::new(library, wanted.tp, order, model.notes);
+    for (path, size) in model.small {
+        draft.whole(path, size);
+    }
+    for (path, size) in model.weights {
+        match model.format {
+            Format::Safetensors => draft.safetensors(path, size),
+            Format::Gguf => draft.gguf(path, size),
+            Format::Plain => draft.whole(path, size),
+        }
+    }
+    Ok(draft.finish(model.format))
+}

@@ -1,0 +1,280 @@
+//! Which of a folder's files are the model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::draft::Notes;
+use super::{Format, Library, index, natural, small};
+
+/// What a folder holds, chosen and in order.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) format: Format,
+    pub(super) small: Vec<(String, u64)>,
+    pub(super) weights: Vec<(String, u64)>,
+    pub(super) notes: Notes,
+}
+
+/// What weights end in, best first, and the index that says which of them count. The first kind of
+/// which there is one is what frameworks take.
+const KINDS: [(&[&str], Format, Option<&str>); 4] = [
+    (
+        &["safetensors"],
+        Format::Safetensors,
+        Some("model.safetensors.index.json"),
+    ),
+    (&["gguf"], Format::Gguf, None),
+    (
+        &["bin"],
+        Format::Plain,
+        Some("pytorch_model.bin.index.json"),
+    ),
+    (&["pt", "pth"], Format::Plain, None),
+];
+
+/// What training leaves beside its result.
+const TRAINING: [&str; 6] = [
+    "training_args.bin",
+    "optimizer.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state.pth",
+];
+
+/// Chooses among all files.
+pub(super) fn of(library: &dyn Library) -> Choice {
+    let mut notes = Notes::default();
+    let files = library.files().into_iter().filter(|&(_, size)| size > 0);
+    let files: BTreeMap<String, u64> = files.collect();
+    let (small, too_many) = small::of(&files);
+    if too_many > 0 {
+        notes.add(format!(
+            "{too_many} small files are left out, together they are too large"
+        ));
+    }
+    let (format, mut weights) = weights(library, &files, &small, &mut notes);
+    weights.sort_by(|(one, _), (other, _)| natural::compare(one, other));
+    Choice {
+        format,
+        small,
+        weights,
+        notes,
+    }
+}
+
+type Files = Vec<(String, u64)>;
+
+fn weights(
+    library: &dyn Library,
+    files: &BTreeMap<String, u64>,
+    small: &Files,
+    notes: &mut Notes,
+) -> (Format, Files) {
+    for (endings, format, index) in KINDS {
+        let mut found = ending_in(files, endings);
+        if found.is_empty() {
+            continue;
+        }
+        let listed = index
+            .filter(|path| files.contains_key(*path))
+            .and_then(|path| listed(library, files, path, notes));
+        match listed {
+            Some(listed) => drop_unlisted(&mut found, &listed, notes),
+            None => drop_others(&mut found, notes),
+        }
+        if format == Format::Gguf {
+            tell_models_apart(&found, notes);
+        }
+        return (format, found);
+    }
+    let small: BTreeSet<_> = small.iter().map(|(path, _)| path).collect();
+    let others = files.iter().filter(|(path, _)| !small.contains(path));
+    let others = others.map(|(path, &size)| (path.clone(), size));
+    (Format::Plain, others.collect())
+}
+
+fn ending_in(files: &BTreeMap<String, u64>, endings: &[&str]) -> Files {
+    let wanted = |path: &str| {
+        let name = natural::file_name(path);
+        let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+        ending.is_some_and(|ending| endings.contains(&ending)) && !TRAINING.contains(&name)
+    };
+    let found = files.iter().filter(|(path, _)| wanted(path));
+    found.map(|(path, &size)| (path.clone(), size)).collect()
+}
+
+/// What the index names, if it can be read and something of it is there.
+fn listed(
+    library: &dyn Library,
+    files: &BTreeMap<String, u64>,
+    path: &str,
+    notes: &mut Notes,
+) -> Option<BTreeSet<String>> {
+    let size = files.get(path).copied()?;
+    let listed = match index::files(library, path, size) {
+        Ok(listed) => listed,
+        Err(damage) => {
+            notes.add(format!("{path} {damage}; the model is taken without it"));
+            return None;
+        }
+    };
+    let missing = listed.iter().filter(|file| !files.contains_key(*file));
+    let missing = missing.count();
+    if missing > 0 {
+        notes.add(format!("{path} names {missing} files that are not there"));
+    }
+    (missing < listed.len()).then_some(listed)
+}
+
+fn drop_unlisted(found: &mut Files, listed: &BTreeSet<String>, notes: &mut Notes) {
+    found.retain(|(path, _)| {
+        let kept = listed.contains(path);
+        if !kept {
+            notes.add(format!("{path} is left out, the index does not name it"));
+        }
+        kept
+    });
+}
+
+/// Without an index, frameworks read the top folder alone; and one that has shards and a copy of
+/// them all in `consolidated` files, as Mistral's, is read from the shards.
+fn drop_others(found: &mut Files, notes: &mut Notes) {
+    let is_top = |path: &str| !path.contains('/');
+    let is_copy = |path: &str| natural::file_name(path).starts_with("consolidated");
+    let any_top = found.iter().any(|(path, _)| is_top(path));
+    found.retain(|(path, _)| {
+        let kept = is_top(path) || !any_top;
+        if !kept {
+            notes.add(format!("{path} is left out, it is not in the top folder"));
+        }
+        kept
+    });
+    let any_shard = found.iter().any(|(path, _)| !is_copy(path));
+    found.retain(|(path, _)| {
+        let kept = !is_copy(path) || !any_shard;
+        if !kept {
+            notes.add(format!("{path} is left out, it is a copy of the others"));
+        }
+        kept
+    });
+}
+
+/// A folder of GGUF files often has one model in several sizes, of which one is loaded.
+fn tell_models_apart(found: &Files, notes: &mut Notes) {
+    let models: BTreeSet<_> = found.iter().map(|(path, _)| without_part(path)).collect();
+    if models.len() > 1 {
+        notes.add(format!(
+            "There are {} GGUF models side by side, and which one is loaded is not known",
+            models.len()
+        ));
+    }
+}
+
+/// A path without what splitting appends, `-00001-of-00005.gguf`.
+fn without_part(path: &str) -> &str {
+    let part = |path: &'_ str| -> Option<usize> {
+        let (rest, all) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+        let (stem, number) = rest.rsplit_once('-')?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        (digits(all) && digits(number)).then_some(stem.len())
+    };
+    part(path).map_or(path, |length| &path[..length])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Fake;
+    use super::*;
+
+    fn chosen(files: &[&str], index: Option<(&str, &str)>) -> (Format, Vec<String>, usize) {
+        let mut library = Fake::default();
+        for path in files {
+            library.add(path, b"x");
+        }
+        if let Some((path, text)) = index {
+            library.add(path, text.as_bytes());
+        }
+        let choice = of(&library);
+        let names = choice.weights.into_iter().map(|(path, _)| path);
+        (choice.format, names.collect(), choice.notes.finish().len())
+    }
+
+    #[test]
+    fn the_index_says_which_files_are_the_model() {
+        let index = (
+            "model.safetensors.index.json",
+            r#"{"weight_map": {"x": "model-10.safetensors", "y": "model-2.safetensors"}}"#,
+        );
+        let files = [
+            "model-10.safetensors",
+            "model-2.safetensors",
+            "consolidated.safetensors",
+            "sub/other.safetensors",
+            "pytorch_model.bin",
+        ];
+        let expected = ["model-2.safetensors", "model-10.safetensors"];
+        let (format, names, notes) = chosen(&files, Some(index));
+        assert_eq!(format, Format::Safetensors);
+        assert_eq!(names, expected);
+        assert_eq!(notes, 2);
+        // Without it, the names do.
+        assert_eq!(chosen(&files, None).1, expected);
+        // As with one that is damaged or of another model.
+        for text in [
+            "{",
+            r#"{"weight_map": {"x": "gone"}}"#,
+            r#"{"weight_map": {}}"#,
+        ] {
+            assert_eq!(chosen(&files, Some((index.0, text))).1, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn copies_alone_are_the_model() {
+        let (_, names, notes) = chosen(&["consolidated.safetensors"], None);
+        assert_eq!((names.len(), notes), (1, 0));
+    }
+
+    #[test]
+    fn kinds_are_taken_in_turn() {
+        let table: [(&[&str], Format, &[&str]); 5] = [
+            (&["b.gguf", "a.bin"], Format::Gguf, &["b.gguf"]),
+            (
+                &["a.pt", "a.bin", "training_args.bin"],
+                Format::Plain,
+                &["a.bin"],
+            ),
+            (
+                &["a-10.pth", "a-9.pt", "optimizer.pt"],
+                Format::Plain,
+                &["a-9.pt", "a-10.pth"],
+            ),
+            (
+                &["x10.data", "x9.data", "config.json"],
+                Format::Plain,
+                &["x9.data", "x10.data"],
+            ),
+            (
+                &["unet/a.safetensors", "vae/b.safetensors"],
+                Format::Safetensors,
+                &["unet/a.safetensors", "vae/b.safetensors"],
+            ),
+        ];
+        for (files, format, expected) in table {
+            let (found, names, _) = chosen(files, None);
+            assert_eq!((found, names), (format, owned(expected)), "{files:?}");
+        }
+    }
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn parts_of_one_model_are_told_from_several_models() {
+        let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert_eq!(chosen(&parts, None).2, 0);
+        assert_eq!(chosen(&["m-Q4.gguf", "m-Q8.gguf"], None).2, 1);
+        assert_eq!(without_part("a-1-of-x.gguf"), "a-1-of-x.gguf");
+    }
+}

@@ -1,0 +1,166 @@
+//! A synthesis in the making: file after file is read by all workers.
+
+use super::config::Heads;
+use super::error::Damage;
+use super::reading::{self, Reading};
+use super::safetensors::Tensor;
+use super::slices::{self, Share};
+use super::{Format, Library, Order, Synthesis, gguf, names, safetensors};
+
+/// So much of headers is read for one model; the largest models have 15 MiB.
+const HEADERS: u64 = 128 << 20;
+/// So many ranges are written down for all workers together, in 192 MiB. What comes after is taken in
+/// whole files.
+const RANGES: u32 = 1 << 24;
+/// vLLM makes the vocabulary a multiple of this before it is cut.
+const VLLM_PADDING: u64 = 64;
+
+/// Sentences for people, of which nobody reads very many.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    said: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    const MOST: usize = 100;
+
+    pub(super) fn add(&mut self, note: String) {
+        if self.said.len() < Self::MOST {
+            self.said.push(note);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.said
+                .push(format!("There is more: {} notes", self.more));
+        }
+        self.said
+    }
+}
+
+/// What has been found out so far.
+pub(super) struct Draft<'a> {
+    library: &'a dyn Library,
+    order: Order,
+    heads: Heads,
+    files: Vec<(String, u64)>,
+    groups: Vec<Reading>,
+    /// What may still be read of headers.
+    left: u64,
+    notes: Notes,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(library: &'a dyn Library, tp: u32, order: Order, notes: Notes) -> Self {
+        // How layers are cut matters to several workers only.
+        let heads = match tp {
+            1 => Heads::default(),
+            _ => Heads::of(library),
+        };
+        let most = RANGES / tp.max(1);
+        Self {
+            library,
+            order,
+            heads,
+            files: Vec::new(),
+            groups: (0..tp).map(|_| Reading::new(most as usize)).collect(),
+            left: HEADERS,
+            notes,
+        }
+    }
+
+    /// A file that all workers read from end to end.
+    pub(super) fn whole(&mut self, path: String, size: u64) {
+        self.open(path, size);
+        self.groups.iter_mut().for_each(Reading::whole);
+    }
+
+    /// A shard, of which each worker reads the header, and its part of each tensor.
+    pub(super) fn safetensors(&mut self, path: String, size: u64) {
+        let mut header = match safetensors::header(self.library, &path, size, &mut self.left) {
+            Ok(header) => header,
+            Err(damage) => return self.damaged(path, size, &damage),
+        };
+        if self.order == Order::Vllm {
+            header
+                .tensors
+                .sort_by(|one, other| one.name.cmp(&other.name));
+        }
+        self.open(path, size);
+        for group in &mut self.groups {
+            group.take(&(0..header.end));
+        }
+        for tensor in &header.tensors {
+            self.tensor(tensor);
+        }
+    }
+
+    /// A file of which all workers read the header, and then tensor after tensor.
+    pub(super) fn gguf(&mut self, path: String, size: u64) {
+        let layout = match gguf::layout(self.library, &path, size, &mut self.left) {
+            Ok(layout) => layout,
+            Err(damage) => return self.damaged(path, size, &damage),
+        };
+        self.open(path, size);
+        for group in &mut self.groups {
+            for range in layout.ranges() {
+                group.take(&range);
+            }
+        }
+    }
+
+    pub(super) fn finish(mut self, format: Format) -> Synthesis {
+        if self.groups.iter().any(Reading::is_full) {
+            let note = "There are too many ranges; what comes last is taken in whole files";
+            self.notes.add(note.to_owned());
+        }
+        Synthesis {
+            format,
+            order: self.order,
+            files: self.files,
+            groups: self.groups.into_iter().map(Reading::finish).collect(),
+            notes: self.notes.finish(),
+        }
+    }
+
+    fn damaged(&mut self, path: String, size: u64, damage: &Damage) {
+        let note = format!("{path} {damage}; it is taken in plain order");
+        self.notes.add(note);
+        self.whole(path, size);
+    }
+
+    fn open(&mut self, path: String, size: u64) {
+        if size > reading::LARGEST {
+            let note = format!("Of {path}, what is beyond 16 TiB is left out");
+            self.notes.add(note);
+        }
+        let file = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        self.files.push((path, size));
+        for group in &mut self.groups {
+            group.open(file, size);
+        }
+    }
+
+    fn tensor(&mut self, tensor: &Tensor) {
+        let of = self.groups.len() as u64;
+        let split = names::split(&tensor.name);
+        for (rank, group) in (0..).zip(&mut self.groups) {
+            let share = Share {
+                rank,
+                of,
+                heads: self.heads,
+                padding: match self.order {
+                    Order::Vllm => VLLM_PADDING,
+                    Order::Transformers | Order::File => 1,
+                },
+            };
+            for run in slices::of(tensor, split, &share) {
+                group.take_run(&run);
+            }
+        }
+    }
+}

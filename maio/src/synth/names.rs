@@ -1,0 +1,155 @@
+//! How layers are cut, by the names that models give them.
+//!
+//! Several workers share a layer in one of two ways: each computes some of its outputs, and needs
+//! those rows of the weights; or each is fed some of its inputs, and needs those columns. What is not
+//! known to be cut is taken whole by all.
+
+/// Which part of a tensor a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Split {
+    /// All of it.
+    Whole,
+    /// Rows, of each of so many layers that lie one behind the other in this tensor.
+    Rows {
+        /// How many.
+        fused: u64,
+    },
+    /// Rows of keys or values, of which there can be fewer heads than workers.
+    Keys,
+    /// Rows of queries, then keys, then values.
+    Attention,
+    /// Rows of words, to which some are added until they can be shared evenly.
+    Words,
+    /// Columns.
+    Columns,
+}
+
+/// How the layer that a tensor belongs to is shared.
+enum Layer {
+    /// By outputs.
+    Outputs(Split),
+    /// By inputs.
+    Inputs,
+}
+
+/// How the tensor of this name is cut.
+pub(super) fn split(name: &str) -> Split {
+    let Some((layer, parameter)) = name.rsplit_once('.') else {
+        return Split::Whole;
+    };
+    if is_elsewhere(layer) {
+        return Split::Whole;
+    }
+    let name = layer.rsplit_once('.').map_or(layer, |(_, name)| name);
+    let known = match name {
+        // Of the whole model, or of some layer that has nothing to do with words.
+        "output" if layer != name => None,
+        _ => known(name),
+    };
+    match (known, parameter) {
+        (Some(Layer::Outputs(split)), "bias") => split,
+        (Some(Layer::Outputs(split)), parameter) if is_by_outputs(parameter) => split,
+        (Some(Layer::Inputs), parameter) if is_by_outputs(parameter) => Split::Columns,
+        // Stored the other way round. Only what is cut evenly can be told from its shape.
+        (Some(Layer::Outputs(Split::Rows { fused: 1 })), parameter) if is_by_inputs(parameter) => {
+            Split::Columns
+        }
+        (Some(Layer::Inputs), parameter) if is_by_inputs(parameter) => Split::Rows { fused: 1 },
+        _ => Split::Whole,
+    }
+}
+
+/// A row for each output.
+fn is_by_outputs(parameter: &str) -> bool {
+    let parameters = [
+        "weight",
+        "weight_packed",
+        "weight_scale",
+        "weight_scale_inv",
+    ];
+    parameters.contains(&parameter)
+}
+
+/// A row for each input, as GPTQ and AWQ store them.
+fn is_by_inputs(parameter: &str) -> bool {
+    ["qweight", "qzeros", "scales"].contains(&parameter)
+}
+
+/// What sees and hears is often not shared and has other heads, and `ChatGLM` gives known names to
+/// layers that are fused in its own way.
+fn is_elsewhere(layer: &str) -> bool {
+    let others = ["vision", "visual", "audio", "transformer.encoder.layers."];
+    others.iter().any(|other| layer.contains(other))
+}
+
+fn known(name: &str) -> Option<Layer> {
+    let split = match name {
+        "q_proj" | "gate_proj" | "up_proj" | "w1" | "w3" | "q_b_proj" | "kv_b_proj" | "fc1"
+        | "dense_h_to_4h" | "query_key_value" => Split::Rows { fused: 1 },
+        "gate_up_proj" => Split::Rows { fused: 2 },
+        "k_proj" | "v_proj" => Split::Keys,
+        "qkv_proj" | "c_attn" => Split::Attention,
+        "lm_head" | "embed_tokens" | "word_embeddings" | "tok_embeddings" | "wte" | "output" => {
+            Split::Words
+        }
+        "o_proj" | "down_proj" | "w2" | "wo" | "out_proj" | "c_proj" | "fc2" | "dense_4h_to_h"
+        | "dense" => return Some(Layer::Inputs),
+        _ => return None,
+    };
+    Some(Layer::Outputs(split))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_known_by_their_names() {
+        let rows = Split::Rows { fused: 1 };
+        let table = [
+            ("model.layers.0.self_attn.q_proj.weight", rows),
+            ("model.layers.0.self_attn.q_proj.bias", rows),
+            ("model.layers.0.self_attn.k_proj.weight", Split::Keys),
+            ("model.layers.0.self_attn.k_proj.k_scale", Split::Whole),
+            ("model.layers.0.self_attn.qkv_proj.weight", Split::Attention),
+            ("model.layers.0.self_attn.o_proj.weight", Split::Columns),
+            ("model.layers.0.self_attn.o_proj.bias", Split::Whole),
+            (
+                "model.layers.3.mlp.experts.255.down_proj.weight",
+                Split::Columns,
+            ),
+            (
+                "model.layers.3.mlp.experts.255.up_proj.weight_scale_inv",
+                rows,
+            ),
+            (
+                "model.layers.3.mlp.gate_up_proj.weight",
+                Split::Rows { fused: 2 },
+            ),
+            ("model.layers.3.mlp.gate_up_proj.qweight", Split::Whole),
+            ("model.layers.3.mlp.gate.weight", Split::Whole),
+            ("model.layers.0.mlp.gate_proj.qweight", Split::Columns),
+            ("model.layers.0.mlp.gate_proj.scales", Split::Columns),
+            ("model.layers.0.mlp.gate_proj.g_idx", Split::Whole),
+            ("model.layers.0.mlp.down_proj.qweight", rows),
+            ("model.layers.0.self_attn.k_proj.qweight", Split::Whole),
+            ("model.layers.0.input_layernorm.weight", Split::Whole),
+            ("model.embed_tokens.weight", Split::Words),
+            ("lm_head.weight", Split::Words),
+            ("output.weight", Split::Words),
+            ("bert.encoder.layer.0.output.weight", Split::Whole),
+            ("model.vision_tower.layers.0.q_proj.weight", Split::Whole),
+            (
+                "transformer.encoder.layers.0.mlp.dense_h_to_4h.weight",
+                Split::Whole,
+            ),
+            ("model.layers.0.mlp.experts.gate_up_proj", Split::Whole),
+            ("weight", Split::Whole),
+            ("", Split::Whole),
+            (".", Split::Whole),
+        ];
+        for (name, expected) in table {
+            assert_eq!(split(name), expected, "{name}");
+        }
+    }
+}

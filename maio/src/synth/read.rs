@@ -1,0 +1,53 @@
+//! Reads parts of files that say themselves how long they are, so into memory that grows only with
+//! what has really been read.
+
+use std::io;
+
+use super::Library;
+use super::error::Damage;
+
+/// So much is asked for at once: few reads, and little memory for a lie.
+pub(super) const CHUNK: u64 = 1 << 20;
+
+/// Reads a range of a file, all of it or nothing.
+pub(super) fn range(
+    library: &dyn Library,
+    path: &str,
+    offset: u64,
+    length: u64,
+) -> Result<Vec<u8>, Damage> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while at < length {
+        let most = usize::try_from(CHUNK.min(length - at)).map_err(|_| Damage::Long(length))?;
+        let start = bytes.len();
+        bytes.resize(start + most, 0);
+        let read = once(
+            library,
+            path,
+            offset.saturating_add(at),
+            &mut bytes[start..],
+        )?;
+        if read == 0 {
+            return Err(Damage::Short);
+        }
+        bytes.truncate(start + read);
+        at += read as u64;
+    }
+    Ok(bytes)
+}
+
+/// One read that signals do not cut short, and that claims no more than there was room for.
+pub(super) fn once(
+    library: &dyn Library,
+    path: &str,
+    offset: u64,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        match library.read(path, offset, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(|read| read.min(buffer.len())),
+        }
+    }
+}
