@@ -29,6 +29,8 @@ const DISTANCE_PART: u64 = 10;
 const BELIEVED: u64 = (1 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
+/// So many read at once; more are not followed.
+const MOST_READERS: usize = 200;
 /// Whose place has changed so often does not follow its course.
 const STRAYS: u32 = 16;
 
@@ -55,8 +57,8 @@ pub enum Heard {
 /// To load, for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Its group.
-    pub group: usize,
+    /// Which one: the groups have one each, in their order, and then come those that joined.
+    pub reader: usize,
     /// What.
     pub extent: Extent,
     /// It takes the place of what is left of older ones of this reader.
@@ -92,6 +94,21 @@ struct Reader {
 }
 
 impl Reader {
+    const fn new(course: Arc<Course>) -> Self {
+        Self {
+            course,
+            front: 0,
+            issued: 0,
+            passed: 0,
+            gone: false,
+            elsewhere: None,
+            overtaken: None,
+            again: 0,
+            instead: true,
+            strays: 0,
+        }
+    }
+
     fn ahead(&self) -> u64 {
         self.course.before(self.issued) - self.course.before(self.front.min(self.issued))
     }
@@ -127,19 +144,8 @@ impl Window {
     /// Nobody has read anything; so many pages may be held.
     #[must_use]
     pub fn new(courses: Arc<Courses>, budget: u64) -> Self {
-        let readers = (0..courses.groups()).filter_map(|group| courses.course(group));
-        let readers = readers.map(|course| Reader {
-            course: Arc::clone(course),
-            front: 0,
-            issued: 0,
-            passed: 0,
-            gone: false,
-            elsewhere: None,
-            overtaken: None,
-            again: 0,
-            instead: true,
-            strays: 0,
-        });
+        let readers = (0..courses.groups()).filter_map(|number| courses.course(number));
+        let readers = readers.map(|course| Reader::new(Arc::clone(course)));
         let pieces = 0..u32::try_from(courses.pieces()).unwrap_or(u32::MAX);
         Self {
             readers: readers.collect(),
@@ -166,10 +172,10 @@ impl Window {
         self.unknown
     }
 
-    /// How far a group has come, of how many pages.
+    /// How far a reader has come, of how many pages.
     #[must_use]
-    pub fn progress(&self, group: usize) -> (u64, u64) {
-        let reader = self.readers.get(group);
+    pub fn progress(&self, number: usize) -> (u64, u64) {
+        let reader = self.readers.get(number);
         reader.map_or((0, 0), |reader| {
             let course = &reader.course;
             (course.before(reader.front), course.before(course.len()))
@@ -188,8 +194,8 @@ impl Window {
         self.budget = pages;
     }
 
-    /// A group's reader does something with a range of a file.
-    pub fn hear(&mut self, group: usize, extent: &Extent, step: Step) -> Heard {
+    /// A reader does something with a range of a file.
+    pub fn hear(&mut self, number: usize, extent: &Extent, step: Step) -> Heard {
         let page = match step {
             Step::Misses => extent.first,
             Step::Reads => extent.end().saturating_sub(1),
@@ -200,37 +206,81 @@ impl Window {
         };
         let place = self
             .readers
-            .get(group)
+            .get(number)
             .map(|reader| reader.course.place(piece));
         let Some(Some(place)) = place else {
             return Heard::OffCourse;
         };
+        self.come_back(number);
         if step == Step::Misses {
             self.came_in(piece, extent);
         }
         let last = self.courses.extent(piece).map_or(0, |it| it.end());
         // A piece is behind it when its last page has been read.
         let place = place + usize::from(step == Step::Reads && extent.end() >= last);
-        self.moved(group, place, step, u64::from(extent.pages));
+        self.moved(number, place, step, u64::from(extent.pages));
         Heard::OnCourse
     }
 
-    /// A group's reader reads no more.
-    pub fn leave(&mut self, group: usize) {
-        let Some(reader) = self.readers.get_mut(group) else {
+    /// One more reader of a group's course, from the beginning; returns its number, unless there are
+    /// too many.
+    pub fn join(&mut self, group: usize) -> Option<usize> {
+        let course = Arc::clone(self.courses.course(group)?);
+        if self.readers.len() >= MOST_READERS {
+            return None;
+        }
+        self.readers.push(Reader::new(course));
+        let number = self.readers.len() - 1;
+        self.wait_for(number, 0);
+        Some(number)
+    }
+
+    /// A reader reads no more, as far as anybody knows.
+    pub fn leave(&mut self, number: usize) {
+        let Some(reader) = self.readers.get_mut(number).filter(|reader| !reader.gone) else {
             return;
         };
         reader.gone = true;
-        reader.front = reader.course.len();
+        self.pass(number, usize::MAX);
+    }
+
+    /// One that has left goes on where it was.
+    pub fn come_back(&mut self, number: usize) {
+        let Some(reader) = self.readers.get_mut(number).filter(|reader| reader.gone) else {
+            return;
+        };
+        reader.gone = false;
         reader.issued = reader.front;
-        self.pass(group, usize::MAX);
+        reader.passed = reader.front;
+        reader.instead = true;
+        let from = reader.front;
+        self.wait_for(number, from);
+    }
+
+    /// From a place on, what this reader needs stays until it has passed it, and is loaded once more if
+    /// it has been dropped.
+    fn wait_for(&mut self, number: usize, from: usize) {
+        let course = Arc::clone(&self.readers[number].course);
+        for place in from..course.len() {
+            let Some(piece) = course.piece(place) else {
+                continue;
+            };
+            let left = &mut self.left[piece as usize];
+            *left = left.saturating_add(1);
+            let state = &mut self.states[piece as usize];
+            if *state == State::Dropped {
+                *state = State::Absent;
+            }
+        }
+        let left = &self.left;
+        self.burnable.retain(|&piece| left[piece as usize] == 0);
     }
 
     /// What is to be loaded now; see also [`Self::drops`].
     pub fn loads(&mut self) -> Vec<Load> {
         let mut loads: Vec<Load> = Vec::new();
-        while let Some(group) = self.next_group() {
-            if !self.load_next(group, &mut loads) {
+        while let Some(number) = self.next_reader() {
+            if !self.load_next(number, &mut loads) {
                 break;
             }
         }
@@ -279,8 +329,8 @@ impl Window {
         }
     }
 
-    fn moved(&mut self, group: usize, place: usize, step: Step, pages: u64) {
-        let reader = &mut self.readers[group];
+    fn moved(&mut self, number: usize, place: usize, step: Step, pages: u64) {
+        let reader = &mut self.readers[number];
         if place < reader.passed {
             reader.strays += 1;
         }
@@ -288,7 +338,7 @@ impl Window {
             return;
         }
         if place > reader.reach() {
-            return self.elsewhere(group, place, pages);
+            return self.elsewhere(number, place, pages);
         }
         reader.elsewhere = None;
         reader.front = place;
@@ -301,11 +351,11 @@ impl Window {
             reader.issued = place + 1;
             reader.instead = true;
         }
-        self.advance(group);
+        self.advance(number);
     }
 
-    fn elsewhere(&mut self, group: usize, place: usize, pages: u64) {
-        let reader = &mut self.readers[group];
+    fn elsewhere(&mut self, number: usize, place: usize, pages: u64) {
+        let reader = &mut self.readers[number];
         let (come, then) = reader.elsewhere.unwrap_or((0, place));
         let near = reader.course.before(then) + BELIEVED;
         let goes_on = place >= then && reader.course.before(place) <= near;
@@ -319,12 +369,12 @@ impl Window {
         reader.front = place;
         reader.issued = place;
         reader.instead = true;
-        self.advance(group);
+        self.advance(number);
     }
 
-    fn advance(&mut self, group: usize) {
+    fn advance(&mut self, number: usize) {
         let distance = self.distance();
-        let reader = &mut self.readers[group];
+        let reader = &mut self.readers[number];
         reader.issued = reader.issued.max(reader.front);
         let course = &reader.course;
         let end = reader.front == course.len();
@@ -334,12 +384,12 @@ impl Window {
         } else {
             course.place_after(behind)
         };
-        self.pass(group, passed);
+        self.pass(number, passed);
     }
 
     /// The reader needs nothing any more before this place.
-    fn pass(&mut self, group: usize, place: usize) {
-        let reader = &mut self.readers[group];
+    fn pass(&mut self, number: usize, place: usize) {
+        let reader = &mut self.readers[number];
         let place = place.min(reader.course.len());
         while reader.passed < place {
             let piece = reader.course.piece(reader.passed);
@@ -372,19 +422,19 @@ impl Window {
     }
 
     /// Whose turn it is: of those that follow their course, who has the least ahead.
-    fn next_group(&self) -> Option<usize> {
+    fn next_reader(&self) -> Option<usize> {
         let wants = |reader: &Reader| {
             !reader.gone && reader.follows() && reader.issued < reader.course.len()
         };
         let readers = self.readers.iter().enumerate();
         let wanting = readers.filter(|(_, reader)| wants(reader));
         let next = wanting.min_by_key(|(_, reader)| reader.ahead());
-        next.map(|(group, _)| group)
+        next.map(|(number, _)| number)
     }
 
-    /// Issues the next piece of a group; false if there is no room for it.
-    fn load_next(&mut self, group: usize, loads: &mut Vec<Load>) -> bool {
-        let reader = &self.readers[group];
+    /// Issues the next piece of a reader; false if there is no room for it.
+    fn load_next(&mut self, number: usize, loads: &mut Vec<Load>) -> bool {
+        let reader = &self.readers[number];
         let Some(piece) = reader.course.piece(reader.issued) else {
             return false;
         };
@@ -399,21 +449,21 @@ impl Window {
             self.held += pages;
             self.states[piece as usize] = State::Held;
         } else if !again {
-            self.readers[group].issued += 1;
+            self.readers[number].issued += 1;
             return true;
         }
-        let reader = &mut self.readers[group];
+        let reader = &mut self.readers[number];
         reader.issued += 1;
         if let Some(extent) = self.courses.extent(piece) {
-            add(loads, group, extent, &mut reader.instead);
+            add(loads, number, extent, &mut reader.instead);
         }
         true
     }
 }
 
-/// Adds a piece, to the last one of the same group if it goes on there.
-fn add(loads: &mut Vec<Load>, group: usize, extent: Extent, instead: &mut bool) {
-    if let Some(last) = loads.iter_mut().rev().find(|load| load.group == group)
+/// Adds a piece, to the last one of the same reader if it goes on there.
+fn add(loads: &mut Vec<Load>, number: usize, extent: Extent, instead: &mut bool) {
+    if let Some(last) = loads.iter_mut().rev().find(|load| load.reader == number)
         && last.extent.file == extent.file
         && last.extent.end() == extent.first
     {
@@ -422,7 +472,7 @@ fn add(loads: &mut Vec<Load>, group: usize, extent: Extent, instead: &mut bool) 
     }
     let instead = std::mem::take(instead);
     loads.push(Load {
-        group,
+        reader: number,
         extent,
         instead,
     });

@@ -126,7 +126,7 @@ impl Node {
             }
         }
         for load in loads {
-            let queue = &mut self.queues[load.group];
+            let queue = &mut self.queues[load.reader];
             if load.instead {
                 queue.clear();
             }
@@ -335,8 +335,10 @@ proptest! {
                 window.leave(group);
             }
         }
-        for group in 0..6 {
-            window.leave(group);
+        window.join(0);
+        let all = setup.groups.len() + 1;
+        for reader in 0..all {
+            window.leave(reader);
         }
         prop_assert!(window.is_done());
         window.burn_all();
@@ -468,4 +470,35 @@ fn who_overtakes_the_loader_has_it_go_on_from_there() {
     assert_eq!(loads[0].extent.end(), 100_000);
     window.hear(0, &page(31_000), Step::Misses);
     assert!(window.loads().is_empty(), "it is at it");
+}
+
+#[test]
+fn who_comes_later_is_waited_for_and_gets_what_was_dropped_once_more() {
+    let extent = |first, pages| Extent {
+        file: 0,
+        first,
+        pages,
+    };
+    let groups = vec![vec![extent(0, 10_240)]];
+    let mut window = Window::new(Arc::new(Courses::new(&groups)), 2048);
+    for at in 0..10 {
+        window.loads();
+        window.hear(0, &extent(at * 1024, 1024), Step::Reads);
+    }
+    assert!(window.is_done());
+    window.burn_all();
+    assert_eq!(window.held(), 0);
+    assert_eq!(window.join(0), Some(1));
+    assert_eq!(window.join(9), None, "no such course");
+    assert!(!window.is_done());
+    let loads = window.loads();
+    assert_eq!((loads[0].reader, loads[0].extent), (1, extent(0, 2048)));
+    window.burn_all();
+    assert_eq!(window.held(), 2048, "it is waited for");
+    window.leave(1);
+    window.burn_all();
+    assert_eq!((window.held(), window.is_done()), (0, true));
+    // It was there all the time, and goes on.
+    window.hear(1, &extent(0, 512), Step::Reads);
+    assert_eq!(window.loads()[0].extent.first, 512);
 }
