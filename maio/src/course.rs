@@ -155,6 +155,22 @@ impl Courses {
         Some(Extent { file, first, pages })
     }
 
+    /// All that anybody reads, in the order of files and places, in runs as long as can be.
+    #[must_use]
+    pub fn runs(&self) -> Vec<Extent> {
+        let pieces = 0..u32::try_from(self.pieces()).unwrap_or(u32::MAX);
+        let mut runs: Vec<Extent> = Vec::new();
+        for extent in pieces.filter_map(|piece| self.extent(piece)) {
+            match runs.last_mut() {
+                Some(last) if last.file == extent.file && last.end() == extent.first => {
+                    last.pages += extent.pages;
+                }
+                _ => runs.push(extent),
+            }
+        }
+        runs
+    }
+
     /// The piece that a page of a file belongs to.
     #[must_use]
     pub fn at(&self, file: u32, page: u32) -> Option<Piece> {

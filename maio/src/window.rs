@@ -172,6 +172,32 @@ impl Window {
         self.unknown
     }
 
+    /// Somebody reads what nobody was expected to.
+    pub fn stray(&mut self, extent: &Extent) {
+        self.unknown += u64::from(extent.pages);
+    }
+
+    /// How many readers there are, or have been.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// Pages that somebody has come past, each once.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        let mut seen = vec![false; self.courses.pieces()];
+        let mut pages = 0;
+        for reader in &self.readers {
+            for piece in (0..reader.front).filter_map(|place| reader.course.piece(place)) {
+                if !std::mem::replace(&mut seen[piece as usize], true) {
+                    pages += self.courses.pages(piece);
+                }
+            }
+        }
+        pages
+    }
+
     /// How far a reader has come, of how many pages.
     #[must_use]
     pub fn progress(&self, number: usize) -> (u64, u64) {

@@ -1,0 +1,340 @@
+//! One load of a model, from the first event to the end: who reads, where they are, what is to be
+//! loaded and dropped, and what of it is worth remembering. It knows the world only by what it is told.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ppc::{Event, Kind, Memory, Xpu};
+
+use crate::course::Courses;
+use crate::crew::{Crew, Expected, Facts, Seat};
+use crate::extent::{Extent, PAGE};
+use crate::record::Record;
+use crate::window::{Heard, Load as Issue, Step, Window};
+
+/// A reader that has not been heard for so long does not hold up others.
+const STALLED: Duration = Duration::from_secs(5);
+/// And one that was expected and did not come.
+const MISSING: Duration = Duration::from_secs(30);
+/// A process that ends so soon after it has read did not mean to.
+const CUT_SHORT: Duration = Duration::from_secs(2);
+/// With so much of what was expected a load is whole, however its readers ended, in percent.
+const WHOLE: u64 = 95;
+/// A reader of less than this is no worker.
+const WORKER: u64 = (1 << 20) / PAGE;
+
+/// What is known of processes.
+pub(crate) trait Processes {
+    fn facts(&self, process: u32) -> Facts;
+    fn is_alive(&self, process: u32) -> bool;
+}
+
+/// What is going to be read, by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Course {
+    pub(crate) courses: Arc<Courses>,
+    pub(crate) expected: Vec<Expected>,
+}
+
+/// A range to load, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) extent: Extent,
+    pub(crate) process: Option<u32>,
+    pub(crate) xpu: Option<Xpu>,
+    pub(crate) instead: bool,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Advice {
+    pub(crate) drops: Vec<Extent>,
+    pub(crate) loads: Vec<Wish>,
+}
+
+/// A worker's part of a load, when it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) worker: u32,
+    pub(crate) xpu: Option<Xpu>,
+    pub(crate) extents: Vec<Extent>,
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// What was recorded, unless it is not to be trusted.
+    pub(crate) parts: Result<Vec<Part>, &'static str>,
+    /// Pages read, as far as heard, pages that were expected, and pages that nobody expected.
+    pub(crate) read: u64,
+    pub(crate) expected: u64,
+    pub(crate) unknown: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Load {
+    window: Window,
+    courses: Arc<Courses>,
+    crew: Crew,
+    records: Option<HashMap<u32, Record>>,
+    /// What others take of the memory.
+    others: u64,
+    /// Nothing is to be loaded: it is all there, or nobody would read it from there.
+    quiet: bool,
+    began_ns: u64,
+    heard_ns: u64,
+    lost: bool,
+    cut_short: bool,
+    cap: u64,
+}
+
+impl Load {
+    /// Begins now; nothing of it is loaded if it is to be `quiet`.
+    pub(crate) fn new(course: Course, memory: Memory, cap: u64, quiet: bool, now_ns: u64) -> Self {
+        let Course { courses, expected } = course;
+        let mut load = Self {
+            window: Window::new(Arc::clone(&courses), 0),
+            courses,
+            crew: Crew::new(expected),
+            records: None,
+            others: memory.used,
+            quiet,
+            began_ns: now_ns,
+            heard_ns: now_ns,
+            lost: false,
+            cut_short: false,
+            cap,
+        };
+        load.remember(memory);
+        load
+    }
+
+    /// What is read is recorded.
+    pub(crate) fn record(&mut self) {
+        self.records = Some(HashMap::new());
+    }
+
+    /// Nobody reads through the page cache: what was prefetched is of no use.
+    pub(crate) fn stand_down(&mut self) {
+        self.quiet = true;
+        self.lost = true;
+        for (_, member) in self.crew.members_mut() {
+            member.gone = true;
+        }
+        for reader in 0..self.window.readers() {
+            self.window.leave(reader);
+        }
+        self.window.burn_all();
+    }
+
+    /// How much memory there is.
+    pub(crate) fn remember(&mut self, memory: Memory) {
+        let budget = budget(memory, self.window.held() * PAGE, self.others);
+        self.window.set_budget(budget.min(self.cap) / PAGE);
+    }
+
+    /// Memory is short: what may go is to go.
+    pub(crate) fn burn(&mut self) -> Vec<Extent> {
+        self.window.burn_all();
+        self.window.drops()
+    }
+
+    pub(crate) fn advise(&mut self) -> Advice {
+        if self.quiet {
+            return Advice {
+                drops: self.window.drops(),
+                loads: Vec::new(),
+            };
+        }
+        let loads = self.window.loads();
+        let crew = &self.crew;
+        let wish = |issue: Issue| {
+            let (process, xpu) = crew.reader(issue.reader);
+            Wish {
+                extent: issue.extent,
+                process,
+                xpu,
+                instead: issue.instead,
+            }
+        };
+        Advice {
+            loads: loads.into_iter().map(wish).collect(),
+            drops: self.window.drops(),
+        }
+    }
+
+    /// Somebody has done something to these pages.
+    pub(crate) fn hear(&mut self, event: &Event, extent: &Extent, processes: &dyn Processes) {
+        let now_ns = event.time_ns.max(self.heard_ns);
+        self.heard_ns = now_ns;
+        let process = event.process;
+        if self.crew.member(process).is_none() {
+            self.crew.add(process, processes.facts(process), now_ns);
+        }
+        if let Some(records) = &mut self.records
+            && event.kind == Kind::Touch
+        {
+            records.entry(process).or_default().add(extent);
+        }
+        let step = match event.kind {
+            Kind::Miss => Step::Misses,
+            Kind::Touch | Kind::Progress => Step::Reads,
+            _ => return,
+        };
+        if let Some(member) = self.crew.member(process) {
+            (member.heard_ns, member.gone) = (now_ns, false);
+        }
+        self.follow(process, extent, step);
+    }
+
+    /// Some events could not be told.
+    pub(crate) const fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    fn follow(&mut self, process: u32, extent: &Extent, step: Step) {
+        let place = self.crew.member(process).and_then(|member| member.place);
+        if let Some((_, reader)) = place {
+            if self.window.hear(reader, extent, step) != Heard::OffCourse {
+                return;
+            }
+            if self.window.progress(reader).0 * PAGE > Self::SURE {
+                return;
+            }
+            self.crew.stand_up(process);
+        }
+        let page = match step {
+            Step::Misses => extent.first,
+            Step::Reads => extent.end().saturating_sub(1),
+        };
+        let Some(piece) = self.courses.at(extent.file, page) else {
+            self.window.stray(extent);
+            return;
+        };
+        let courses = Arc::clone(&self.courses);
+        let fits = |group| {
+            courses
+                .course(group)
+                .is_some_and(|it| it.place(piece).is_some())
+        };
+        let (group, reader) = match self.crew.seat(process, fits) {
+            Some(Seat::Expected(group)) => (group, Some(group)),
+            Some(Seat::Extra(group)) => (group, self.window.join(group)),
+            None => return,
+        };
+        let Some(reader) = reader else { return };
+        self.crew.sit(process, group, reader);
+        self.window.hear(reader, extent, step);
+    }
+
+    /// Who has read so much of a course is on it, even if it reads something else now and then.
+    const SURE: u64 = 64 << 20;
+
+    /// Time has passed. Says whether the load is over, with readers that have been quiet for `idle`.
+    pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
+        let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
+        let whole = self.is_whole();
+        let mut leave = Vec::new();
+        for (process, member) in self.crew.members_mut().filter(|(_, member)| !member.gone) {
+            if !processes.is_alive(process) {
+                member.gone = true;
+                self.cut_short |= !whole && since(member.heard_ns) < CUT_SHORT;
+                leave.extend(member.place);
+            } else if since(member.heard_ns) > STALLED {
+                leave.extend(member.place);
+            }
+        }
+        if since(self.began_ns) > MISSING {
+            leave.extend(self.crew.missing().map(|group| (group, group)));
+        }
+        for (_, reader) in leave {
+            self.window.leave(reader);
+        }
+        let mut members = self.crew.members();
+        let all_gone = members.all(|(_, member)| member.gone);
+        let quiet = since(self.heard_ns);
+        quiet > idle || (all_gone && quiet > Duration::from_secs(1))
+    }
+
+    fn is_whole(&self) -> bool {
+        let (read, expected) = (self.read(), self.courses.total());
+        read * 100 >= expected * WHOLE
+    }
+
+    /// Pages that somebody has read, as far as is known.
+    fn read(&self) -> u64 {
+        match &self.records {
+            None => self.window.passed(),
+            Some(records) => {
+                let mut files: BTreeMap<u32, u64> = BTreeMap::new();
+                for (file, pages) in records.values().flat_map(Record::files) {
+                    *files.entry(file).or_default() += pages;
+                }
+                files.values().sum()
+            }
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn end(self) -> Outcome {
+        let (read, expected) = (self.read(), self.courses.total());
+        let unknown = self.window.unknown();
+        let parts = if self.lost {
+            Err("some events were lost, or readers went around the page cache")
+        } else if self.cut_short {
+            Err("a reader ended in the midst of it")
+        } else {
+            self.parts()
+        };
+        Outcome {
+            parts,
+            read,
+            expected,
+            unknown,
+        }
+    }
+
+    fn parts(&self) -> Result<Vec<Part>, &'static str> {
+        let records = self.records.as_ref().ok_or("it was not recorded")?;
+        let is_worker = |process| {
+            let record: Option<&Record> = records.get(&process);
+            record.is_some_and(|record| record.pages() >= WORKER)
+        };
+        let numbers = self.crew.numbers(is_worker);
+        if numbers.is_empty() {
+            return Err("hardly anything was read");
+        }
+        let xpus: HashMap<u32, Option<Xpu>> = self
+            .crew
+            .members()
+            .map(|(process, member)| (process, member.facts.xpu))
+            .collect();
+        let mut parts: Vec<_> = numbers
+            .into_iter()
+            .map(|(process, worker)| Part {
+                worker,
+                xpu: xpus.get(&process).copied().flatten(),
+                extents: records
+                    .get(&process)
+                    .map(Record::extents)
+                    .unwrap_or_default(),
+            })
+            .collect();
+        parts.sort_by_key(|part| part.worker);
+        Ok(parts)
+    }
+}
+
+/// How much may be held, with so much held now and so much taken by others at the beginning.
+fn budget(memory: Memory, held: u64, others: u64) -> u64 {
+    // What is held counts as used as far as it has come in.
+    let others = memory
+        .used
+        .saturating_sub(held)
+        .max(others.min(memory.used));
+    memory.threshold.saturating_sub(others) / 16 * 15
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+use std::collections::HashSet;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const PAGES: u32 = 256;
+
+#[derive(Default)]
+struct Fake {
+    ranks: HashMap<u32, u32>,
+    dead: HashSet<u32>,
+}
+
+impl Processes for Fake {
+    fn facts(&self, process: u32) -> Facts {
+        Facts {
+            rank: self.ranks.get(&process).copied(),
+            xpu: None,
+        }
+    }
+
+    fn is_alive(&self, process: u32) -> bool {
+        !self.dead.contains(&process)
+    }
+}
+
+fn extent(first: u32, pages: u32) -> Extent {
+    Extent {
+        file: 0,
+        first,
+        pages,
+    }
+}
+
+fn memory(mib: u64) -> Memory {
+    Memory {
+        limit: mib * MIB,
+        used: 0,
+        threshold: mib * MIB,
+        available: mib * MIB,
+    }
+}
+
+/// Two workers, each with 16 MiB of its own and 16 MiB that both read.
+fn course() -> Course {
+    let groups = [
+        vec![extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)],
+        vec![
+            extent(16 * PAGES, 16 * PAGES),
+            extent(32 * PAGES, 16 * PAGES),
+        ],
+    ];
+    let expected = |worker| Expected { worker, xpu: None };
+    Course {
+        courses: Arc::new(Courses::new(&groups)),
+        expected: vec![expected(0), expected(1)],
+    }
+}
+
+fn event(kind: Kind, process: u32, at_ms: u64) -> Event {
+    let mut event = Event::new(kind, ppc::FileId(1), 0, 0).by(process);
+    event.time_ns = at_ms * 1_000_000;
+    event
+}
+
+fn reads(load: &mut Load, process: u32, extents: &[Extent], at_ms: u64, fake: &Fake) {
+    for extent in extents {
+        for first in (extent.first..extent.end()).step_by(64) {
+            let pages = (extent.end() - first).min(64);
+            let extent = Extent {
+                first,
+                pages,
+                ..*extent
+            };
+            load.hear(&event(Kind::Touch, process, at_ms), &extent, fake);
+        }
+    }
+}
+
+const IDLE: Duration = Duration::from_secs(10);
+
+fn ns(seconds: u64) -> u64 {
+    seconds * 1_000_000_000
+}
+
+#[test]
+fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
+    let advice = load.advise();
+    let pages: u32 = advice.loads.iter().map(|wish| wish.extent.pages).sum();
+    assert_eq!(pages, 48 * PAGES);
+    assert!(advice.loads.iter().all(|wish| wish.process.is_none()));
+    assert_eq!(load.advise(), Advice::default());
+}
+
+#[test]
+fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
+    let mut fake = Fake::default();
+    fake.ranks.extend([(10, 1), (11, 0)]);
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record();
+    let first = [
+        extent(16 * PAGES, 16 * PAGES),
+        extent(32 * PAGES, 16 * PAGES),
+    ];
+    let other = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
+    reads(&mut load, 10, &first, 1000, &fake);
+    reads(&mut load, 11, &other, 2000, &fake);
+    // It only looks.
+    reads(&mut load, 12, &[extent(0, 1)], 2000, &fake);
+    assert!(!load.tick(ns(5), IDLE, &fake));
+    assert!(load.tick(ns(13), IDLE, &fake));
+    let outcome = load.end();
+    assert_eq!((outcome.expected, outcome.unknown), (48 * 256, 0));
+    let parts = outcome.parts.expect("it was whole");
+    let part = |worker, extents: [Extent; 2]| Part {
+        worker,
+        xpu: None,
+        extents: extents.to_vec(),
+    };
+    assert_eq!(parts, [part(0, other).joined(), part(1, first).joined()]);
+}
+
+impl Part {
+    /// Ranges that touch are one.
+    fn joined(mut self) -> Self {
+        let mut joined: Vec<Extent> = Vec::new();
+        for extent in self.extents {
+            match joined.last_mut() {
+                Some(last) if last.end() == extent.first => last.pages += extent.pages,
+                _ => joined.push(extent),
+            }
+        }
+        self.extents = joined;
+        self
+    }
+}
+
+#[test]
+fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
+    let mut fake = Fake::default();
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record();
+    reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
+    fake.dead.insert(10);
+    assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
+    assert!(load.tick(ns(3), IDLE, &fake), "nobody is left");
+    assert!(load.end().parts.is_err());
+    // One that ends when all has been read did mean to.
+    let mut fake = Fake::default();
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record();
+    reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
+    fake.dead.insert(10);
+    assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
+    assert!(load.end().parts.is_ok());
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record();
+    load.lose();
+    assert!(load.end().parts.is_err(), "some is not known");
+}
+
+#[test]
+fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
+    let fake = Fake::default();
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.advise();
+    // What both read says nothing; the first one is taken, and then given back.
+    reads(&mut load, 10, &[extent(32 * PAGES, 64)], 1, &fake);
+    assert_eq!(load.crew.reader(0).0, Some(10));
+    reads(&mut load, 10, &[extent(16 * PAGES, 64)], 2, &fake);
+    assert_eq!(
+        (load.crew.reader(0).0, load.crew.reader(1).0),
+        (None, Some(10))
+    );
+    reads(&mut load, 11, &[extent(0, 64)], 3, &fake);
+    assert_eq!(load.crew.reader(0).0, Some(11));
+    // A third one reads what the first one does.
+    reads(&mut load, 12, &[extent(0, 64)], 3, &fake);
+    assert_eq!(load.crew.reader(2).0, Some(12));
+}
+
+#[test]
+fn who_rests_does_not_hold_up_who_reads() {
+    let fake = Fake::default();
+    // Room for a third of it.
+    let mut load = Load::new(course(), memory(16), u64::MAX, false, 0);
+    let mine = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
+    reads(&mut load, 11, &[extent(16 * PAGES, 64)], 1, &fake);
+    let mut pages = 0;
+    for second in 0..60 {
+        let at = second % 32;
+        let part = &mine[usize::from(at >= 16)];
+        let first = part.first + u32::try_from(at % 16).expect("small") * PAGES;
+        if second < 32 {
+            reads(&mut load, 10, &[extent(first, PAGES)], second * 1000, &fake);
+        }
+        load.tick(ns(second), Duration::from_hours(1), &fake);
+        let advice = load.advise();
+        pages += advice
+            .loads
+            .iter()
+            .map(|wish| u64::from(wish.extent.pages))
+            .sum::<u64>();
+    }
+    assert!(pages >= 28 * u64::from(PAGES), "{pages}");
+    assert!(load.window.held() <= 16 * u64::from(PAGES));
+}
+
+#[test]
+fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
+    let fake = Fake::default();
+    let mut load = Load::new(course(), memory(1024), u64::MAX, true, 0);
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    assert_eq!(load.advise(), Advice::default());
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    assert!(!load.advise().loads.is_empty());
+    load.stand_down();
+    let advice = load.advise();
+    let pages: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
+    assert_eq!(
+        (pages, advice.loads.len()),
+        (48 * PAGES, 0),
+        "what was begun is stopped"
+    );
+}
+
+#[test]
+fn the_budget_is_what_others_leave() {
+    let of = |used: u64, held: u64, others: u64| {
+        let memory = Memory {
+            used: used * MIB,
+            ..memory(1600)
+        };
+        budget(memory, held * MIB, others * MIB) / MIB
+    };
+    assert_eq!(of(0, 0, 0), 1500);
+    assert_eq!(of(800, 0, 800), 750);
+    assert_eq!(of(800, 800, 0), 1500, "all of it is ours");
+    assert_eq!(of(800, 800, 800), 750, "none of it has come in yet");
+    assert_eq!(of(1200, 600, 0), 937, "they took more since");
+    assert_eq!(of(2000, 0, 0), 0);
+}

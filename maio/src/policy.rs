@@ -1,0 +1,548 @@
+//! MAIO as a policy: hears the host, keeps templates, and turns advice into plans.
+//!
+//! ```text
+//! files and their headers ─ prepare ─▶ what is going to be read ─┐
+//! template of the service ──────────▶                            ├─ load ─ window ─▶ plan
+//! events, memory, processes ─────────────────────────────────────┘     └─ record ─▶ template
+//! ```
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ppc::{
+    Event, Features, FileInfo, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result,
+    Settings,
+};
+
+use crate::course::Courses;
+use crate::crew::{Expected, Facts};
+use crate::extent::{Extent, PAGE};
+use crate::files::{Files, Shelf};
+use crate::load::{Advice, Course, Load, Outcome, Part, Processes};
+use crate::process;
+use crate::service::service_id;
+use crate::settings::{Recording, Told};
+use crate::synth::{Wanted, synthesise};
+use crate::template::{Error, Group, Identity, Sameness, Store, Template};
+
+/// While a model is loaded, memory and processes are looked at this often.
+const TICK: Duration = Duration::from_millis(100);
+/// A reader tells where it is after so many bytes at the latest,
+const BEACON: u64 = 4 << 20;
+/// and after this part of what may be held.
+const BEACONS: u64 = 64;
+/// With so much of it cached, in percent, there is nothing to do.
+const CACHED: u64 = 99;
+/// A load of which so much was not expected, in percent, was not this template's.
+const DRIFT: u64 = 5;
+/// A template that has been right so often need not be written once more to say so.
+const PROVEN: u32 = 16;
+
+/// The policy.
+#[derive(Debug)]
+pub struct Maio {
+    told: Told,
+    service: String,
+    files: Files,
+    course: Course,
+    /// What the course is from; `None`: from headers.
+    template: Option<Template>,
+    /// It does not fit any more.
+    stale: bool,
+    load: Option<Load>,
+    recording: bool,
+}
+
+/// Processes as the host and the kernel know them.
+struct Live<'a, 'b>(&'a Host<'b>);
+
+impl Processes for Live<'_, '_> {
+    fn facts(&self, process: u32) -> Facts {
+        Facts {
+            rank: process::rank(process),
+            xpu: self.0.process_xpu(process),
+        }
+    }
+
+    fn is_alive(&self, process: u32) -> bool {
+        process::is_alive(process)
+    }
+}
+
+impl Policy for Maio {
+    const NAME: &'static CStr = c"maio";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr =
+        c"Loads models: replays who reads what ahead of the readers, drops what has been read";
+    const HOOKS: Hooks = Hooks {
+        prefetch: true,
+        evict: true,
+        configure: false,
+    };
+
+    fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+        let told = Told::take(settings)?;
+        let service = told.service.clone().unwrap_or_else(|| name_of_files(host));
+        let mut maio = Self {
+            told,
+            service,
+            files: Files::default(),
+            course: Course {
+                courses: Arc::new(Courses::default()),
+                expected: Vec::new(),
+            },
+            template: None,
+            stale: false,
+            load: None,
+            recording: false,
+        };
+        maio.prepare(host);
+        maio.rest(host)?;
+        Ok(maio)
+    }
+
+    fn prefetch(
+        &mut self,
+        host: &Host<'_>,
+        event: Option<&Event>,
+        plan: &mut Plan<'_>,
+    ) -> Result<()> {
+        match event {
+            None => self.tick(host)?,
+            Some(event) if event.kind == Kind::Lost => {
+                if let Some(load) = &mut self.load {
+                    load.lose();
+                }
+            }
+            Some(event) => self.hear(host, event)?,
+        }
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        let advice = load.advise();
+        self.carry_out(host, &advice, plan)
+    }
+
+    fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
+        let Some(load) = self.load.as_mut().filter(|_| self.told.burn) else {
+            return Ok(());
+        };
+        load.remember(memory(host));
+        for extent in load.burn() {
+            if let Some(io) = io(&mut self.files, host, &extent) {
+                plan.add(io)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exit(mut self, host: &Host<'_>) -> Result<()> {
+        if let Some(load) = self.load.take() {
+            self.finish(host, load);
+        }
+        self.files.close(host);
+        Ok(())
+    }
+}
+
+impl Maio {
+    /// Finds out what is going to be read: by the template if there is one that fits, otherwise by the
+    /// files' headers.
+    fn prepare(&mut self, host: &Host<'_>) {
+        self.files.close(host);
+        self.template = self.find_template(host);
+        let course = self
+            .template
+            .as_ref()
+            .and_then(|template| of_template(host, template));
+        let (paths, course) = course.unwrap_or_else(|| self.of_headers(host));
+        self.files = Files::new(paths);
+        self.course = course;
+    }
+
+    fn find_template(&self, host: &Host<'_>) -> Option<Template> {
+        let store = self.told.store.as_ref().filter(|_| !self.stale)?;
+        let found = match store.load(&self.service, &self.told.node) {
+            // What another node of the service recorded is the best that is known of this one.
+            Ok(None) => store.load_any(&self.service),
+            found => found,
+        };
+        let template = match found {
+            Ok(template) => template?,
+            Err(error) => {
+                let service = &self.service;
+                host.log(
+                    Level::Warn,
+                    format_args!("Template of {service} is not used: {error}"),
+                );
+                return None;
+            }
+        };
+        let mut files = Files::new(template.files.iter().map(|file| file.path.clone()));
+        let changed = (0..).zip(&template.files).find(|(number, then)| {
+            // Its beginning is only read where times do not tell.
+            let mut like = |header| {
+                let now = files.identity(host, *number, header);
+                now.map_or(Sameness::Changed, |now| then.same(&now))
+            };
+            like(false) == Sameness::Changed && like(true) == Sameness::Changed
+        });
+        let changed = changed.map(|(_, file)| file.path.clone());
+        files.close(host);
+        if let Some(path) = changed {
+            let line = format_args!("{path} is another file than it was: its template is not used");
+            host.log(Level::Info, line);
+            return None;
+        }
+        Some(template)
+    }
+
+    fn of_headers(&mut self, host: &Host<'_>) -> (Vec<String>, Course) {
+        self.template = None;
+        let wanted = Wanted {
+            tp: self.told.tp,
+            order: None,
+        };
+        let synthesis = match synthesise(&Shelf { host }, &wanted) {
+            Ok(synthesis) => synthesis,
+            Err(error) => {
+                host.log(
+                    Level::Info,
+                    format_args!("Nothing is expected to be read: {error}"),
+                );
+                return (Vec::new(), course(&[], Vec::new()));
+            }
+        };
+        for note in &synthesis.notes {
+            host.log(Level::Info, note);
+        }
+        let expected = (0..)
+            .zip(&synthesis.groups)
+            .map(|(worker, _)| Expected { worker, xpu: None });
+        let expected = expected.collect();
+        let course = course(&synthesis.groups, expected);
+        (
+            synthesis.files.into_iter().map(|(path, _)| path).collect(),
+            course,
+        )
+    }
+
+    /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
+    /// to be missed.
+    fn rest(&mut self, host: &Host<'_>) -> Result<()> {
+        self.recording = match self.told.recording {
+            Recording::Always => true,
+            Recording::Never => false,
+            Recording::Auto => self.template.is_none(),
+        } && self.told.store.is_some()
+            && host.features().contain(Features::TOUCH);
+        self.listen(host, false)
+    }
+
+    fn listen(&self, host: &Host<'_>, loads: bool) -> Result<()> {
+        let has = |feature, kind: Kind| host.features().contain(feature).then_some(kind);
+        let kinds: Kinds = [
+            Some(Kind::Miss),
+            has(Features::OPEN, Kind::Open),
+            has(Features::TOUCH, Kind::Touch).filter(|_| self.recording),
+            has(Features::PROGRESS, Kind::Progress).filter(|_| loads && !self.recording),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let held = memory(host).threshold.min(self.told.budget);
+        host.want(kinds, (held / BEACONS).clamp(PAGE, BEACON))
+    }
+
+    fn hear(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+        let Some(number) = self.files.number(host, event.file) else {
+            return Ok(());
+        };
+        if event.direct || event.kind == Kind::Open && is_direct(host, event) {
+            // It has no use for the page cache, and so there is nothing to do for it.
+            if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
+                load.stand_down();
+            }
+            return Ok(());
+        }
+        if self.load.is_none() {
+            if !matches!(event.kind, Kind::Open | Kind::Miss) {
+                return Ok(());
+            }
+            self.begin(host, event)?;
+        }
+        let end = event.end();
+        if let Some(load) = &mut self.load
+            && let Some(extent) = Extent::of_bytes(number, &(event.offset..end))
+        {
+            load.hear(event, &extent, &Live(host));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+        if self.has_changed(host) {
+            self.prepare(host);
+            self.rest(host)?;
+        }
+        let quiet = self.is_cached(host);
+        let course = self.course.clone();
+        let cap = self.told.budget;
+        let mut load = Load::new(course, memory(host), cap, quiet, event.time_ns);
+        if self.recording {
+            load.record();
+        }
+        self.load = Some(load);
+        self.listen(host, true)?;
+        host.wake(TICK)
+    }
+
+    /// Whether a file that is going to be read is another than when that was found out.
+    fn has_changed(&mut self, host: &Host<'_>) -> bool {
+        let Some(template) = &self.template else {
+            return false;
+        };
+        (0..).zip(&template.files).any(|(number, then)| {
+            let now = self.files.identity(host, number, false);
+            now.is_none_or(|now| now.size != then.size)
+        })
+    }
+
+    fn is_cached(&mut self, host: &Host<'_>) -> bool {
+        let (mut cached, mut all) = (0, 0);
+        for extent in self.course.courses.runs() {
+            all += extent.length();
+            let id = self.files.id(host, extent.file);
+            let resident =
+                id.and_then(|id| host.resident(id, extent.offset(), extent.length()).ok());
+            cached += resident.unwrap_or(0);
+            if (all - cached.min(all)) * 100 > self.course.courses.total() * PAGE * (100 - CACHED) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn tick(&mut self, host: &Host<'_>) -> Result<()> {
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        load.remember(memory(host));
+        if !load.tick(host.now(), self.told.idle, &Live(host)) {
+            return host.wake(TICK);
+        }
+        if let Some(load) = self.load.take() {
+            self.finish(host, load);
+        }
+        self.rest(host)
+    }
+
+    fn carry_out(&mut self, host: &Host<'_>, advice: &Advice, plan: &mut Plan<'_>) -> Result<()> {
+        for extent in advice.drops.iter().filter(|_| self.told.burn) {
+            if let Some(io) = io(&mut self.files, host, extent) {
+                plan.add(Io { drop: true, ..io })?;
+            }
+        }
+        for wish in &advice.loads {
+            let Some(io) = io(&mut self.files, host, &wish.extent) else {
+                continue;
+            };
+            plan.add(Io {
+                process: wish.process,
+                more: !wish.instead,
+                ..io.near(wish.xpu)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, host: &Host<'_>, load: Load) {
+        let Outcome {
+            parts,
+            read,
+            expected,
+            unknown,
+        } = load.end();
+        let mib = |pages: u64| (pages * PAGE) >> 20;
+        host.log(
+            Level::Info,
+            format_args!(
+                "A load is over: {} MiB read of {} expected, {} unexpected",
+                mib(read),
+                mib(expected),
+                mib(unknown)
+            ),
+        );
+        if self.recording {
+            match parts {
+                Ok(parts) => self.keep(host, &parts),
+                Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
+            }
+        } else if self.template.is_some() && unknown * 100 > (read + unknown) * DRIFT {
+            host.log(
+                Level::Info,
+                "The template does not fit any more: the next load is recorded",
+            );
+            self.stale = true;
+            self.prepare(host);
+        } else if read * 2 > expected {
+            self.confirm(host);
+        }
+    }
+
+    /// One load more went by this template.
+    fn confirm(&mut self, host: &Host<'_>) {
+        let Some(template) = self.template.as_mut().filter(|it| it.loads < PROVEN) else {
+            return;
+        };
+        template.loads += 1;
+        if let Some(store) = &self.told.store {
+            save(host, store, template);
+        }
+    }
+
+    fn keep(&mut self, host: &Host<'_>, parts: &[Part]) {
+        let Some(store) = &self.told.store else {
+            return;
+        };
+        match template(host, &mut self.files, parts) {
+            Ok(made) => {
+                let template = Template {
+                    service: self.service.clone(),
+                    node: self.told.node.clone(),
+                    ..made
+                };
+                if save(host, store, &template) {
+                    self.stale = false;
+                    self.prepare(host);
+                }
+            }
+            Err(error) => host.log(Level::Warn, format_args!("It is not kept: {error}")),
+        }
+    }
+}
+
+/// Smaller files are no weights.
+const WEIGHTS: u64 = 16 << 20;
+
+fn is_direct(host: &Host<'_>, event: &Event) -> bool {
+    let inode = host.info(event.file).map(|FileInfo { inode, .. }| inode);
+    inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
+}
+
+fn save(host: &Host<'_>, store: &Store, template: &Template) -> bool {
+    match store.save(template) {
+        Ok(()) => {
+            let (service, node) = (&template.service, &template.node);
+            host.log(
+                Level::Info,
+                format_args!("Kept the template of {service} on {node}"),
+            );
+            true
+        }
+        // Another node keeps it.
+        Err(Error::ReadOnly { .. }) => false,
+        Err(error) => {
+            host.log(
+                Level::Warn,
+                format_args!("The template is not kept: {error}"),
+            );
+            false
+        }
+    }
+}
+
+/// A template of what was read, with the files that it was read from.
+fn template(host: &Host<'_>, files: &mut Files, parts: &[Part]) -> Result<Template, Error> {
+    let mut known: Vec<Option<u32>> = Vec::new();
+    let mut identities: Vec<Identity> = Vec::new();
+    let mut groups = Vec::new();
+    for part in parts {
+        let mut extents = Vec::with_capacity(part.extents.len());
+        for extent in &part.extents {
+            let at = usize::try_from(extent.file).unwrap_or(usize::MAX);
+            if known.len() <= at {
+                known.resize(at + 1, None);
+            }
+            if known[at].is_none() {
+                let Some(identity) = files.identity(host, extent.file, true) else {
+                    // It is gone already, and nobody will read it again.
+                    continue;
+                };
+                known[at] = u32::try_from(identities.len()).ok();
+                identities.push(identity);
+            }
+            if let Some(file) = known[at] {
+                extents.push(Extent { file, ..*extent });
+            }
+        }
+        groups.push(Group::new(
+            part.worker,
+            part.xpu.map(|xpu| xpu.0),
+            &extents,
+        )?);
+    }
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Ok(Template {
+        service: String::new(),
+        node: String::new(),
+        made_s: since.map_or(0, |since| since.as_secs()),
+        loads: 1,
+        files: identities,
+        groups,
+    })
+}
+
+fn of_template(host: &Host<'_>, template: &Template) -> Option<(Vec<String>, Course)> {
+    let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
+    match groups {
+        Ok(groups) => {
+            let expected = template.groups.iter().map(|group| Expected {
+                worker: group.worker,
+                xpu: group.xpu.map(ppc::Xpu),
+            });
+            let paths = template.files.iter().map(|file| file.path.clone());
+            Some((paths.collect(), course(&groups, expected.collect())))
+        }
+        Err(error) => {
+            host.log(Level::Warn, format_args!("A template is not used: {error}"));
+            None
+        }
+    }
+}
+
+fn course(groups: &[Vec<Extent>], mut expected: Vec<Expected>) -> Course {
+    let courses = Arc::new(Courses::new(groups));
+    expected.truncate(courses.groups());
+    Course { courses, expected }
+}
+
+fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
+    let id = files.id(host, extent.file)?;
+    Some(Io::new(id, extent.offset(), extent.length()))
+}
+
+fn memory(host: &Host<'_>) -> Memory {
+    // Who does not know how much there is had better be modest.
+    const MODEST: u64 = 1 << 30;
+    host.memory().unwrap_or(Memory {
+        limit: MODEST,
+        used: 0,
+        threshold: MODEST,
+        available: MODEST,
+    })
+}
+
+/// Of a service without a name: the same for the same files.
+fn name_of_files(host: &Host<'_>) -> String {
+    use crate::synth::Library as _;
+
+    let files = Shelf { host }.files();
+    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
+    let pairs = [("files".to_owned(), text.collect::<String>())];
+    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+use std::path::PathBuf;
+
+use ppc::testing::FakeHost;
+use ppc::{FileId, Xpu};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A directory that goes when the test does.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("maio-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().expect("plain")
+    }
+
+    fn store(&self) -> Store {
+        Store::at(&self.0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Whatever is left is in a directory for that.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn host() -> FakeHost {
+    FakeHost::new()
+        .contents("config.json", b"{}")
+        .file("b.bin", 8 * MIB)
+        .file("a.bin", 8 * MIB)
+}
+
+fn event(host: &FakeHost, kind: Kind, path: &str, offset: u64, length: u64, at_s: u64) -> Event {
+    let mut event = Event::new(kind, host.id(path), offset, length).by(std::process::id());
+    event.time_ns = at_s * 1_000_000_000;
+    event
+}
+
+fn loaded(ios: &[Io]) -> Vec<(FileId, u64, u64)> {
+    ios.iter()
+        .filter(|io| !io.drop)
+        .map(|io| (io.file, io.offset, io.length))
+        .collect()
+}
+
+/// Reads the files one after the other and lets time pass until that is over.
+fn read_all(host: &FakeHost, maio: &mut ppc::host::Instance, files: &[&str]) {
+    for (second, file) in (1..).zip(files) {
+        for at in 0..8 {
+            let event = event(host, Kind::Touch, file, at * MIB, MIB, second);
+            maio.prefetch(Some(&event)).expect("a plan");
+        }
+    }
+    host.advance(Duration::from_mins(5));
+    maio.prefetch(None).expect("a plan");
+}
+
+#[test]
+fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
+    let scratch = Scratch::new("loads");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+    ];
+    let host = host();
+    let (mut maio, at_init) = host.start::<Maio>(&settings).expect("it starts");
+    assert_eq!(at_init, []);
+    assert!(
+        host.wanted().0.contains(Kind::Touch),
+        "it is to be recorded"
+    );
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let (a, b) = (host.id("a.bin"), host.id("b.bin"));
+    let expected = [
+        (host.id("config.json"), 0, PAGE),
+        (a, 0, 8 * MIB),
+        (b, 0, 8 * MIB),
+    ];
+    assert_eq!(loaded(&plan), expected);
+    read_all(&host, &mut maio, &["b.bin", "a.bin"]);
+    let kept = scratch
+        .store()
+        .load("test", "n")
+        .expect("one")
+        .expect("one");
+    assert_eq!((kept.groups.len(), kept.groups[0].bytes()), (1, 16 * MIB));
+    assert_eq!(kept.loads, 1);
+    assert!(!host.wanted().0.contains(Kind::Touch), "once is enough");
+
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    assert_eq!(loaded(&plan), [(b, 0, 8 * MIB), (a, 0, 8 * MIB)]);
+    assert!(host.wanted().0.contains(Kind::Progress));
+    for file in ["b.bin", "a.bin"] {
+        let beacon = event(&host, Kind::Progress, file, 8 * MIB - 1, 1, 9);
+        assert_eq!(maio.prefetch(Some(&beacon)).expect("a plan"), Some(vec![]));
+    }
+    host.advance(Duration::from_mins(5));
+    maio.prefetch(None).expect("a plan");
+    let kept = scratch
+        .store()
+        .load("test", "n")
+        .expect("one")
+        .expect("one");
+    assert_eq!(kept.loads, 2, "it was right");
+}
+
+#[test]
+fn a_template_of_other_files_is_not_used() {
+    let scratch = Scratch::new("changed");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+    ];
+    let first = host();
+    let (mut maio, _) = first.start::<Maio>(&settings).expect("it starts");
+    let open = event(&first, Kind::Open, "config.json", 0, 2, 0);
+    maio.prefetch(Some(&open)).expect("a plan");
+    read_all(&first, &mut maio, &["b.bin", "a.bin"]);
+    let host = FakeHost::new()
+        .file("b.bin", 9 * MIB)
+        .file("a.bin", 8 * MIB);
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let (a, b) = (host.id("a.bin"), host.id("b.bin"));
+    assert_eq!(loaded(&plan), [(a, 0, 8 * MIB), (b, 0, 9 * MIB)]);
+    let said = host
+        .logs()
+        .into_iter()
+        .any(|(_, line)| line.contains("b.bin is another file"));
+    assert!(said, "{:?}", host.logs());
+    // What is no template at all is told, and the load goes on.
+    let path = scratch.0.join("test/n.maio");
+    std::fs::write(path, b"MAIO?").expect("a file");
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    assert_eq!(loaded(&plan).len(), 2);
+    let said = host
+        .logs()
+        .into_iter()
+        .any(|(_, line)| line.contains("is not used"));
+    assert!(said, "{:?}", host.logs());
+}
+
+#[test]
+fn a_template_that_does_not_fit_is_recorded_anew() {
+    let scratch = Scratch::new("drift");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+    ];
+    let host = host();
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    maio.prefetch(Some(&open)).expect("a plan");
+    read_all(&host, &mut maio, &["a.bin"]);
+    // Now it reads another file.
+    let miss = event(&host, Kind::Miss, "b.bin", 0, 4 * MIB, 1000);
+    maio.prefetch(Some(&miss)).expect("a plan");
+    host.advance(Duration::from_hours(1));
+    maio.prefetch(None).expect("a plan");
+    assert!(host.wanted().0.contains(Kind::Touch), "{:?}", host.logs());
+    let mut open = open;
+    open.time_ns = 5_000_000_000_000;
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    assert_eq!(loaded(&plan).len(), 3, "by headers again");
+}
+
+#[test]
+fn where_all_is_cached_nothing_is_asked_for() {
+    let host = host();
+    for (path, size) in [("config.json", 2), ("a.bin", 8 * MIB), ("b.bin", 8 * MIB)] {
+        host.set_cached(host.id(path), 0..size);
+    }
+    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
+}
+
+#[test]
+fn who_goes_around_the_page_cache_is_left_alone() {
+    let host = host();
+    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let mut open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
+    open.direct = true;
+    assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
+    // One that has looked at the configuration before.
+    let config = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    assert!(!loaded(&maio.prefetch(Some(&config)).expect("a plan").expect("some")).is_empty());
+    open.length = 64 * MIB;
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    assert!(
+        !plan.is_empty() && plan.iter().all(|io| io.drop),
+        "{plan:?}"
+    );
+}
+
+#[test]
+fn with_little_memory_no_more_than_that_is_held() {
+    let host = host();
+    let memory = |used| Memory {
+        limit: 8 * MIB,
+        used,
+        threshold: 8 * MIB,
+        available: 8 * MIB - used,
+    };
+    host.set_memory(memory(0));
+    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let bytes = |ios: &[Io]| loaded(ios).iter().map(|io| io.2).sum::<u64>();
+    assert_eq!(bytes(&plan), 6 * MIB + PAGE);
+    let beacon = event(&host, Kind::Progress, "a.bin", 5 * MIB, 1 << 19, 1);
+    let plan = maio.prefetch(Some(&beacon)).expect("a plan").expect("some");
+    let dropped: u64 = plan.iter().filter(|io| io.drop).map(|io| io.length).sum();
+    assert_eq!((bytes(&plan), dropped), (2 * MIB, 2 * MIB + PAGE));
+    assert!(
+        plan.iter().filter(|io| !io.drop).all(|io| io.more),
+        "{plan:?}"
+    );
+    // When somebody else needs memory, what has been read goes.
+    let beacon = event(&host, Kind::Progress, "a.bin", 7 * MIB, 1 << 19, 2);
+    maio.prefetch(Some(&beacon)).expect("a plan");
+    host.set_memory(memory(8 * MIB));
+    let evicted = maio.evict(None).expect("a plan").expect("some");
+    assert!(evicted.iter().all(|io| !io.drop), "{evicted:?}");
+}
+
+#[test]
+fn each_worker_is_served_near_its_accelerator() {
+    let host = host().xpu(0).xpu(1);
+    host.set_process(std::process::id(), Xpu(1));
+    let settings = [("store", "none"), ("budget", "4M")];
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 1);
+    let plan = maio.prefetch(Some(&miss)).expect("a plan").expect("some");
+    let here = |io: &Io| io.xpu == Some(Xpu(1)) && io.process == Some(std::process::id());
+    assert!(!plan.is_empty() && plan.iter().all(here), "{plan:?}");
+}

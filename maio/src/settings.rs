@@ -1,0 +1,209 @@
+//! What MAIO can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ppc::{Error, Result, Settings};
+
+use crate::service::{parse, service_id};
+use crate::template::{Store, default_root, valid_name};
+
+/// When a load is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recording {
+    /// If there is no template, or it does not fit any more.
+    Auto,
+    /// Each time.
+    Always,
+    Never,
+}
+
+/// All of it, with what holds where nothing is said.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// `None`: named after the files.
+    pub(crate) service: Option<String>,
+    pub(crate) node: String,
+    /// `None`: templates are neither looked for nor kept.
+    pub(crate) store: Option<Store>,
+    pub(crate) tp: u32,
+    pub(crate) recording: Recording,
+    /// Drop what has been read.
+    pub(crate) burn: bool,
+    /// Hold no more than this many bytes.
+    pub(crate) budget: u64,
+    /// A load is over when nobody has read for so long.
+    pub(crate) idle: Duration,
+}
+
+fn problem(key: &str, value: &str, problem: &'static str) -> Error {
+    Error::Setting {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        problem,
+    }
+}
+
+impl Told {
+    pub(crate) fn take(settings: &mut Settings) -> Result<Self> {
+        let (service, tp) = service(settings)?;
+        let node = settings.text("node").unwrap_or_else(host_name);
+        if !valid_name(&node) {
+            return Err(problem(
+                "node",
+                &node,
+                "not a name of letters, digits, '.', '_' and '-'",
+            ));
+        }
+        let recording = match settings.text("record").as_deref() {
+            None | Some("auto") => Recording::Auto,
+            Some("always") => Recording::Always,
+            Some("never") => Recording::Never,
+            Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
+        };
+        let burn = match settings.text("burn").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(other) => return Err(problem("burn", other, "neither on nor off")),
+        };
+        let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
+        let seconds = idle
+            .parse()
+            .ok()
+            .filter(|seconds| (1..=3600).contains(seconds));
+        let seconds = seconds.ok_or_else(|| problem("idle", &idle, "not 1 to 3600 seconds"))?;
+        Ok(Self {
+            service,
+            node,
+            store: store(settings)?,
+            tp,
+            recording,
+            burn,
+            budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
+            idle: Duration::from_secs(seconds),
+        })
+    }
+}
+
+/// The service's ID, and how many workers share each layer.
+fn service(settings: &mut Settings) -> Result<(Option<String>, u32)> {
+    let id = settings.text("service-id");
+    let pairs = settings.text("service");
+    let tp = settings.text("tp");
+    if let Some(id) = &id
+        && !valid_name(id)
+    {
+        return Err(problem(
+            "service-id",
+            id,
+            "not a name of letters, digits, '.', '_' and '-'",
+        ));
+    }
+    let Some(text) = pairs else {
+        return Ok((id, workers(tp.as_deref())?));
+    };
+    if id.is_some() {
+        return Err(problem(
+            "service",
+            &text,
+            "there is a service-id already: say one of them",
+        ));
+    }
+    let wrong = |_| problem("service", &text, "not key=value,key=value");
+    let pairs = parse(&text).map_err(wrong)?;
+    let of_pairs = pairs
+        .iter()
+        .find(|(key, _)| matches!(key.as_str(), "tp" | "tensor-parallel-size"));
+    let tp = tp.or_else(|| of_pairs.map(|(_, value)| value.clone()));
+    let id = service_id(&pairs).map_err(wrong)?;
+    Ok((Some(id), workers(tp.as_deref())?))
+}
+
+fn workers(tp: Option<&str>) -> Result<u32> {
+    let Some(tp) = tp else { return Ok(1) };
+    let number = tp
+        .parse()
+        .ok()
+        .filter(|tp| (1..=crate::synth::MOST_WORKERS).contains(tp));
+    number.ok_or_else(|| problem("tp", tp, "not 1 to 256 workers"))
+}
+
+fn store(settings: &mut Settings) -> Result<Option<Store>> {
+    let root = match settings.text("store") {
+        Some(none) if none == "none" => return Ok(None),
+        Some(path) if path.starts_with('/') => Some(PathBuf::from(path)),
+        Some(other) => {
+            return Err(problem(
+                "store",
+                &other,
+                "neither none nor an absolute path",
+            ));
+        }
+        None => default_root(),
+    };
+    Ok(root.map(Store::at))
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if valid_name(name) {
+        name.to_owned()
+    } else {
+        "node".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(pairs: &[(&str, &str)]) -> Result<Told> {
+        let mut settings = Settings::new(pairs.iter().copied());
+        let told = Told::take(&mut settings)?;
+        settings.finish().map(|()| told)
+    }
+
+    #[test]
+    fn nothing_has_to_be_said() {
+        let told = told(&[]).expect("all of it");
+        assert_eq!(
+            (told.service, told.tp, told.recording),
+            (None, 1, Recording::Auto)
+        );
+        assert!(told.burn && told.budget == u64::MAX && valid_name(&told.node));
+    }
+
+    #[test]
+    fn a_service_is_named_by_its_parameters_in_any_order() {
+        let one = told(&[("service", "model=llama,tp=4")]).expect("a service");
+        let other = told(&[("service", "tp=4,model=llama")]).expect("a service");
+        assert_eq!((one.tp, one.service.clone()), (4, other.service));
+        let id = one.service.expect("an ID");
+        assert_eq!(
+            told(&[("service-id", &id)]).expect("a service").service,
+            Some(id)
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        for (key, value, part) in [
+            ("service-id", "../x", "letters"),
+            ("service", "x", "key=value"),
+            ("tp", "0", "256"),
+            ("node", "a/b", "letters"),
+            ("record", "yes", "auto"),
+            ("burn", "1", "on"),
+            ("budget", "x", "bytes"),
+            ("idle", "0", "3600"),
+            ("store", "here", "absolute"),
+        ] {
+            let error = told(&[(key, value)]).expect_err("refused").to_string();
+            assert!(error.contains(key) && error.contains(part), "{error}");
+        }
+        assert!(told(&[("service-id", "a"), ("service", "b=c")]).is_err());
+        assert!(told(&[("what", "1")]).is_err());
+        assert!(told(&[("store", "none")]).expect("none").store.is_none());
+    }
+}
