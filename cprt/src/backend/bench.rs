@@ -8,7 +8,7 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `PPC_BENCH` | `observe`, `fuse` or `passthrough` | |
-//! | `PPC_BENCH_WANT` | what the policy of `observe` wants: `miss`, `progress` with it, `touch` with both | `miss` |
+//! | `PPC_BENCH_WANT` | what the policy of `observe` wants: `miss`, `progress` with it, `touch` with both; `none` shows what is noise | `miss` |
 //! | `PPC_BENCH_DIR` | where the file is made | that of temporary files |
 //! | `PPC_BENCH_MIB` | its length | 1024 |
 //! | `PPC_BENCH_ROUNDS` | how often both sides take turns | 9 |
@@ -220,6 +220,7 @@ fn serves() {
 fn wanted() -> Kinds {
     let miss = Kinds::from(Kind::Miss);
     match variable("PPC_BENCH_WANT", "miss").as_str() {
+        "none" => Kinds::default(),
         "miss" => miss,
         "progress" => miss | Kind::Progress,
         "touch" => miss | Kind::Progress | Kind::Touch,
