@@ -8,11 +8,12 @@ policies: policies-rust $(POLICIES_OUT)/shift.so ## build all policies into targ
 
 .PHONY: policies-rust
 policies-rust: rust
-	@cargo build --quiet --locked --release $(POLICIES_RUST:%=--package ppc-%)
+	@cargo build --quiet --locked --release --package maio $(POLICIES_RUST:%=--package ppc-%)
 	@install -d $(POLICIES_OUT)
 	@for policy in $(POLICIES_RUST); do \
 		install -m 644 $(or $(CARGO_TARGET_DIR),target)/release/libppc_$$policy.so $(POLICIES_OUT)/$$policy.so; \
 	done
+	@install -m 644 $(or $(CARGO_TARGET_DIR),target)/release/libmaio.so $(POLICIES_OUT)/maio.so
 
 # The header and a compiler are all that a policy in C takes, and no more is used here.
 $(POLICIES_OUT)/shift.so: policies/shift/shift.c policies/ppc.h

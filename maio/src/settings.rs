@@ -6,7 +6,7 @@ use std::time::Duration;
 use ppc::{Error, Result, Settings};
 
 use crate::service::{parse, service_id};
-use crate::template::{Store, default_root, valid_name};
+use crate::template::{Store, default_root, this_node, valid_name};
 
 /// When a load is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn problem(key: &str, value: &str, problem: &'static str) -> Error {
 impl Told {
     pub(crate) fn take(settings: &mut Settings) -> Result<Self> {
         let (service, tp) = service(settings)?;
-        let node = settings.text("node").unwrap_or_else(host_name);
+        let node = settings.text("node").unwrap_or_else(this_node);
         if !valid_name(&node) {
             return Err(problem(
                 "node",
@@ -142,16 +142,6 @@ fn store(settings: &mut Settings) -> Result<Option<Store>> {
         None => default_root(),
     };
     Ok(root.map(Store::at))
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if valid_name(name) {
-        name.to_owned()
-    } else {
-        "node".to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
 pub use error::Error;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
-pub use store::{Entry, Store, Summary, default_root, valid_name};
+pub use store::{Entry, Store, Summary, default_root, this_node, valid_name};
 pub use view::{FileView, GroupView, View};
 
 use crate::{Extent, PAGE};

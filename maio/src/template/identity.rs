@@ -1,5 +1,10 @@
 //! Whether a file is still the one that was read.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use sha2::{Digest as _, Sha256};
 
 /// How much of a file's beginning is hashed: the names, shapes and places of a few hundred tensors.
@@ -33,6 +38,29 @@ pub enum Sameness {
 }
 
 impl Identity {
+    /// What a file in a model's directory is, its beginning included.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is no regular file.
+    pub fn read(directory: &Path, path: &str) -> io::Result<Self> {
+        let file = File::open(directory.join(path))?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        let mut beginning = Vec::new();
+        file.take(u64::try_from(HEADER).unwrap_or(0))
+            .read_to_end(&mut beginning)?;
+        Ok(Self {
+            path: path.to_owned(),
+            size: metadata.size(),
+            mtime_ns: metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec(),
+            inode: metadata.ino(),
+            header: header_hash(&beginning),
+        })
+    }
+
     /// What became of this file. Paths are not compared.
     #[must_use]
     pub fn same(&self, now: &Self) -> Sameness {

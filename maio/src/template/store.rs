@@ -26,6 +26,18 @@ pub fn valid_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
 }
 
+/// What this node is called, if nobody says otherwise: by its host's name.
+#[must_use]
+pub fn this_node() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if valid_name(name) {
+        name.to_owned()
+    } else {
+        "node".to_owned()
+    }
+}
+
 /// Where templates are kept if nobody says otherwise: `/var/lib/ppc/templates` for root, for others
 /// in their home. `None` if they have none.
 #[must_use]

@@ -118,6 +118,111 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: PolicyCommand,
     },
+    /// Print the ID of a service, by which MAIO finds its template
+    ///
+    /// It is made of all that decides on what is read, in any order: the model, how many workers share
+    /// each layer, the framework and its version. The same parameters have the same ID for ever.
+    ServiceId {
+        /// Such as model=llama-70b tp=4 vllm=0.11
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        pairs: Vec<Setting>,
+    },
+    /// Look at MAIO's templates of what services read
+    Template {
+        /// Where they are kept; unless given, where MAIO keeps them if it is not told
+        #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        store: Option<PathBuf>,
+        #[command(subcommand)]
+        command: TemplateCommand,
+    },
+}
+
+/// A service's template.
+#[derive(Args, Debug)]
+pub(crate) struct Named {
+    /// The service's ID
+    #[arg(value_name = "ID")]
+    pub(crate) service: String,
+    /// Of this node; unless given, this one's, or that of any other
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TemplateCommand {
+    /// List all of them, those that are damaged as well
+    Ls,
+    /// Show what the workers of a service read
+    Show {
+        #[command(flatten)]
+        named: Named,
+        /// Every range, not only how much of each file
+        #[arg(long)]
+        ranges: bool,
+    },
+    /// Say whether a template is sound, and still right for the files of a directory
+    Verify {
+        #[command(flatten)]
+        named: Named,
+        /// Where the model is
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: Option<PathBuf>,
+    },
+    /// Remove what is known of a service; its next load is recorded
+    Rm {
+        /// The service's ID
+        #[arg(value_name = "ID")]
+        service: String,
+        /// Of this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
+    /// Tell how two services, or two nodes of one, differ in what they read
+    Diff {
+        /// The one: an ID, or ID/NODE
+        #[arg(value_name = "ID[/NODE]")]
+        one: String,
+        /// The other
+        #[arg(value_name = "ID[/NODE]")]
+        other: String,
+    },
+    /// Make a template of a model from its headers, without anybody having loaded it
+    Synth {
+        /// Where the model is
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// The service's ID to keep it under; unless given, it is only shown
+        #[arg(long, value_name = "ID")]
+        service_id: Option<String>,
+        /// How many workers share each layer
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        tp: u32,
+        /// The framework's order of reading; unless given, by what the files are
+        #[arg(long, value_name = "ORDER")]
+        order: Option<Order>,
+    },
+}
+
+/// In which order a framework reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// vLLM's: tensors of a file by name
+    Vllm,
+    /// transformers': as they lie in the file
+    Transformers,
+    /// From end to end
+    File,
+}
+
+/// Which service it is for, in one of two ways.
+#[derive(Args, Debug)]
+pub(crate) struct Service {
+    /// The service's ID, as service-id prints it: handed to the policy as its setting service-id
+    #[arg(long, value_name = "ID", conflicts_with = "service")]
+    pub(crate) service_id: Option<String>,
+    /// The service by its parameters: handed to the policy as its setting service
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub(crate) service: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -135,6 +240,8 @@ pub(crate) struct RegPolicy {
     /// Handed to the policy; its README tells which there are
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
+    #[command(flatten)]
+    pub(crate) service: Service,
     /// The memory cgroup that pays for what is loaded; unless given, that of the first reader
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
@@ -155,11 +262,10 @@ Exit status: that of the command, 128 and the signal's number if a signal ended 
 itself failed, 126 if the command cannot be run, 127 if there is no such command.")]
 pub(crate) struct Run {
     /// The policy, as for reg-policy
-    #[arg(long, value_name = "LIBRARY", default_value = "eager", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "LIBRARY", default_value = "maio", value_hint = ValueHint::FilePath)]
     pub(crate) policy: PathBuf,
-    /// Handed to the policy as its setting service-id
-    #[arg(long, value_name = "ID")]
-    pub(crate) service_id: Option<String>,
+    #[command(flatten)]
+    pub(crate) service: Service,
     /// Handed to the policy; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,

@@ -26,6 +26,14 @@ pub(crate) enum Failure {
         library: PathBuf,
         source: Misbehaviour,
     },
+    #[error(transparent)]
+    Service(maio::service::Error),
+    #[error(transparent)]
+    Synthesis(#[from] maio::synth::Error),
+    #[error(transparent)]
+    Template(#[from] maio::template::Error),
+    #[error("There is no template of {0}; 'ppcctl template ls' lists all there are")]
+    NoTemplate(String),
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
     #[error("{}", path.display())]
@@ -57,9 +65,12 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Runtime(error) => error.into(),
-            Self::Usage(_) => Exit::Usage,
+            Self::Usage(_) | Self::Service(_) => Exit::Usage,
             Self::NoSuchPolicy(_) | Self::Misbehaviour { .. } => Exit::Refused,
-            Self::Ended { .. }
+            Self::Synthesis(_)
+            | Self::Template(_)
+            | Self::NoTemplate(_)
+            | Self::Ended { .. }
             | Self::Directory { .. }
             | Self::Command { .. }
             | Self::Output(_)

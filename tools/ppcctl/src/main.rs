@@ -15,6 +15,7 @@ mod run;
 mod screen;
 mod setting;
 mod show;
+mod template;
 
 use std::io::{IsTerminal as _, stdout};
 use std::path::Path;
@@ -82,7 +83,7 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         // It ends by what it has found.
         Command::Doctor { directory } => return doctor::run(common.json, &directory),
         Command::RegPolicy(reg) => {
-            let settings = setting::collect(reg.settings)?;
+            let settings = setting::with_service(reg.settings, &reg.service)?;
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);
             let cgroup = reg.cgroup.as_deref().map(setting::full).transpose()?;
             let client = client(&common)?;
@@ -111,6 +112,18 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
             } else {
                 print(&inspect::show(&inspection))
             }
+        }
+        Command::ServiceId { pairs } => {
+            let pairs: Vec<_> = pairs.into_iter().map(|it| (it.key, it.value)).collect();
+            let id = maio::service::service_id(&pairs).map_err(Failure::Service)?;
+            if common.json {
+                print_json(&id)
+            } else {
+                print(&format!("{id}\n"))
+            }
+        }
+        Command::Template { store, command } => {
+            return template::run(common.json, store.as_deref(), command);
         }
     }?;
     Ok(Exit::Done)

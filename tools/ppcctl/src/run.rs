@@ -147,10 +147,7 @@ fn directory(given: &Path) -> Result<PathBuf> {
 }
 
 fn options(wanted: &Run, directory: PathBuf) -> Result<Options> {
-    let mut settings = setting::collect(wanted.settings.clone())?;
-    if let Some(id) = &wanted.service_id {
-        settings.insert("service-id".to_owned(), id.clone());
-    }
+    let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
     Ok(Options {
         directory,

@@ -5,13 +5,14 @@ use std::str::FromStr;
 
 use cprt::protocol::Settings;
 
+use crate::args::Service;
 use crate::failure::{Failure, Result};
 
 /// One setting of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
-    key: String,
-    value: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
 }
 
 impl FromStr for Setting {
@@ -41,6 +42,21 @@ pub(crate) fn collect(settings: Vec<Setting>) -> Result<Settings> {
         all.insert(key, value);
     }
     Ok(all)
+}
+
+/// The same, with the service that it is for.
+pub(crate) fn with_service(settings: Vec<Setting>, service: &Service) -> Result<Settings> {
+    let said = [
+        ("service-id", &service.service_id),
+        ("service", &service.service),
+    ];
+    let said = said.into_iter().filter_map(|(key, value)| {
+        Some(Setting {
+            key: key.to_owned(),
+            value: value.clone()?,
+        })
+    });
+    collect(settings.into_iter().chain(said).collect())
 }
 
 /// The path of a library that is given as a path or as a name.

@@ -430,6 +430,14 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-doctor",
         "ppcctl-policy",
         "ppcctl-policy-inspect",
+        "ppcctl-service-id",
+        "ppcctl-template",
+        "ppcctl-template-ls",
+        "ppcctl-template-show",
+        "ppcctl-template-verify",
+        "ppcctl-template-rm",
+        "ppcctl-template-diff",
+        "ppcctl-template-synth",
     ] {
         let path = directory.join("man").join(format!("{page}.1"));
         let text = fs::read_to_string(&path).expect(page);
@@ -438,7 +446,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 11);
+    assert_eq!(pages.count(), 19);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);

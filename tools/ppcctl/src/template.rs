@@ -1,0 +1,344 @@
+//! MAIO's templates: looked at, compared, removed, and made of headers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cprt::config::{Bytes, Span};
+use maio::synth::{self, Directory, Synthesis, Wanted, synthesise};
+use maio::template::{
+    Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
+    valid_name,
+};
+use serde::Serialize;
+
+use crate::args::{Named, Order, TemplateCommand};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::screen::{Table, plain, print, print_json, remark};
+
+/// A line of `ls`.
+#[derive(Debug, Serialize)]
+struct Line {
+    service: String,
+    node: String,
+    bytes: u64,
+    /// Of the template; absent if it cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reads: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loads: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What has become of the files of a template.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    service: String,
+    node: String,
+    usable: bool,
+    /// By path: what is the matter.
+    files: BTreeMap<String, String>,
+}
+
+pub(crate) fn run(json: bool, store: Option<&Path>, command: TemplateCommand) -> Result<Exit> {
+    let store = match store.map(Path::to_owned).or_else(default_root) {
+        Some(root) => Store::at(root),
+        None => {
+            return Err(Failure::Usage(
+                "You have no home directory; say --store DIR".to_owned(),
+            ));
+        }
+    };
+    match command {
+        TemplateCommand::Ls => list(json, &store)?,
+        TemplateCommand::Show { named, ranges } => {
+            let template = find(&store, &named.service, named.node.as_deref())?;
+            show(json, &template, ranges)?;
+        }
+        TemplateCommand::Verify { named, directory } => {
+            return verify(json, &store, &named, directory.as_deref());
+        }
+        TemplateCommand::Rm { service, node } => {
+            if store.remove(&service, node.as_deref())? == 0 {
+                return Err(Failure::NoTemplate(service));
+            }
+        }
+        TemplateCommand::Diff { one, other } => compare(json, &store, &one, &other)?,
+        TemplateCommand::Synth {
+            directory,
+            service_id,
+            tp,
+            order,
+        } => make(json, &store, &directory, service_id.as_deref(), tp, order)?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Of a node, if one is named; otherwise of this one, or any.
+fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
+    let found = match node {
+        Some(node) => store.load(service, node)?,
+        None => match store.load(service, &this_node())? {
+            Some(template) => Some(template),
+            None => store.load_any(service)?,
+        },
+    };
+    found.ok_or_else(|| Failure::NoTemplate(service.to_owned()))
+}
+
+fn list(json: bool, store: &Store) -> Result<()> {
+    let mut lines = Vec::new();
+    for entry in store.list()? {
+        let summary = entry.state.as_ref().ok();
+        let of = |value: fn(&Summary) -> usize| summary.map(value);
+        lines.push(Line {
+            service: entry.service,
+            node: entry.node,
+            bytes: entry.bytes,
+            workers: of(|summary| summary.groups),
+            files: of(|summary| summary.files),
+            reads: summary.map(|summary| summary.reads),
+            loads: summary.map(|summary| summary.loads),
+            made: summary.map(|summary| summary.made_s),
+            error: entry.state.as_ref().err().map(ToString::to_string),
+        });
+    }
+    if json {
+        return print_json(&lines);
+    }
+    if lines.is_empty() {
+        remark("there are no templates; the first load with MAIO makes one");
+        return Ok(());
+    }
+    let headings = ["SERVICE", "NODE", "WORKERS", "READ", "LOADS", "SIZE", "AGE"];
+    let mut table = Table::new(&headings).right(&[2, 3, 4, 5]);
+    for line in &lines {
+        let number = |value: Option<usize>| value.map_or("-".to_owned(), |it| it.to_string());
+        table.row([
+            line.service.clone(),
+            line.node.clone(),
+            number(line.workers),
+            line.reads
+                .map_or("-".to_owned(), |it| Bytes(it).to_string()),
+            number(line.loads.and_then(|it| usize::try_from(it).ok())),
+            Bytes(line.bytes).to_string(),
+            line.made
+                .map_or_else(|| line.error.clone().unwrap_or_default(), age),
+        ]);
+    }
+    print(&table.render())
+}
+
+fn age(made_s: u64) -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = now.as_secs().saturating_sub(made_s);
+    Span(std::time::Duration::from_secs(seconds)).to_string()
+}
+
+fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
+    let view = View::of(template)?;
+    if json {
+        return print_json(&view);
+    }
+    let mut text = format!(
+        "service  {}\nnode     {}\nmade     {} ago, right for {} loads\n",
+        view.service,
+        view.node,
+        age(view.made),
+        view.loads
+    );
+    for group in &view.groups {
+        let near = group.xpu.map(|xpu| format!(", near XPU {xpu}"));
+        let (count, bytes) = (group.ranges.len(), Bytes(group.bytes));
+        let worker = format!("\nworker {}: {bytes} in {count} ranges", group.worker);
+        text += &(worker + &near.unwrap_or_default() + "\n");
+        text += &if ranges {
+            of_ranges(&group.ranges)
+        } else {
+            of_files(&group.ranges)
+        };
+    }
+    print(&text)
+}
+
+fn of_ranges(ranges: &[(&str, u64, u64)]) -> String {
+    let mut table = Table::new(&["FILE", "OFFSET", "LENGTH"])
+        .right(&[1, 2])
+        .indent(2);
+    for (path, offset, length) in ranges {
+        table.row([(*path).to_owned(), offset.to_string(), length.to_string()]);
+    }
+    table.render()
+}
+
+/// Each file where it comes first.
+fn of_files(ranges: &[(&str, u64, u64)]) -> String {
+    let mut files: Vec<(&str, u64, usize)> = Vec::new();
+    let mut places = BTreeMap::new();
+    for &(path, _, length) in ranges {
+        let place = *places.entry(path).or_insert(files.len());
+        if place == files.len() {
+            files.push((path, 0, 0));
+        }
+        files[place].1 += length;
+        files[place].2 += 1;
+    }
+    let mut table = Table::new(&["FILE", "READ", "RANGES"])
+        .right(&[1, 2])
+        .indent(2);
+    for (path, bytes, count) in files {
+        table.row([path.to_owned(), Bytes(bytes).to_string(), count.to_string()]);
+    }
+    table.render()
+}
+
+fn verify(json: bool, store: &Store, named: &Named, directory: Option<&Path>) -> Result<Exit> {
+    let template = find(store, &named.service, named.node.as_deref())?;
+    // All ranges are unpacked and checked.
+    View::of(&template)?;
+    let mut verdict = Verdict {
+        service: template.service.clone(),
+        node: template.node.clone(),
+        usable: true,
+        files: BTreeMap::new(),
+    };
+    for then in directory.iter().flat_map(|_| &template.files) {
+        let now = directory.map(|directory| Identity::read(directory, &then.path));
+        let matter = match now {
+            None => continue,
+            Some(Err(error)) => error.to_string(),
+            Some(Ok(now)) => match then.same(&now) {
+                Sameness::Same => continue,
+                Sameness::Moved => {
+                    verdict.files.insert(then.path.clone(), "a copy".to_owned());
+                    continue;
+                }
+                Sameness::Changed => "another file than it was".to_owned(),
+            },
+        };
+        verdict.usable = false;
+        verdict.files.insert(then.path.clone(), matter);
+    }
+    if json {
+        print_json(&verdict)?;
+    } else {
+        for (path, matter) in &verdict.files {
+            print(&format!("{}: {matter}\n", plain(path)))?;
+        }
+        let state = if verdict.usable {
+            "can be used"
+        } else {
+            "cannot be used: the next load is recorded anew"
+        };
+        print(&format!(
+            "The template of {} on {} {state}\n",
+            template.service, template.node
+        ))?;
+    }
+    Ok(if verdict.usable {
+        Exit::Done
+    } else {
+        Exit::Failed
+    })
+}
+
+fn compare(json: bool, store: &Store, one: &str, other: &str) -> Result<()> {
+    let find = |name: &str| match name.split_once('/') {
+        Some((service, node)) => find(store, service, Some(node)),
+        None => find(store, name, None),
+    };
+    let difference = diff(&find(one)?, &find(other)?)?;
+    if json {
+        return print_json(&difference);
+    }
+    print(&shown(&difference, one, other))
+}
+
+fn shown(diff: &Diff, one: &str, other: &str) -> String {
+    let headings = ["WORKER", "ONLY FIRST", "ONLY SECOND", "BOTH", "IN ORDER"];
+    let mut table = Table::new(&headings).right(&[0, 1, 2, 3, 4]);
+    for worker in &diff.workers {
+        table.row([
+            worker.worker.to_string(),
+            Bytes(worker.only_a).to_string(),
+            Bytes(worker.only_b).to_string(),
+            Bytes(worker.both).to_string(),
+            format!("{:.1} %", worker.order * 100.0),
+        ]);
+    }
+    let mut text = format!("first   {one}\nsecond  {other}\n\n{}", table.render());
+    for file in &diff.files {
+        let change = format!("{:?}", file.change).to_lowercase();
+        text += &(plain(&file.path) + ": " + &change + "\n");
+    }
+    text + &format!(
+        "\nThey differ in {:.1} % of what is read\n",
+        diff.drift() * 100.0
+    )
+}
+
+fn make(
+    json: bool,
+    store: &Store,
+    directory: &Path,
+    service: Option<&str>,
+    tp: u32,
+    order: Option<Order>,
+) -> Result<()> {
+    if let Some(id) = service.filter(|id| !valid_name(id)) {
+        let text = format!("{id} is no ID; 'ppcctl service-id' prints one");
+        return Err(Failure::Usage(text));
+    }
+    let order = order.map(|order| match order {
+        Order::Vllm => synth::Order::Vllm,
+        Order::Transformers => synth::Order::Transformers,
+        Order::File => synth::Order::File,
+    });
+    let synthesis = synthesise(&Directory::new(directory), &Wanted { tp, order })?;
+    for note in &synthesis.notes {
+        remark(note);
+    }
+    let template = template_of(&synthesis, directory, service.unwrap_or("synthesised"))?;
+    if service.is_some() {
+        store.save(&template)?;
+    }
+    show(json, &template, false)
+}
+
+fn template_of(synthesis: &Synthesis, directory: &Path, service: &str) -> Result<Template> {
+    let identity = |(path, _): &(String, u64)| {
+        Identity::read(directory, path).map_err(|source| Failure::Directory {
+            path: directory.join(path),
+            source,
+        })
+    };
+    let groups = (0..).zip(&synthesis.groups);
+    let groups: Result<Vec<_>, _> = groups
+        .map(|(worker, extents)| Group::new(worker, None, extents))
+        .collect();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Ok(Template {
+        service: service.to_owned(),
+        node: this_node(),
+        made_s: now.as_secs(),
+        loads: 0,
+        files: synthesis
+            .files
+            .iter()
+            .map(identity)
+            .collect::<Result<_>>()?,
+        groups: groups?,
+    })
+}
