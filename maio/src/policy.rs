@@ -7,6 +7,7 @@
 //! ```
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -272,9 +273,8 @@ impl Maio {
             }
             self.begin(host, event)?;
         }
-        let end = event.end();
         if let Some(load) = &mut self.load
-            && let Some(extent) = Extent::of_bytes(number, &(event.offset..end))
+            && let Some(extent) = Extent::of_bytes(number, &place(event))
         {
             load.hear(event, &extent, &Live(host));
         }
@@ -421,6 +421,16 @@ impl Maio {
             Err(error) => host.log(Level::Warn, format_args!("It is not kept: {error}")),
         }
     }
+}
+
+/// What an event is about. A beacon says where a process is, and how much it has read since the last
+/// one, wherever that was.
+fn place(event: &Event) -> Range<u64> {
+    if event.kind == Kind::Progress {
+        let last = event.offset.saturating_sub(1);
+        return last..last + 1;
+    }
+    event.offset..event.end()
 }
 
 /// Smaller files are no weights.

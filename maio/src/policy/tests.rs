@@ -104,7 +104,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
     assert_eq!(loaded(&plan), [(b, 0, 8 * MIB), (a, 0, 8 * MIB)]);
     assert!(host.wanted().0.contains(Kind::Progress));
     for file in ["b.bin", "a.bin"] {
-        let beacon = event(&host, Kind::Progress, file, 8 * MIB - 1, 1, 9);
+        let beacon = event(&host, Kind::Progress, file, 8 * MIB, 8 * MIB, 9);
         assert_eq!(maio.prefetch(Some(&beacon)).expect("a plan"), Some(vec![]));
     }
     host.advance(Duration::from_mins(5));
@@ -225,7 +225,7 @@ fn with_little_memory_no_more_than_that_is_held() {
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     let bytes = |ios: &[Io]| loaded(ios).iter().map(|io| io.2).sum::<u64>();
     assert_eq!(bytes(&plan), 6 * MIB + PAGE);
-    let beacon = event(&host, Kind::Progress, "a.bin", 5 * MIB, 1 << 19, 1);
+    let beacon = event(&host, Kind::Progress, "a.bin", 11 << 19, MIB, 1);
     let plan = maio.prefetch(Some(&beacon)).expect("a plan").expect("some");
     let dropped: u64 = plan.iter().filter(|io| io.drop).map(|io| io.length).sum();
     assert_eq!((bytes(&plan), dropped), (2 * MIB, 2 * MIB + PAGE));
@@ -234,7 +234,7 @@ fn with_little_memory_no_more_than_that_is_held() {
         "{plan:?}"
     );
     // When somebody else needs memory, what has been read goes.
-    let beacon = event(&host, Kind::Progress, "a.bin", 7 * MIB, 1 << 19, 2);
+    let beacon = event(&host, Kind::Progress, "a.bin", 15 << 19, MIB, 2);
     maio.prefetch(Some(&beacon)).expect("a plan");
     host.set_memory(memory(8 * MIB));
     let evicted = maio.evict(None).expect("a plan").expect("some");
