@@ -1,14 +1,14 @@
 //! One load of a model, from the first event to the end: who reads, where they are, what is to be
 //! loaded and dropped, and what of it is worth remembering. It knows the world only by what it is told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ppc::{Event, Kind, Memory, Xpu};
 
 use crate::course::Courses;
-use crate::crew::{Crew, Expected, Facts, Seat};
+use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
 use crate::record::Record;
 use crate::window::{Heard, Load as Issue, Step, Window};
@@ -21,8 +21,11 @@ const MISSING: Duration = Duration::from_secs(30);
 const CUT_SHORT: Duration = Duration::from_secs(2);
 /// With so much of what was expected a load is whole, however its readers ended, in percent.
 const WHOLE: u64 = 95;
-/// A reader of less than this is no worker.
+/// A reader of less than this is no worker: it looks at the configuration, say.
 const WORKER: u64 = (1 << 20) / PAGE;
+/// Until a worker comes a load may be idle so many times as long: frameworks take their time between
+/// the configuration and the weights.
+const STARTING: u32 = 30;
 
 /// What is known of processes.
 pub(crate) trait Processes {
@@ -131,7 +134,9 @@ impl Load {
     /// How much memory there is.
     pub(crate) fn remember(&mut self, memory: Memory) {
         let budget = budget(memory, self.window.held() * PAGE, self.others);
-        self.window.set_budget(budget.min(self.cap) / PAGE);
+        // What readers bring in by themselves needs a little room as well.
+        self.window
+            .set_budget(budget.min(self.cap) / 16 * 15 / PAGE);
     }
 
     /// Memory is short: what may go is to go.
@@ -235,11 +240,13 @@ impl Load {
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
         let whole = self.is_whole();
+        let workers = self.workers();
         let mut leave = Vec::new();
         for (process, member) in self.crew.members_mut().filter(|(_, member)| !member.gone) {
             if !processes.is_alive(process) {
                 member.gone = true;
-                self.cut_short |= !whole && since(member.heard_ns) < CUT_SHORT;
+                let works = workers.contains(&process);
+                self.cut_short |= works && !whole && since(member.heard_ns) < CUT_SHORT;
                 leave.extend(member.place);
             } else if since(member.heard_ns) > STALLED {
                 leave.extend(member.place);
@@ -254,7 +261,30 @@ impl Load {
         let mut members = self.crew.members();
         let all_gone = members.all(|(_, member)| member.gone);
         let quiet = since(self.heard_ns);
+        if workers.is_empty() {
+            return quiet > idle * STARTING;
+        }
         quiet > idle || (all_gone && quiet > Duration::from_secs(1))
+    }
+
+    /// The processes that have read more than a little.
+    fn workers(&self) -> HashSet<u32> {
+        let recorded = |process| {
+            let record = self
+                .records
+                .as_ref()
+                .and_then(|records| records.get(&process));
+            record.map_or(0, Record::pages)
+        };
+        let followed = |member: &Member| {
+            let place = member.place;
+            place.map_or(0, |(_, reader)| self.window.progress(reader).0)
+        };
+        let members = self.crew.members();
+        members
+            .filter(|&(process, member)| recorded(process).max(followed(member)) >= WORKER)
+            .map(|(process, _)| process)
+            .collect()
     }
 
     fn is_whole(&self) -> bool {
@@ -333,7 +363,7 @@ fn budget(memory: Memory, held: u64, others: u64) -> u64 {
         .used
         .saturating_sub(held)
         .max(others.min(memory.used));
-    memory.threshold.saturating_sub(others) / 16 * 15
+    memory.threshold.saturating_sub(others)
 }
 
 #[cfg(test)]

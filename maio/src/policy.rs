@@ -37,6 +37,8 @@ const BEACONS: u64 = 64;
 const CACHED: u64 = 99;
 /// A load of which so much was not expected, in percent, was not this template's.
 const DRIFT: u64 = 5;
+/// Less than this is a look at a file, whatever part it is.
+const STRAY: u64 = 1 << 20;
 /// A template that has been right so often need not be written once more to say so.
 const PROVEN: u32 = 16;
 
@@ -379,7 +381,10 @@ impl Maio {
                 Ok(parts) => self.keep(host, &parts),
                 Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
             }
-        } else if self.template.is_some() && unknown * 100 > (read + unknown) * DRIFT {
+        } else if self.template.is_some()
+            && unknown * PAGE >= STRAY
+            && unknown * 100 > (read + unknown) * DRIFT
+        {
             host.log(
                 Level::Info,
                 "The template does not fit any more: the next load is recorded",

@@ -235,10 +235,10 @@ fn the_budget_is_what_others_leave() {
         };
         budget(memory, held * MIB, others * MIB) / MIB
     };
-    assert_eq!(of(0, 0, 0), 1500);
-    assert_eq!(of(800, 0, 800), 750);
-    assert_eq!(of(800, 800, 0), 1500, "all of it is ours");
-    assert_eq!(of(800, 800, 800), 750, "none of it has come in yet");
-    assert_eq!(of(1200, 600, 0), 937, "they took more since");
+    assert_eq!(of(0, 0, 0), 1600);
+    assert_eq!(of(800, 0, 800), 800);
+    assert_eq!(of(800, 800, 0), 1600, "all of it is ours");
+    assert_eq!(of(800, 800, 800), 800, "none of it has come in yet");
+    assert_eq!(of(1200, 600, 0), 1000, "they took more since");
     assert_eq!(of(2000, 0, 0), 0);
 }

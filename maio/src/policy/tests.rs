@@ -170,7 +170,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     maio.prefetch(Some(&open)).expect("a plan");
     read_all(&host, &mut maio, &["a.bin"]);
     // Now it reads another file.
-    let miss = event(&host, Kind::Miss, "b.bin", 0, 4 * MIB, 1000);
+    let miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
     maio.prefetch(Some(&miss)).expect("a plan");
     host.advance(Duration::from_hours(1));
     maio.prefetch(None).expect("a plan");
@@ -245,7 +245,7 @@ fn with_little_memory_no_more_than_that_is_held() {
 fn each_worker_is_served_near_its_accelerator() {
     let host = host().xpu(0).xpu(1);
     host.set_process(std::process::id(), Xpu(1));
-    let settings = [("store", "none"), ("budget", "4M")];
+    let settings = [("store", "none"), ("budget", "8M")];
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 1);
     let plan = maio.prefetch(Some(&miss)).expect("a plan").expect("some");

@@ -31,6 +31,7 @@ mod t_crash;
 mod t_faults;
 mod t_idle;
 mod t_interrupt;
+mod t_maio;
 mod t_memory;
 mod t_misbehave;
 mod t_overhead;
@@ -52,6 +53,7 @@ fn cases() -> Vec<Case> {
         t_faults::CASES,
         t_idle::CASES,
         t_interrupt::CASES,
+        t_maio::CASES,
         t_memory::CASES,
         t_misbehave::CASES,
         t_overhead::CASES,

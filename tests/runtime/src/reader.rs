@@ -39,6 +39,8 @@ pub(crate) struct Job {
     until: Option<PathBuf>,
     /// When it has read, it is there, with its mapping, until this exists.
     linger: Option<PathBuf>,
+    /// Its `RANK`.
+    rank: Option<u32>,
 }
 
 /// What a reader has done, all times taken together.
@@ -78,6 +80,7 @@ impl Job {
             groups: Vec::new(),
             until: None,
             linger: None,
+            rank: None,
         }
     }
 
@@ -127,10 +130,18 @@ impl Job {
         self
     }
 
+    /// Is the worker of this rank.
+    pub(crate) fn rank(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
     /// Starts it.
     pub(crate) fn start(&self) -> Outcome<Reader> {
+        let rank = self.rank.map(|rank| ("RANK", rank.to_string()));
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--reader")
+            .envs(rank)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -16,6 +16,9 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_crash_term_drains", &[]),
     // Its file is not in the test's directory, where its pages are looked for.
     ("cprt_fault_of_one_range", &[Way::Plain]),
+    // Of what is cached, requests tell nothing: nothing can be recorded.
+    ("cprt_maio_records_and_replays", &[Way::Plain]),
+    ("cprt_maio_slides_a_window", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
     // What is mapped beforehand is mapped from below the mirror.
     ("cprt_register_evicts", &[Way::Plain]),
