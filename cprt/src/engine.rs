@@ -24,11 +24,13 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::sendfile::sendfile64;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 
+use self::fresh::Before;
 use self::plan::{Runs, Way};
 use crate::backend::{Evicted, Fault, How, Loaded};
 use crate::mappings::{self, Identity, Mapping};
 use crate::sys::{self, cache};
 
+mod fresh;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ struct State {
     /// Loads in flight, by cookie.
     flying: HashMap<u64, Vec<Arc<AtomicBool>>>,
     loads: HashMap<Identity, Runs>,
+    before: Before,
     drops: HashMap<Identity, Range<u64>>,
     mappers: HashMap<Identity, Mappers>,
 }
@@ -114,22 +117,18 @@ impl Engine {
         let length = range.end - range.start;
         let flight = self.take_off(how.cookie);
         let run = some_of(&mut self.lock().loads, identity).add(&range);
-        let before = self.resident(file, &range).ok();
-        if before == Some(length) {
+        self.count_before(file, identity, &range);
+        if self.resident(file, &range).ok() == Some(length) {
             return Ok(Loaded {
                 done: length,
+                fresh: self.count_after(file, identity, &range),
                 ..Loaded::default()
             });
         }
         let way = plan::way(run, how.large);
         let done = self.bring(file, &range, way, || flight.stopped())?;
         let came = range.start..range.start + done;
-        // Where it cannot be told, memory is better counted twice than not at all.
-        let fresh = match (before, self.resident(file, &came)) {
-            (Some(before), Ok(after)) if done == length => after.saturating_sub(before),
-            (Some(before), Ok(after)) => after.saturating_sub(before.min(after)),
-            _ => done,
-        };
+        let fresh = self.count_after(file, identity, &came);
         Ok(Loaded {
             done,
             fresh,
@@ -183,6 +182,7 @@ impl Engine {
         if before == 0 {
             return Ok(Evicted::default());
         }
+        self.lock().before.forget(identity, &reach);
         advise(file, &reach, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
         let mut after = self.resident(file, &reach)?;
         if after > 0 && !unmapped && self.page_out(identity, &reach) {
@@ -193,6 +193,29 @@ impl Engine {
             dropped: before.saturating_sub(after),
             kept: after.min(range.end - range.start),
         })
+    }
+
+    /// What is there before a load, as far as the kernel may read on after it.
+    fn count_before(&self, file: &File, identity: Identity, range: &Range<u64>) {
+        let size = file.metadata().map_or(range.end, |metadata| metadata.len());
+        let unknown = self.lock().before.unknown(identity, range, size);
+        for bucket in unknown {
+            // Where it cannot be told, memory is better counted twice than not at all.
+            let pages = self.pages(file, &fresh::bytes(bucket)).unwrap_or(0);
+            self.lock().before.learn(identity, bucket, pages);
+        }
+    }
+
+    /// How many bytes a load has brought in, its last page as if it were whole.
+    fn count_after(&self, file: &File, identity: Identity, range: &Range<u64>) -> u64 {
+        let count = |bucket| {
+            let bytes = fresh::bytes(bucket);
+            let all = (bytes.end - bytes.start) / self.page;
+            let pages = self.pages(file, &bytes).unwrap_or(all);
+            self.lock().before.take(identity, bucket, pages)
+        };
+        let pages: u64 = fresh::buckets(range).map(count).sum();
+        (pages * self.page).min(range.end - range.start)
     }
 
     fn take_off(&self, cookie: u64) -> Flight<'_> {

@@ -77,7 +77,9 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
     let rest = engine
         .load(&file, &(0..u64::MAX), how(1, false))
         .expect("to load");
-    assert_eq!((rest.done, rest.fresh), (length, length - there));
+    // What the kernel has read on after the first MiB is this one's.
+    let pages = (length - MIB).div_ceil(4096);
+    assert_eq!((rest.done, rest.fresh), (length, pages * 4096));
     let all = engine.resident(&file, &(0..u64::MAX)).expect("to look");
     assert_eq!(all, length, "the part of a page at the end as well");
     let again = engine

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::case::{Case, scratch};
 use crate::daemon::{Daemon, policy};
-use crate::files::{MIB, Pattern};
+use crate::files::{MIB, Pattern, readahead, set_readahead};
 use crate::mount::Mount;
 use crate::outcome::{
     For as _, Outcome, ensure, ensure_eq, kernel_is_at_least, millis, skip, wait_until,
@@ -211,6 +211,8 @@ fn records_and_replays() -> Outcome {
 fn slides_a_window() -> Outcome {
     const BUDGET: u64 = SIZE * 45 / 100;
 
+    // What the kernel reads on by itself is to be little beside the budget.
+    set_readahead("128")?;
     let mapped = Way::now() == Way::Module;
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -236,8 +238,10 @@ fn slides_a_window() -> Outcome {
         stats.evicted_bytes - first.evicted_bytes,
     );
     println!("at most {most} cached of {BUDGET}; {loaded} loaded, {dropped} dropped of {SIZE}");
+    // Where the kernel reads on after what is loaded, that comes in as well, once for each worker.
+    let beyond = readahead()?.parse::<u64>().unwrap_or(0) * 1024 * u64::from(WORKERS);
     ensure!(
-        most <= BUDGET,
+        most <= BUDGET + beyond,
         "{most} bytes were cached, {BUDGET} may be: {stats:?}"
     );
     ensure!(
