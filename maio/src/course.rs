@@ -106,6 +106,9 @@ impl Courses {
                 courses.readers[piece as usize] += 1;
             }
         }
+        // It stays as long as the policy does, and a large model has half a million pieces.
+        courses.first.shrink_to_fit();
+        courses.pages.shrink_to_fit();
         courses
     }
 
@@ -245,6 +248,8 @@ impl Courses {
         }
         let places = 0..u32::try_from(course.order.len()).unwrap_or(u32::MAX);
         course.places = places.collect();
+        course.order.shrink_to_fit();
+        course.ends.shrink_to_fit();
         let order = &course.order;
         course.places.sort_unstable_by_key(|&at| order[at as usize]);
         course

@@ -13,7 +13,7 @@ mod store;
 mod view;
 
 #[cfg(test)]
-mod models;
+pub(crate) mod models;
 #[cfg(test)]
 mod samples;
 

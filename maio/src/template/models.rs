@@ -8,7 +8,7 @@ use crate::Extent;
 
 /// In which order tensors lie in a file. They are read in the order of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// As safetensors writes them: those with wide elements first, then by name. So the scales of
     /// a file are together at its beginning.
     Safetensors,
@@ -19,7 +19,7 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    pub(super) const ALL: [Self; 3] = [Self::Safetensors, Self::Names, Self::Modules];
+    pub(crate) const ALL: [Self; 3] = [Self::Safetensors, Self::Names, Self::Modules];
 }
 
 /// What a worker of several reads of a tensor.
@@ -53,13 +53,13 @@ pub(super) struct File {
     pub(super) tensors: Vec<Tensor>,
 }
 
-pub(super) struct Model {
+pub(crate) struct Model {
     pub(super) files: Vec<File>,
 }
 
 impl Model {
     /// Qwen2.5-7B: 15 GB of bf16.
-    pub(super) fn qwen_7b(layout: Layout) -> Self {
+    pub(crate) fn qwen_7b(layout: Layout) -> Self {
         let mut plans = Plans(Vec::new());
         plans.bf16("model.embed_tokens.weight", [152_064, 3584]);
         for layer in 0..28 {
@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// DeepSeek-V3: 690 GB, mostly fp8 with a scale for each 128 x 128 elements.
-    pub(super) fn deepseek_671b(layout: Layout) -> Self {
+    pub(crate) fn deepseek_671b(layout: Layout) -> Self {
         let mut plans = Plans(Vec::new());
         plans.bf16("model.embed_tokens.weight", [129_280, 7168]);
         for layer in 0..62 {
@@ -148,7 +148,7 @@ impl Model {
     /// What a worker of so many reads: of each file its header, then its part of each tensor. In
     /// whole pages, and joined where one goes on where the other ended. What several tensors have
     /// a part of is there each time.
-    pub(super) fn reads(&self, worker: u32, workers: u32) -> Vec<Extent> {
+    pub(crate) fn reads(&self, worker: u32, workers: u32) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for (at, file) in (0..).zip(&self.files) {
             let header = 0..file.header();
