@@ -190,7 +190,7 @@ impl Load {
         if let Some(member) = self.crew.member(process) {
             (member.heard_ns, member.gone) = (now_ns, false);
         }
-        self.follow(process, extent, step);
+        self.follow(process, extent, step, event.length / PAGE);
     }
 
     /// Some events could not be told.
@@ -198,10 +198,10 @@ impl Load {
         self.lost = true;
     }
 
-    fn follow(&mut self, process: u32, extent: &Extent, step: Step) {
+    fn follow(&mut self, process: u32, extent: &Extent, step: Step, read: u64) {
         let place = self.crew.member(process).and_then(|member| member.place);
         if let Some((_, reader)) = place {
-            if self.window.hear(reader, extent, step) != Heard::OffCourse {
+            if self.window.hear(reader, extent, step, read) != Heard::OffCourse {
                 return;
             }
             if self.window.progress(reader).0 * PAGE > Self::SURE {
@@ -230,7 +230,7 @@ impl Load {
         };
         let Some(reader) = reader else { return };
         self.crew.sit(process, group, reader);
-        self.window.hear(reader, extent, step);
+        self.window.hear(reader, extent, step, read);
     }
 
     /// Who has read so much of a course is on it, even if it reads something else now and then.

@@ -16,6 +16,7 @@
 //! the last file, as some readers have it before they begin, is not where it is.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::course::{Course, Courses, Piece};
@@ -25,8 +26,14 @@ use crate::extent::{Extent, PAGE};
 const DISTANCE: u64 = (1 << 30) / PAGE;
 /// Or than this part of the budget.
 const DISTANCE_PART: u64 = 10;
+/// Keep this much, if that is not half of all.
+const TABLES: u64 = (4 << 20) / PAGE;
+/// Readers go on in steps of at most this part of the budget.
+const STEPS: u64 = 32;
 /// So far a reader has to come elsewhere to be believed.
 const BELIEVED: u64 = (1 << 20) / PAGE;
+/// Who reads on so far after a jump will not come back for what it has skipped.
+const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
 /// So many read at once; more are not followed.
@@ -82,8 +89,14 @@ struct Reader {
     issued: usize,
     passed: usize,
     gone: bool,
-    /// Where it seems to have gone, how far it has come there, and at which place it is.
-    elsewhere: Option<(u64, usize)>,
+    /// How many pages of its course have been read, or are coming in.
+    seen: u64,
+    /// How far it has come where it seems to have gone, and where that is.
+    elsewhere: Option<(u64, u64)>,
+    /// Places that it went past without reading them, which stay, as it may come back: until it has
+    /// come so far.
+    skipped: Vec<Range<usize>>,
+    settled: u64,
     /// Where it overtook the loader last, in pages.
     overtaken: Option<u64>,
     /// Up to this place it is issued once more: what is there already costs nothing.
@@ -101,7 +114,10 @@ impl Reader {
             issued: 0,
             passed: 0,
             gone: false,
+            seen: 0,
             elsewhere: None,
+            skipped: Vec::new(),
+            settled: 0,
             overtaken: None,
             again: 0,
             instead: true,
@@ -116,12 +132,17 @@ impl Reader {
     fn follows(&self) -> bool {
         self.strays < STRAYS
     }
+}
 
-    /// Beyond this place it is somewhere else.
-    fn reach(&self) -> usize {
-        let known = self.course.before(self.issued.max(self.front));
-        self.course.place_after(known + BELIEVED) + 1
-    }
+/// Where an event shows a reader: in pages of its course, as far as it has been read or is coming in.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    place: usize,
+    at: u64,
+    to: u64,
+    /// So many pages it has read since the last one.
+    read: u64,
+    misses: bool,
 }
 
 /// The state of a load.
@@ -220,8 +241,8 @@ impl Window {
         self.budget = pages;
     }
 
-    /// A reader does something with a range of a file.
-    pub fn hear(&mut self, number: usize, extent: &Extent, step: Step) -> Heard {
+    /// A reader does something with a range of a file, after it has read so many pages.
+    pub fn hear(&mut self, number: usize, extent: &Extent, step: Step, read: u64) -> Heard {
         let page = match step {
             Step::Misses => extent.first,
             Step::Reads => extent.end().saturating_sub(1),
@@ -241,10 +262,24 @@ impl Window {
         if step == Step::Misses {
             self.came_in(piece, extent);
         }
-        let last = self.courses.extent(piece).map_or(0, |it| it.end());
-        // A piece is behind it when its last page has been read.
-        let place = place + usize::from(step == Step::Reads && extent.end() >= last);
-        self.moved(number, place, step, u64::from(extent.pages));
+        let (first, last) = self
+            .courses
+            .extent(piece)
+            .map_or((0, 0), |it| (it.first, it.end()));
+        let at = self.readers[number].course.before(place) + u64::from(page - first);
+        let length = match step {
+            Step::Misses => u64::from(extent.pages),
+            Step::Reads => 1,
+        };
+        let news = Move {
+            // A piece is behind it when its last page has been read.
+            place: place + usize::from(step == Step::Reads && extent.end() >= last),
+            at,
+            to: at + length,
+            read: read.max(u64::from(extent.pages)),
+            misses: step == Step::Misses,
+        };
+        self.moved(number, &news);
         Heard::OnCourse
     }
 
@@ -325,8 +360,10 @@ impl Window {
 
     fn distance(&self) -> u64 {
         let readers = self.readers.iter().filter(|reader| !reader.gone).count();
-        let all = (self.budget / DISTANCE_PART).min(DISTANCE);
-        all / u64::try_from(readers).unwrap_or(1).max(1)
+        let readers = u64::try_from(readers).unwrap_or(1).max(1);
+        let usual = (self.budget / DISTANCE_PART).min(DISTANCE) / readers;
+        // Who reads through a mapping is somewhere in the last tables that it has got.
+        usual.max(TABLES.min(self.budget / 2 / readers))
     }
 
     /// A reader has had these pages brought in, the first of them in this piece.
@@ -355,45 +392,58 @@ impl Window {
         }
     }
 
-    fn moved(&mut self, number: usize, place: usize, step: Step, pages: u64) {
+    fn moved(&mut self, number: usize, news: &Move) {
+        let far = self.distance().max(self.budget / STEPS).max(BELIEVED);
+        // By the way, or by a jump.
+        let far = far.max(news.read.saturating_mul(2));
         let reader = &mut self.readers[number];
-        if place < reader.passed {
+        if news.place < reader.passed {
             reader.strays += 1;
         }
-        if place < reader.front {
+        if news.place < reader.front {
             return;
         }
-        if place > reader.reach() {
-            return self.elsewhere(number, place, pages);
+        if news.at > reader.seen.saturating_add(far) {
+            return self.elsewhere(number, news, far);
         }
         reader.elsewhere = None;
-        reader.front = place;
-        let at = reader.course.before(place);
-        let overtakes = step == Step::Misses && place < reader.issued && place > 0;
-        let again = |then| at >= then + OVERTAKEN_AGAIN;
+        reader.front = news.place;
+        reader.seen = reader.seen.max(news.to);
+        if reader.seen >= reader.settled && !reader.skipped.is_empty() {
+            let skipped = std::mem::take(&mut reader.skipped);
+            self.release(number, skipped);
+        }
+        let reader = &mut self.readers[number];
+        let overtakes = news.misses && news.place < reader.issued && news.place > 0;
+        let again = |then| news.at >= then + OVERTAKEN_AGAIN;
         if overtakes && reader.overtaken.is_none_or(again) {
-            reader.overtaken = Some(at);
+            reader.overtaken = Some(news.at);
             reader.again = reader.again.max(reader.issued);
-            reader.issued = place + 1;
+            reader.issued = news.place + 1;
             reader.instead = true;
         }
         self.advance(number);
     }
 
-    fn elsewhere(&mut self, number: usize, place: usize, pages: u64) {
+    fn elsewhere(&mut self, number: usize, news: &Move, far: u64) {
         let reader = &mut self.readers[number];
-        let (come, then) = reader.elsewhere.unwrap_or((0, place));
-        let near = reader.course.before(then) + BELIEVED;
-        let goes_on = place >= then && reader.course.before(place) <= near;
-        let come = if goes_on { come + pages } else { pages };
+        let (come, then) = reader.elsewhere.unwrap_or((0, news.at));
+        let come = match news.to.checked_sub(then) {
+            Some(way) if way <= far => come + way,
+            _ => news.to - news.at,
+        };
         if come < BELIEVED {
-            reader.elsewhere = Some((come, place));
+            reader.elsewhere = Some((come, news.to));
             return;
         }
         reader.elsewhere = None;
         reader.strays += 1;
-        reader.front = place;
-        reader.issued = place;
+        reader.skipped.push(reader.passed..news.place);
+        reader.passed = news.place;
+        reader.front = news.place;
+        reader.issued = news.place;
+        reader.seen = news.to;
+        reader.settled = news.to + (self.budget / 4).max(SETTLED);
         reader.instead = true;
         self.advance(number);
     }
@@ -413,14 +463,24 @@ impl Window {
         self.pass(number, passed);
     }
 
-    /// The reader needs nothing any more before this place.
+    /// The reader needs nothing any more before this place; at the end, nor what it has skipped.
     fn pass(&mut self, number: usize, place: usize) {
         let reader = &mut self.readers[number];
-        let place = place.min(reader.course.len());
-        while reader.passed < place {
-            let piece = reader.course.piece(reader.passed);
-            reader.passed += 1;
-            let Some(piece) = piece else { continue };
+        let end = reader.course.len();
+        let mut places = Vec::new();
+        if place >= end {
+            places.append(&mut reader.skipped);
+        }
+        places.push(reader.passed..place.min(end));
+        reader.passed = reader.passed.max(place.min(end));
+        self.release(number, places);
+    }
+
+    /// The reader does not need what is at these places.
+    fn release(&mut self, number: usize, places: Vec<Range<usize>>) {
+        let course = Arc::clone(&self.readers[number].course);
+        let pieces = places.into_iter().flatten();
+        for piece in pieces.filter_map(|place| course.piece(place)) {
             let left = &mut self.left[piece as usize];
             *left = left.saturating_sub(1);
             if *left == 0 && self.states[piece as usize] == State::Held {

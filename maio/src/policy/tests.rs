@@ -225,7 +225,7 @@ fn with_little_memory_no_more_than_that_is_held() {
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     let bytes = |ios: &[Io]| loaded(ios).iter().map(|io| io.2).sum::<u64>();
     assert_eq!(bytes(&plan), 6 * MIB + PAGE);
-    let beacon = event(&host, Kind::Progress, "a.bin", 11 << 19, MIB, 1);
+    let beacon = event(&host, Kind::Progress, "a.bin", 15 << 19, 15 << 19, 1);
     let plan = maio.prefetch(Some(&beacon)).expect("a plan").expect("some");
     let dropped: u64 = plan.iter().filter(|io| io.drop).map(|io| io.length).sum();
     assert_eq!((bytes(&plan), dropped), (2 * MIB, 2 * MIB + PAGE));
@@ -234,7 +234,7 @@ fn with_little_memory_no_more_than_that_is_held() {
         "{plan:?}"
     );
     // When somebody else needs memory, what has been read goes.
-    let beacon = event(&host, Kind::Progress, "a.bin", 15 << 19, MIB, 2);
+    let beacon = event(&host, Kind::Progress, "b.bin", MIB, 2 * MIB, 2);
     maio.prefetch(Some(&beacon)).expect("a plan");
     host.set_memory(memory(8 * MIB));
     let evicted = maio.evict(None).expect("a plan").expect("some");
