@@ -17,6 +17,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     // Its file is not in the test's directory, where its pages are looked for.
     ("cprt_fault_of_one_range", &[Way::Plain]),
     // Of what is cached, requests tell nothing: nothing can be recorded.
+    ("cprt_maio_bears_any_order", &[Way::Plain]),
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
