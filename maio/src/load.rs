@@ -10,7 +10,7 @@ use ppc::{Event, Kind, Memory, Xpu};
 use crate::course::Courses;
 use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
-use crate::record::Record;
+use crate::record::{Record, Set};
 use crate::window::{Heard, Load as Issue, Step, Window};
 
 /// A reader that has not been heard for so long does not hold up others.
@@ -21,6 +21,8 @@ const MISSING: Duration = Duration::from_secs(30);
 const CUT_SHORT: Duration = Duration::from_secs(2);
 /// With so much of what was expected a load is whole, however its readers ended, in percent.
 const WHOLE: u64 = 95;
+/// An OPEN comes this much later than what it led to, at most.
+const TOLD_LATE: Duration = Duration::from_millis(200);
 /// A reader of less than this is no worker: it looks at the configuration, say.
 const WORKER: u64 = (1 << 20) / PAGE;
 /// Until a worker comes a load may be idle so many times as long: frameworks take their time between
@@ -76,6 +78,10 @@ pub(crate) struct Outcome {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is something that has or has not happened, in any order"
+)]
 pub(crate) struct Load {
     window: Window,
     courses: Arc<Courses>,
@@ -89,6 +95,8 @@ pub(crate) struct Load {
     heard_ns: u64,
     lost: bool,
     cut_short: bool,
+    /// Its first event was no OPEN: it had begun before.
+    midway: bool,
     cap: u64,
 }
 
@@ -107,15 +115,17 @@ impl Load {
             heard_ns: now_ns,
             lost: false,
             cut_short: false,
+            midway: false,
             cap,
         };
         load.remember(memory);
         load
     }
 
-    /// What is read is recorded.
-    pub(crate) fn record(&mut self) {
+    /// What is read is recorded; if it has begun `midway`, in vain.
+    pub(crate) fn record(&mut self, midway: bool) {
         self.records = Some(HashMap::new());
+        self.midway = midway;
     }
 
     /// Nobody reads through the page cache: what was prefetched is of no use.
@@ -182,9 +192,13 @@ impl Load {
         {
             records.entry(process).or_default().add(extent);
         }
+        // It may be told a little after the first read.
+        let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
+        self.midway &= event.kind != Kind::Open || began > TOLD_LATE;
         let step = match event.kind {
             Kind::Miss => Step::Misses,
-            Kind::Touch | Kind::Progress => Step::Reads,
+            Kind::Touch => Step::Reads,
+            Kind::Progress => Step::Stands,
             _ => return,
         };
         if let Some(member) = self.crew.member(process) {
@@ -204,14 +218,18 @@ impl Load {
             if self.window.hear(reader, extent, step, read) != Heard::OffCourse {
                 return;
             }
-            if self.window.progress(reader).0 * PAGE > Self::SURE {
+            let rank = self
+                .crew
+                .member(process)
+                .and_then(|member| member.facts.rank);
+            if rank.is_some() || self.window.progress(reader).0 * PAGE > Self::SURE {
                 return;
             }
             self.crew.stand_up(process);
         }
         let page = match step {
             Step::Misses => extent.first,
-            Step::Reads => extent.end().saturating_sub(1),
+            Step::Reads | Step::Stands => extent.end().saturating_sub(1),
         };
         let Some(piece) = self.courses.at(extent.file, page) else {
             self.window.stray(extent);
@@ -239,14 +257,14 @@ impl Load {
     /// Time has passed. Says whether the load is over, with readers that have been quiet for `idle`.
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
-        let whole = self.is_whole();
         let workers = self.workers();
+        let mut ended = false;
         let mut leave = Vec::new();
         for (process, member) in self.crew.members_mut().filter(|(_, member)| !member.gone) {
             if !processes.is_alive(process) {
                 member.gone = true;
                 let works = workers.contains(&process);
-                self.cut_short |= works && !whole && since(member.heard_ns) < CUT_SHORT;
+                ended |= works && since(member.heard_ns) < CUT_SHORT;
                 leave.extend(member.place);
             } else if since(member.heard_ns) > STALLED {
                 leave.extend(member.place);
@@ -255,6 +273,7 @@ impl Load {
         if since(self.began_ns) > MISSING {
             leave.extend(self.crew.missing().map(|group| (group, group)));
         }
+        self.cut_short |= ended && !self.is_whole();
         for (_, reader) in leave {
             self.window.leave(reader);
         }
@@ -297,11 +316,11 @@ impl Load {
         match &self.records {
             None => self.window.passed(),
             Some(records) => {
-                let mut files: BTreeMap<u32, u64> = BTreeMap::new();
-                for (file, pages) in records.values().flat_map(Record::files) {
-                    *files.entry(file).or_default() += pages;
+                let mut files: BTreeMap<u32, Set> = BTreeMap::new();
+                for (file, set) in records.values().flat_map(Record::files) {
+                    files.entry(file).or_default().extend(set);
                 }
-                files.values().sum()
+                files.values().map(Set::pages).sum()
             }
         }
     }
@@ -312,6 +331,8 @@ impl Load {
         let unknown = self.window.unknown();
         let parts = if self.lost {
             Err("some events were lost, or readers went around the page cache")
+        } else if self.midway {
+            Err("it had begun before")
         } else if self.cut_short {
             Err("a reader ended in the midst of it")
         } else {

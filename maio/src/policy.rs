@@ -9,6 +9,7 @@
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use ppc::{
@@ -55,6 +56,7 @@ pub struct Maio {
     stale: bool,
     load: Option<Load>,
     recording: bool,
+    saving: Option<Saving>,
 }
 
 /// Processes as the host and the kernel know them.
@@ -99,6 +101,7 @@ impl Policy for Maio {
             stale: false,
             load: None,
             recording: false,
+            saving: None,
         };
         maio.prepare(host);
         maio.rest(host)?;
@@ -143,6 +146,9 @@ impl Policy for Maio {
     fn exit(mut self, host: &Host<'_>) -> Result<()> {
         if let Some(load) = self.load.take() {
             self.finish(host, load);
+        }
+        if let Some(saving) = self.saving.take() {
+            saving.end(host);
         }
         self.files.close(host);
         Ok(())
@@ -293,7 +299,8 @@ impl Maio {
         let cap = self.told.budget;
         let mut load = Load::new(course, memory(host), cap, quiet, event.time_ns);
         if self.recording {
-            load.record();
+            let opens = host.features().contain(Features::OPEN);
+            load.record(opens && event.kind != Kind::Open);
         }
         self.load = Some(load);
         self.listen(host, true)?;
@@ -327,8 +334,12 @@ impl Maio {
     }
 
     fn tick(&mut self, host: &Host<'_>) -> Result<()> {
+        if let Some(saved) = self.saving.take_if(|saving| saving.thread.is_finished()) {
+            saved.end(host);
+        }
         let Some(load) = &mut self.load else {
-            return Ok(());
+            // To hear of what is being saved.
+            return self.saving.as_ref().map_or(Ok(()), |_| host.wake(TICK));
         };
         load.remember(memory(host));
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
@@ -336,6 +347,9 @@ impl Maio {
         }
         if let Some(load) = self.load.take() {
             self.finish(host, load);
+        }
+        if self.saving.is_some() {
+            host.wake(TICK)?;
         }
         self.rest(host)
     }
@@ -398,32 +412,45 @@ impl Maio {
 
     /// One load more went by this template.
     fn confirm(&mut self, host: &Host<'_>) {
-        let Some(template) = self.template.as_mut().filter(|it| it.loads < PROVEN) else {
+        let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
             return;
         };
         template.loads += 1;
-        if let Some(store) = &self.told.store {
-            save(host, store, template);
+        self.save(host, &template);
+        self.template = Some(template);
+    }
+
+    fn save(&mut self, host: &Host<'_>, template: &Template) {
+        if let Some(before) = self.saving.take() {
+            before.end(host);
         }
+        let store = self.told.store.as_ref();
+        self.saving = store.and_then(|store| Saving::start(store, template));
     }
 
     fn keep(&mut self, host: &Host<'_>, parts: &[Part]) {
-        let Some(store) = &self.told.store else {
-            return;
-        };
-        match template(host, &mut self.files, parts) {
-            Ok(made) => {
-                let template = Template {
-                    service: self.service.clone(),
-                    node: self.told.node.clone(),
-                    ..made
-                };
-                if save(host, store, &template) {
-                    self.stale = false;
-                    self.prepare(host);
-                }
+        let template = match template(host, &mut self.files, parts) {
+            Ok(made) => Template {
+                service: self.service.clone(),
+                node: self.told.node.clone(),
+                ..made
+            },
+            Err(error) => {
+                return host.log(Level::Warn, format_args!("It is not kept: {error}"));
             }
-            Err(error) => host.log(Level::Warn, format_args!("It is not kept: {error}")),
+        };
+        self.save(host, &template);
+        self.stale = false;
+        self.take(host, template);
+    }
+
+    /// The next load goes by this template.
+    fn take(&mut self, host: &Host<'_>, template: Template) {
+        if let Some((paths, course)) = of_template(host, &template) {
+            self.files.close(host);
+            self.files = Files::new(paths);
+            self.course = course;
+            self.template = Some(template);
         }
     }
 }
@@ -446,24 +473,33 @@ fn is_direct(host: &Host<'_>, event: &Event) -> bool {
     inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
 }
 
-fn save(host: &Host<'_>, store: &Store, template: &Template) -> bool {
-    match store.save(template) {
-        Ok(()) => {
-            let (service, node) = (&template.service, &template.node);
-            host.log(
-                Level::Info,
-                format_args!("Kept the template of {service} on {node}"),
-            );
-            true
-        }
-        // Another node keeps it.
-        Err(Error::ReadOnly { .. }) => false,
-        Err(error) => {
-            host.log(
-                Level::Warn,
-                format_args!("The template is not kept: {error}"),
-            );
-            false
+/// A template on its way to the store, which may be slow: a thread's business.
+#[derive(Debug)]
+struct Saving {
+    thread: JoinHandle<Result<(), Error>>,
+    what: String,
+}
+
+impl Saving {
+    fn start(store: &Store, template: &Template) -> Option<Self> {
+        let what = format!("{} on {}", template.service, template.node);
+        let (store, template) = (store.clone(), template.clone());
+        let thread = std::thread::Builder::new().name("maio-save".into());
+        let thread = thread.spawn(move || store.save(&template)).ok()?;
+        Some(Self { thread, what })
+    }
+
+    fn end(self, host: &Host<'_>) {
+        let Self { thread, what } = self;
+        match thread.join() {
+            Ok(Ok(())) => host.log(Level::Info, format_args!("Kept the template of {what}")),
+            // Another node keeps it.
+            Ok(Err(Error::ReadOnly { .. })) => {}
+            Ok(Err(error)) => {
+                let line = format_args!("The template of {what} is not kept: {error}");
+                host.log(Level::Warn, line);
+            }
+            Err(_) => host.log(Level::Warn, "Keeping a template has panicked"),
         }
     }
 }

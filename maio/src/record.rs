@@ -44,6 +44,13 @@ impl Set {
         new
     }
 
+    /// Adds all of another one.
+    pub fn extend(&mut self, other: &Self) {
+        for &(first, end) in &other.0 {
+            self.insert(first, end);
+        }
+    }
+
     /// How many pages there are.
     #[must_use]
     pub fn pages(&self) -> u64 {
@@ -91,9 +98,9 @@ impl Record {
         self.pages
     }
 
-    /// How many pages of each file it has read.
-    pub fn files(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.seen.iter().map(|(&file, set)| (file, set.pages()))
+    /// What it has read of each file.
+    pub fn files(&self) -> impl Iterator<Item = (u32, &Set)> {
+        self.seen.iter().map(|(&file, set)| (file, set))
     }
 
     /// The list, in the order in which it was read.
@@ -252,7 +259,8 @@ mod tests {
         assert_eq!(record.add(&extent(0, 10, 5)), 5);
         assert_eq!(record.add(&extent(0, 0, 30)), 25);
         assert_eq!((record.add(&extent(0, 29, 1)), record.pages()), (0, 30));
-        assert_eq!(record.files().collect::<Vec<_>>(), [(0, 30)]);
+        let files = record.files().map(|(file, set)| (file, set.pages()));
+        assert_eq!(files.collect::<Vec<_>>(), [(0, 30)]);
     }
 
     #[test]

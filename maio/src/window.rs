@@ -28,6 +28,8 @@ const DISTANCE: u64 = (1 << 30) / PAGE;
 const DISTANCE_PART: u64 = 10;
 /// Keep this much, if that is not half of all.
 const TABLES: u64 = (4 << 20) / PAGE;
+/// Pages that are mapped at once.
+const TABLE: u32 = 512;
 /// Readers go on in steps of at most this part of the budget.
 const STEPS: u64 = 32;
 /// So far a reader has to come elsewhere to be believed.
@@ -48,6 +50,8 @@ pub enum Step {
     Misses,
     /// It has read up to and with this page.
     Reads,
+    /// The same, or it has got all of the table of pages that this one is in.
+    Stands,
 }
 
 /// What has come of an event.
@@ -156,6 +160,8 @@ pub struct Window {
     /// Held, and passed by all: the oldest first.
     burnable: VecDeque<Piece>,
     held: u64,
+    /// Of these, pages that are about to be dropped: their place is free the next time.
+    going: u64,
     budget: u64,
     drops: Vec<Extent>,
     unknown: u64,
@@ -175,6 +181,7 @@ impl Window {
             courses,
             burnable: VecDeque::new(),
             held: 0,
+            going: 0,
             budget,
             drops: Vec::new(),
             unknown: 0,
@@ -184,7 +191,7 @@ impl Window {
     /// Pages that are held.
     #[must_use]
     pub const fn held(&self) -> u64 {
-        self.held
+        self.held.saturating_sub(self.going)
     }
 
     /// Pages that somebody read and nobody was expected to.
@@ -245,18 +252,20 @@ impl Window {
     pub fn hear(&mut self, number: usize, extent: &Extent, step: Step, read: u64) -> Heard {
         let page = match step {
             Step::Misses => extent.first,
-            Step::Reads => extent.end().saturating_sub(1),
+            Step::Reads | Step::Stands => extent.end().saturating_sub(1),
         };
         let Some(piece) = self.courses.at(extent.file, page) else {
             self.unknown += u64::from(extent.pages);
             return Heard::Unknown;
         };
-        let place = self
-            .readers
-            .get(number)
-            .map(|reader| reader.course.place(piece));
-        let Some(Some(place)) = place else {
+        let Some(reader) = self.readers.get(number) else {
             return Heard::OffCourse;
+        };
+        let Some(place) = reader.course.place(piece) else {
+            return match step {
+                Step::Stands => self.beside(number, piece, page, read),
+                Step::Misses | Step::Reads => Heard::OffCourse,
+            };
         };
         self.come_back(number);
         if step == Step::Misses {
@@ -269,15 +278,42 @@ impl Window {
         let at = self.readers[number].course.before(place) + u64::from(page - first);
         let length = match step {
             Step::Misses => u64::from(extent.pages),
-            Step::Reads => 1,
+            Step::Reads | Step::Stands => 1,
         };
         let news = Move {
             // A piece is behind it when its last page has been read.
-            place: place + usize::from(step == Step::Reads && extent.end() >= last),
+            place: place + usize::from(step != Step::Misses && extent.end() >= last),
             at,
             to: at + length,
             read: read.max(u64::from(extent.pages)),
             misses: step == Step::Misses,
+        };
+        self.moved(number, &news);
+        Heard::OnCourse
+    }
+
+    /// A beacon of a reader stands on the part of another: who reads through a mapping gets a table at
+    /// once, whoever's parts are in it. It has come to its own part before that at least.
+    fn beside(&mut self, number: usize, piece: Piece, page: u32, read: u64) -> Heard {
+        let reader = &self.readers[number];
+        let own = |piece: &Piece| {
+            let extent = self.courses.extent(*piece)?;
+            let near = page < extent.end().saturating_add(TABLE) && page >= extent.first;
+            let place = reader.course.place(*piece).filter(|_| near)?;
+            Some((place, extent))
+        };
+        let before = (piece.saturating_sub(TABLE)..piece).rev();
+        let Some((place, extent)) = before.map(|it| own(&it)).take(64).flatten().next() else {
+            return Heard::OffCourse;
+        };
+        self.come_back(number);
+        let at = self.readers[number].course.before(place);
+        let news = Move {
+            place,
+            at,
+            to: at + u64::from(extent.pages),
+            read,
+            misses: false,
         };
         self.moved(number, &news);
         Heard::OnCourse
@@ -339,6 +375,7 @@ impl Window {
 
     /// What is to be loaded now; see also [`Self::drops`].
     pub fn loads(&mut self) -> Vec<Load> {
+        self.held -= std::mem::take(&mut self.going).min(self.held);
         let mut loads: Vec<Load> = Vec::new();
         while let Some(number) = self.next_reader() {
             if !self.load_next(number, &mut loads) {
@@ -495,7 +532,7 @@ impl Window {
             return false;
         };
         self.states[piece as usize] = State::Dropped;
-        self.held = self.held.saturating_sub(self.courses.pages(piece));
+        self.going += self.courses.pages(piece);
         if let Some(extent) = self.courses.extent(piece) {
             match self.drops.last_mut() {
                 Some(last) if last.file == extent.file && last.end() == extent.first => {
@@ -527,10 +564,13 @@ impl Window {
         let again = reader.issued < reader.again && self.left[piece as usize] > 0;
         if self.states[piece as usize] == State::Absent {
             let pages = self.courses.pages(piece);
-            while self.held + pages > self.budget {
+            while self.held() + pages > self.budget {
                 if !self.burn() {
                     return false;
                 }
+            }
+            if self.held + pages > self.budget {
+                return false;
             }
             self.held += pages;
             self.states[piece as usize] = State::Held;

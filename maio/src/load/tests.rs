@@ -99,7 +99,7 @@ fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
     let mut fake = Fake::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
     let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
-    load.record();
+    load.record(false);
     let first = [
         extent(16 * PAGES, 16 * PAGES),
         extent(32 * PAGES, 16 * PAGES),
@@ -141,7 +141,7 @@ impl Part {
 fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     let mut fake = Fake::default();
     let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
-    load.record();
+    load.record(false);
     reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
@@ -150,13 +150,23 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     // One that ends when all has been read did mean to.
     let mut fake = Fake::default();
     let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
-    load.record();
+    load.record(false);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
     assert!(load.end().parts.is_ok());
+    let fake = Fake::default();
     let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
-    load.record();
+    load.record(true);
+    reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
+    assert!(load.end().parts.is_err(), "it had begun before");
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record(true);
+    load.hear(&event(Kind::Open, 10, 100), &extent(0, 1), &fake);
+    reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
+    assert!(load.end().parts.is_ok(), "it was only told late");
+    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    load.record(false);
     load.lose();
     assert!(load.end().parts.is_err(), "some is not known");
 }

@@ -499,6 +499,10 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
     for at in 10..600 {
         window.hear(0, &page(1, 5000 + at * 32, 32), Step::Misses, 0);
     }
+    assert!(
+        window.loads().is_empty(),
+        "what it does not need is to go first"
+    );
     let loads = window.loads();
     assert!(loads[0].instead && loads[0].extent.file == 1, "{loads:?}");
     assert_eq!(
