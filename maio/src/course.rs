@@ -5,7 +5,7 @@
 //! groups read, all of it or none, and no longer than what is worth deciding on at once. It is loaded
 //! once, whoever needs it first, and dropped once, after the last one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::extent::Extent;
@@ -18,6 +18,10 @@ const SMALL: u32 = 512;
 const LARGE: u32 = 8192;
 /// So many pieces are enough for any model: with more, they are larger.
 const PIECES: u64 = 1 << 15;
+/// With more ranges than this, not every page is worth a piece of its own.
+const MANY: usize = 1 << 17;
+/// Pages of what is small then.
+const SMALL_RANGE: u32 = 16;
 
 /// A place in the table of pieces.
 pub type Piece = u32;
@@ -90,6 +94,14 @@ impl Courses {
     #[must_use]
     pub fn new(groups: &[Vec<Extent>]) -> Self {
         let groups = &groups[..groups.len().min(MOST_GROUPS)];
+        if groups.iter().map(Vec::len).sum::<usize>() > MANY {
+            Self::of(&simplified(groups))
+        } else {
+            Self::of(groups)
+        }
+    }
+
+    fn of(groups: &[Vec<Extent>]) -> Self {
         let mut courses = Self::default();
         courses.cut(groups);
         let mut known: HashMap<&[Extent], Arc<Course>> = HashMap::new();
@@ -256,6 +268,33 @@ impl Courses {
     }
 }
 
+/// A large model has tens of thousands of tensors that do not begin at a page, and as many of a few
+/// KiB. Where parts of two workers meet in a page, it goes with the first one; small ranges are rounded
+/// out to blocks, which hold many of them.
+fn simplified(groups: &[Vec<Extent>]) -> Vec<Vec<Extent>> {
+    let large = |extent: &&Extent| extent.pages >= SMALL_RANGE;
+    let large_ones = groups.iter().flatten().filter(large);
+    let lasts: HashSet<(u32, u32)> = large_ones.map(|it| (it.file, it.end() - 1)).collect();
+    let simple = |extent: &Extent| {
+        let mut extent = *extent;
+        if extent.pages < SMALL_RANGE {
+            let end = extent.end().next_multiple_of(SMALL_RANGE);
+            extent.first -= extent.first % SMALL_RANGE;
+            extent.pages = end - extent.first;
+        } else if lasts.contains(&(extent.file, extent.first)) {
+            extent.first += 1;
+            extent.pages -= 1;
+        }
+        extent
+    };
+    let group = |group: &Vec<Extent>| {
+        let mut extents: Vec<_> = group.iter().map(simple).collect();
+        extents.dedup();
+        extents
+    };
+    groups.iter().map(group).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,6 +360,25 @@ mod tests {
         let none = Courses::new(&[vec![], vec![extent(0, 0, 0)]]);
         assert_eq!((none.pieces(), none.groups()), (0, 2));
         assert_eq!(none.at(0, 0), None);
+    }
+
+    #[test]
+    fn of_very_many_ranges_neighbours_share_no_piece_and_small_ones_come_in_blocks() {
+        let count = 70_000;
+        let one: Vec<_> = (0..count).map(|at| extent(0, at * 100, 51)).collect();
+        let other: Vec<_> = (0..count).map(|at| extent(0, at * 100 + 50, 51)).collect();
+        let courses = Courses::new(&[one, other]);
+        // Some are cut where a piece ends in any case.
+        assert!(courses.pieces() < 2 * count as usize * 6 / 5);
+        assert_eq!(courses.total(), 100 * u64::from(count) + 1);
+        let small: Vec<_> = (0..2 * count).map(|at| extent(0, at * 2, 1)).collect();
+        let courses = Courses::new(&[small]);
+        assert_eq!(courses.total(), u64::from((4 * count).next_multiple_of(16)));
+        assert_eq!(
+            courses.course(0).map(|course| course.len()),
+            Some(courses.pieces())
+        );
+        assert!(courses.pieces() <= 4 * count as usize / 16);
     }
 
     #[test]

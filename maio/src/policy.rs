@@ -268,7 +268,8 @@ impl Maio {
         let Some(number) = self.files.number(host, event.file) else {
             return Ok(());
         };
-        if event.direct || event.kind == Kind::Open && is_direct(host, event) {
+        let looked_at = event.kind == Kind::Open && event.length > WEIGHTS;
+        if event.direct || looked_at && is_direct(host, event) {
             // It has no use for the page cache, and so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
                 load.stand_down();
