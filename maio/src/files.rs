@@ -6,7 +6,7 @@ use std::io;
 use ppc::{FileId, FileInfo, Host};
 
 use crate::synth::Library;
-use crate::template::{HEADER, Identity, header_hash};
+use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
 /// Those that are known, in the order in which they came to be.
 #[derive(Debug, Default)]
@@ -29,6 +29,10 @@ impl Files {
 
     fn add(&mut self, path: String) -> Option<u32> {
         let number = u32::try_from(self.paths.len()).ok()?;
+        if self.paths.len() >= MAX_FILES {
+            // Nobody's model has so many.
+            return None;
+        }
         self.numbers.insert(path.clone(), number);
         self.paths.push(path);
         self.open.push(None);
@@ -48,6 +52,10 @@ impl Files {
             Some(&known) => Some(known),
             None => self.add(path),
         });
+        if self.by_id.len() >= 2 * MAX_FILES {
+            // They are looked up once more.
+            self.by_id.clear();
+        }
         self.by_id.insert(id, number);
         number
     }
