@@ -222,18 +222,26 @@ fn hears_what_it_wants() -> Outcome {
     // All kinds there are, with a beacon each 64 KiB.
     probe.register(&daemon, &mount, &["progress=65536", "kinds=0x1e"])?;
     daemon.set(&mount, "kinds=0x3e")?;
-    let reader = Job::new(&mount, &file).start()?;
-    let pid = reader.pid();
-    reader.finish()?;
-    let of = |kind: &str| -> Outcome<Vec<Heard>> {
+    let told = |kind: &str, pid: u32| -> Outcome<Vec<Heard>> {
         let mut heard = probe.heard()?;
         heard.retain(|heard| heard.kind == kind && heard.process == pid);
         Ok(heard)
     };
-    wait_until(5, "the CLOSE", || {
-        Ok((!of("CLOSE")?.is_empty()).then_some(()))
-    })?;
-    sleep(millis(100));
+    let mut pid = 0;
+    for _ in 0..3 {
+        let reader = Job::new(&mount, &file).start()?;
+        pid = reader.pid();
+        reader.finish()?;
+        wait_until(5, "the CLOSE", || {
+            Ok((!told("CLOSE", pid)?.is_empty()).then_some(()))
+        })?;
+        sleep(millis(100));
+        // On a machine that others use, too, the kernel may have needed a page for them.
+        if Way::now() == Way::Module || told("MISS", pid)?.is_empty() {
+            break;
+        }
+    }
+    let of = |kind: &str| told(kind, pid);
     let opens = of("OPEN")?;
     ensure_eq!(opens.len(), 1, "OPENs");
     ensure_eq!(opens[0].length, file.size, "the length of OPEN");
