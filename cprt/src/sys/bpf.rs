@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::ProtFlags;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
@@ -11,7 +11,6 @@ use super::made;
 use super::perf::Shared;
 
 const MAP_CREATE: libc::c_int = 0;
-const MAP_LOOKUP: libc::c_int = 1;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
@@ -21,6 +20,7 @@ const ARRAY: u32 = 2;
 const PERCPU_ARRAY: u32 = 6;
 const RINGBUF: u32 = 27;
 const NO_PREALLOC: u32 = 1;
+const MMAPABLE: u32 = 1 << 10;
 const TRACEPOINT: u32 = 5;
 
 /// Before 5.11, what is made here counts as locked memory, of which there is little by default.
@@ -76,12 +76,7 @@ impl Map {
         Self::new(HASH, key, value, most, NO_PREALLOC)
     }
 
-    /// Of elements by their numbers.
-    pub(crate) fn array(value: usize, count: u32) -> io::Result<Self> {
-        Self::new(ARRAY, 4, value, count, 0)
-    }
-
-    /// The same, for each CPU on its own; only programs may look into it.
+    /// Of elements by their numbers, for each CPU on its own; only programs may look into it.
     pub(crate) fn array_per_cpu(value: usize, count: u32) -> io::Result<Self> {
         // The kernel would read and write as many values as there are CPUs: with this size of ours,
         // which is none, it is never asked to.
@@ -111,11 +106,6 @@ impl Map {
         self.command(MAP_DELETE, key, 0)
     }
 
-    pub(crate) fn get(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
-        assert_eq!((key.len(), value.len()), (self.key, self.value));
-        self.command(MAP_LOOKUP, key, value.as_mut_ptr().expose_provenance())
-    }
-
     /// The value's address is of as many bytes as the map's values have, or not used.
     fn command(&self, command: libc::c_int, key: &[u8], value: usize) -> io::Result<()> {
         let attr = Element {
@@ -143,6 +133,42 @@ impl Map {
 }
 
 impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Some numbers that programs share with us, the one element of an array. They are read and written
+/// without a call: while one is under way on a CPU, and be it preempted, the kernel runs no program
+/// there, and what happens then is not told.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    fd: OwnedFd,
+    shared: Shared,
+}
+
+impl Numbers {
+    /// So many, all of them 0: no more than a page has room for.
+    pub(crate) fn new(count: u32) -> io::Result<Self> {
+        let fd = create(&Create {
+            kind: ARRAY,
+            key_size: 4,
+            value_size: count * 8,
+            max_entries: 1,
+            flags: MMAPABLE,
+        })?;
+        let page = usize::try_from(super::page_size()).unwrap_or(4096);
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let shared = Shared::new(fd.as_fd(), 0, page, both)?;
+        Ok(Self { fd, shared })
+    }
+
+    pub(crate) fn at(&self, place: usize) -> &AtomicU64 {
+        self.shared.number(place * 8)
+    }
+}
+
+impl AsFd for Numbers {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -37,22 +37,18 @@ pub(super) const RECORD: usize = 56;
 pub(super) const KEY: usize = 16;
 /// Bytes of what a CPU remembers, one for each point.
 pub(super) const RUN: usize = 56;
-/// Bytes of what is told to the programs.
-pub(super) const CONTROL: usize = 16;
+/// How many numbers are told to the programs.
+pub(super) const CONTROL: u32 = 2;
 
 /// What is told to the programs: whether a record wakes us, and how many pages of one reader may go
 /// without a record.
-pub(super) fn control(wake: bool, merge: u64) -> [u8; CONTROL] {
+pub(super) fn control(wake: bool, merge: u64) -> [u64; CONTROL as usize] {
     // As the kernel's ring buffer knows them. By itself it wakes only who had read all there was: a
     // record that was begun while we looked by ourselves would keep later ones from waking us.
     const NO_WAKEUP: u64 = 1;
     const FORCE_WAKEUP: u64 = 2;
 
-    let mut bytes = [0; CONTROL];
-    let flag = if wake { FORCE_WAKEUP } else { NO_WAKEUP };
-    bytes[..8].copy_from_slice(&flag.to_ne_bytes());
-    bytes[8..].copy_from_slice(&merge.to_ne_bytes());
-    bytes
+    [if wake { FORCE_WAKEUP } else { NO_WAKEUP }, merge]
 }
 
 /// Where the parts of a record are.

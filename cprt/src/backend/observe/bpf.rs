@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use super::asm::{self, Maps};
 use super::record::{AT_ONCE, Key, Layout, Point, Raw};
 use super::source::Source;
 use crate::sys;
-use crate::sys::bpf::{self, Map, Records};
+use crate::sys::bpf::{self, Map, Numbers, Records};
 use crate::sys::perf::{Event, Wakes, Whose};
 
 /// Bytes for records: some 65,000 of them.
@@ -38,9 +39,9 @@ pub(super) struct Bpf {
     files: Map,
     known: Mutex<HashSet<Key>>,
     records: Records,
-    lost: Map,
+    lost: Numbers,
     runs: Map,
-    control: Map,
+    control: Numbers,
     state: Mutex<State>,
 }
 
@@ -95,9 +96,9 @@ impl Bpf {
             files: Map::hash(asm::KEY, 8, MAX_FILES)?,
             known: Mutex::default(),
             records: Records::new(ROOM)?,
-            lost: Map::array(8, 1)?,
+            lost: Numbers::new(1)?,
             runs: Map::array_per_cpu(asm::RUN, points)?,
-            control: Map::array(asm::CONTROL, 1)?,
+            control: Numbers::new(asm::CONTROL)?,
             state: Mutex::default(),
         };
         // Whether it may is to be known now.
@@ -127,9 +128,11 @@ impl Bpf {
         Ok(event)
     }
 
-    fn tell(&self, state: &State) -> io::Result<()> {
+    fn tell(&self, state: &State) {
         let control = asm::control(state.attention.wakes(), state.merge);
-        self.control.set(&0_u32.to_ne_bytes(), &control)
+        for (place, number) in control.into_iter().enumerate() {
+            self.control.at(place).store(number, SeqCst);
+        }
     }
 }
 
@@ -142,7 +145,7 @@ impl Source for Bpf {
         {
             let mut state = lock(&self.state);
             state.merge = merge;
-            self.tell(&state)?;
+            self.tell(&state);
         }
         let mut events = lock(&self.events);
         events.retain(|(point, _)| points.contains(point));
@@ -186,15 +189,10 @@ impl Source for Bpf {
         let mut state = lock(&self.state);
         let before = state.attention;
         state.attention = before.next(into.len() > from, Instant::now());
-        if before.wakes() != state.attention.wakes() && self.tell(&state).is_err() {
-            // It goes on as it was, only worse.
-            state.attention = before;
+        if before.wakes() != state.attention.wakes() {
+            self.tell(&state);
         }
-        let mut value = [0; 8];
-        if self.lost.get(&0_u32.to_ne_bytes(), &mut value).is_err() {
-            return 0;
-        }
-        let all = u64::from_ne_bytes(value);
+        let all = self.lost.at(0).load(SeqCst);
         all - std::mem::replace(&mut state.lost, all).min(all)
     }
 }
