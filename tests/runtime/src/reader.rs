@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -239,10 +239,18 @@ fn read_once(job: &Job, read: &mut Read) -> Outcome {
         }
         sleep(Duration::from_millis(job.pause));
     }
+    if let Some(until) = &job.linger {
+        fs::write(rests(until), "")?;
+    }
     while job.linger.as_ref().is_some_and(|until| !until.exists()) {
         sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// What is there when a reader has read all and only stays until this other file is there.
+pub(crate) fn rests(until: &Path) -> PathBuf {
+    until.with_extension("rests")
 }
 
 /// A service: a process with so much memory of its own, in a cgroup.

@@ -15,7 +15,7 @@ use crate::mount::Mount;
 use crate::outcome::{
     For as _, Outcome, Stop, ensure, ensure_eq, kernel_is_at_least, millis, skip, wait_until,
 };
-use crate::reader::Job;
+use crate::reader::{Job, rests};
 use crate::way::Way;
 
 pub(crate) const CASES: &[Case] = &[
@@ -322,6 +322,10 @@ fn evicts() -> Outcome {
     let job = Job::new(&mount, &file).mmap().range(0..3 * MIB);
     let mapper = job.linger(stop.clone()).start()?;
     wait_cached(&file, 3 * MIB)?;
+    // It may still be in its last pages: it would have them again, in a folio that is not dropped.
+    wait_until(10, "the mapper to rest", || {
+        Ok(rests(&stop).exists().then_some(()))
+    })?;
     let daemon = Daemon::with(ALWAYS_OVER)?;
     Probe::new().register(&daemon, &mount, &["behind=65536"])?;
     Job::new(&mount, &file).range(3 * MIB..3 * MIB + 8).run()?;
