@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::extent::Extent;
 
 /// So many groups a node has at most: one for each of its accelerators, and a few.
-pub const MOST_GROUPS: usize = 64;
+pub(crate) const MOST_GROUPS: usize = 64;
 /// Pieces have at least so many pages, where ranges do: what the kernel drops at once.
 const SMALL: u32 = 512;
 /// And at most so many.
@@ -24,11 +24,11 @@ const MANY: usize = 1 << 17;
 const SMALL_RANGE: u32 = 16;
 
 /// A place in the table of pieces.
-pub type Piece = u32;
+pub(crate) type Piece = u32;
 
 /// The pieces in the order of files and places, and a course for each group.
 #[derive(Debug, Default)]
-pub struct Courses {
+pub(crate) struct Courses {
     /// Where each file's pieces begin; one more than there are files.
     files: Vec<u32>,
     first: Vec<u32>,
@@ -39,7 +39,7 @@ pub struct Courses {
 
 /// The order in which a group reads.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Course {
+pub(crate) struct Course {
     order: Vec<Piece>,
     /// Pages up to and with the piece at this place.
     ends: Vec<u32>,
@@ -50,32 +50,26 @@ pub struct Course {
 impl Course {
     /// How many pieces it has.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
     }
 
     /// Which piece is read at a place.
     #[must_use]
-    pub fn piece(&self, place: usize) -> Option<Piece> {
+    pub(crate) fn piece(&self, place: usize) -> Option<Piece> {
         self.order.get(place).copied()
     }
 
     /// How many pages come before a place.
     #[must_use]
-    pub fn before(&self, place: usize) -> u64 {
+    pub(crate) fn before(&self, place: usize) -> u64 {
         let last = place.min(self.len()).checked_sub(1);
         last.map_or(0, |last| u64::from(self.ends[last]))
     }
 
     /// When a piece is read, if it is.
     #[must_use]
-    pub fn place(&self, piece: Piece) -> Option<usize> {
+    pub(crate) fn place(&self, piece: Piece) -> Option<usize> {
         let of = |&place: &u32| self.order[place as usize];
         let at = self.places.binary_search_by_key(&piece, of).ok()?;
         Some(self.places[at] as usize)
@@ -83,7 +77,7 @@ impl Course {
 
     /// Where so many pages, and no more, have been read.
     #[must_use]
-    pub fn place_after(&self, pages: u64) -> usize {
+    pub(crate) fn place_after(&self, pages: u64) -> usize {
         self.ends.partition_point(|&end| u64::from(end) <= pages)
     }
 }
@@ -92,7 +86,7 @@ impl Courses {
     /// Of the groups' ranges, each in the order in which they are read. What a group reads twice
     /// counts the first time.
     #[must_use]
-    pub fn new(groups: &[Vec<Extent>]) -> Self {
+    pub(crate) fn new(groups: &[Vec<Extent>]) -> Self {
         let groups = &groups[..groups.len().min(MOST_GROUPS)];
         if groups.iter().map(Vec::len).sum::<usize>() > MANY {
             Self::of(&simplified(groups))
@@ -126,43 +120,43 @@ impl Courses {
 
     /// How many groups there are.
     #[must_use]
-    pub fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         self.groups.len()
     }
 
     /// How many pieces.
     #[must_use]
-    pub fn pieces(&self) -> usize {
+    pub(crate) fn pieces(&self) -> usize {
         self.first.len()
     }
 
     /// All pages, each once.
     #[must_use]
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.pages.iter().map(|&pages| u64::from(pages)).sum()
     }
 
     /// The course of a group.
     #[must_use]
-    pub fn course(&self, group: usize) -> Option<&Arc<Course>> {
+    pub(crate) fn course(&self, group: usize) -> Option<&Arc<Course>> {
         self.groups.get(group)
     }
 
     /// How many pages a piece has.
     #[must_use]
-    pub fn pages(&self, piece: Piece) -> u64 {
+    pub(crate) fn pages(&self, piece: Piece) -> u64 {
         self.pages.get(piece as usize).copied().map_or(0, u64::from)
     }
 
     /// How many groups read a piece.
     #[must_use]
-    pub fn readers(&self, piece: Piece) -> u8 {
+    pub(crate) fn readers(&self, piece: Piece) -> u8 {
         self.readers.get(piece as usize).copied().unwrap_or(0)
     }
 
     /// Where a piece is.
     #[must_use]
-    pub fn extent(&self, piece: Piece) -> Option<Extent> {
+    pub(crate) fn extent(&self, piece: Piece) -> Option<Extent> {
         let at = piece as usize;
         let (first, pages) = (*self.first.get(at)?, *self.pages.get(at)?);
         let file = self.files.partition_point(|&start| start <= piece) - 1;
@@ -172,7 +166,7 @@ impl Courses {
 
     /// All that anybody reads, in the order of files and places, in runs as long as can be.
     #[must_use]
-    pub fn runs(&self) -> Vec<Extent> {
+    pub(crate) fn runs(&self) -> Vec<Extent> {
         let pieces = 0..u32::try_from(self.pieces()).unwrap_or(u32::MAX);
         let mut runs: Vec<Extent> = Vec::new();
         for extent in pieces.filter_map(|piece| self.extent(piece)) {
@@ -188,7 +182,7 @@ impl Courses {
 
     /// The piece that a page of a file belongs to.
     #[must_use]
-    pub fn at(&self, file: u32, page: u32) -> Option<Piece> {
+    pub(crate) fn at(&self, file: u32, page: u32) -> Option<Piece> {
         let file = file as usize;
         let (start, end) = (*self.files.get(file)?, *self.files.get(file + 1)?);
         let firsts = &self.first[start as usize..end as usize];

@@ -5,23 +5,24 @@
 //! files, and has it loaded ahead of them, near the accelerators they work on; what all of them have
 //! read is dropped when its place is needed.
 //!
-//! [`template`] and [`synth`] say what is going to be read, [`course`] puts it in order, [`window`]
-//! decides what to load and drop as readers go on, [`record`] remembers what they did. All of these are
-//! pure; the policy itself is what connects them to a host.
+//! [`template`] and [`synth`] say what is going to be read, `course` puts it in order, `window` decides
+//! what to load and drop as readers go on, `record` remembers what they did. All of these are pure; the
+//! policy itself is what connects them to a host. [`service`], [`synth`] and [`template`] are for tools,
+//! too.
 
-pub mod course;
+mod course;
 mod crew;
-pub mod extent;
+mod extent;
 mod files;
 mod load;
 mod policy;
 mod process;
-pub mod record;
+mod record;
 pub mod service;
 mod settings;
 pub mod synth;
 pub mod template;
-pub mod window;
+mod window;
 
 pub use extent::{Extent, PAGE};
 pub use policy::Maio;

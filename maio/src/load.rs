@@ -11,7 +11,7 @@ use crate::course::Courses;
 use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
 use crate::record::{Record, Set};
-use crate::window::{Heard, Load as Issue, Step, Window};
+use crate::window::{Heard, Issue, Step, Window};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -37,7 +37,9 @@ pub(crate) trait Processes {
 
 /// What is going to be read, by whom.
 #[derive(Clone, Debug)]
-pub(crate) struct Course {
+pub(crate) struct Outlook {
+    /// The files and their sizes, as the courses number them.
+    pub(crate) files: Arc<[(String, u64)]>,
     pub(crate) courses: Arc<Courses>,
     pub(crate) expected: Vec<Expected>,
 }
@@ -102,8 +104,16 @@ pub(crate) struct Load {
 
 impl Load {
     /// Begins now; nothing of it is loaded if it is to be `quiet`.
-    pub(crate) fn new(course: Course, memory: Memory, cap: u64, quiet: bool, now_ns: u64) -> Self {
-        let Course { courses, expected } = course;
+    pub(crate) fn new(
+        outlook: Outlook,
+        memory: Memory,
+        cap: u64,
+        quiet: bool,
+        now_ns: u64,
+    ) -> Self {
+        let Outlook {
+            courses, expected, ..
+        } = outlook;
         let mut load = Self {
             window: Window::new(Arc::clone(&courses), 0),
             courses,

@@ -21,7 +21,7 @@ use crate::course::Courses;
 use crate::crew::{Expected, Facts};
 use crate::extent::{Extent, PAGE};
 use crate::files::{Files, Shelf};
-use crate::load::{Advice, Course, Load, Outcome, Part, Processes};
+use crate::load::{Advice, Load, Outcome, Outlook, Part, Processes};
 use crate::process;
 use crate::service::service_id;
 use crate::settings::{Recording, Told};
@@ -49,8 +49,8 @@ pub struct Maio {
     told: Told,
     service: String,
     files: Files,
-    course: Course,
-    /// What the course is from; `None`: from headers.
+    outlook: Outlook,
+    /// What that is from; `None`: from headers.
     template: Option<Template>,
     /// It does not fit any more.
     stale: bool,
@@ -93,10 +93,7 @@ impl Policy for Maio {
             told,
             service,
             files: Files::default(),
-            course: Course {
-                courses: Arc::new(Courses::default()),
-                expected: Vec::new(),
-            },
+            outlook: outlook(Vec::new(), &[], Vec::new()),
             template: None,
             stale: false,
             load: None,
@@ -131,7 +128,7 @@ impl Policy for Maio {
     }
 
     fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
-        let Some(load) = self.load.as_mut().filter(|_| self.told.burn) else {
+        let Some(load) = &mut self.load else {
             return Ok(());
         };
         load.remember(memory(host));
@@ -159,15 +156,17 @@ impl Maio {
     /// Finds out what is going to be read: by the template if there is one that fits, otherwise by the
     /// files' headers.
     fn prepare(&mut self, host: &Host<'_>) {
-        self.files.close(host);
         self.template = self.find_template(host);
-        let course = self
-            .template
-            .as_ref()
-            .and_then(|template| of_template(host, template));
-        let (paths, course) = course.unwrap_or_else(|| self.of_headers(host));
-        self.files = Files::new(paths);
-        self.course = course;
+        let by_template = self.template.as_ref();
+        let by_template = by_template.and_then(|template| of_template(host, template));
+        let outlook = by_template.unwrap_or_else(|| self.of_headers(host));
+        self.expect(host, outlook);
+    }
+
+    fn expect(&mut self, host: &Host<'_>, outlook: Outlook) {
+        self.files.close(host);
+        self.files = Files::new(outlook.files.iter().map(|(path, _)| path.clone()));
+        self.outlook = outlook;
     }
 
     fn find_template(&self, host: &Host<'_>) -> Option<Template> {
@@ -207,7 +206,7 @@ impl Maio {
         Some(template)
     }
 
-    fn of_headers(&mut self, host: &Host<'_>) -> (Vec<String>, Course) {
+    fn of_headers(&mut self, host: &Host<'_>) -> Outlook {
         self.template = None;
         let wanted = Wanted {
             tp: self.told.tp,
@@ -220,7 +219,7 @@ impl Maio {
                     Level::Info,
                     format_args!("Nothing is expected to be read: {error}"),
                 );
-                return (Vec::new(), course(&[], Vec::new()));
+                return outlook(Vec::new(), &[], Vec::new());
             }
         };
         for note in &synthesis.notes {
@@ -230,11 +229,7 @@ impl Maio {
             .zip(&synthesis.groups)
             .map(|(worker, _)| Expected { worker, xpu: None });
         let expected = expected.collect();
-        let course = course(&synthesis.groups, expected);
-        (
-            synthesis.files.into_iter().map(|(path, _)| path).collect(),
-            course,
-        )
+        outlook(synthesis.files, &synthesis.groups, expected)
     }
 
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
@@ -296,9 +291,8 @@ impl Maio {
             self.rest(host)?;
         }
         let quiet = self.is_cached(host);
-        let course = self.course.clone();
-        let cap = self.told.budget;
-        let mut load = Load::new(course, memory(host), cap, quiet, event.time_ns);
+        let (outlook, cap) = (self.outlook.clone(), self.told.budget);
+        let mut load = Load::new(outlook, memory(host), cap, quiet, event.time_ns);
         if self.recording {
             let opens = host.features().contain(Features::OPEN);
             load.record(opens && event.kind != Kind::Open);
@@ -308,26 +302,27 @@ impl Maio {
         host.wake(TICK)
     }
 
-    /// Whether a file that is going to be read is another than when that was found out.
+    /// Whether a file that is going to be read is another than when that was found out, or there was
+    /// none yet.
     fn has_changed(&mut self, host: &Host<'_>) -> bool {
-        let Some(template) = &self.template else {
-            return false;
-        };
-        (0..).zip(&template.files).any(|(number, then)| {
+        let then = Arc::clone(&self.outlook.files);
+        let changed = |(number, (_, size)): (u32, &(String, u64))| {
             let now = self.files.identity(host, number, false);
-            now.is_none_or(|now| now.size != then.size)
-        })
+            now.is_none_or(|now| now.size != *size)
+        };
+        then.is_empty() || (0..).zip(then.iter()).any(changed)
     }
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
         let (mut cached, mut all) = (0, 0);
-        for extent in self.course.courses.runs() {
+        for extent in self.outlook.courses.runs() {
             all += extent.length();
             let id = self.files.id(host, extent.file);
             let resident =
                 id.and_then(|id| host.resident(id, extent.offset(), extent.length()).ok());
             cached += resident.unwrap_or(0);
-            if (all - cached.min(all)) * 100 > self.course.courses.total() * PAGE * (100 - CACHED) {
+            if (all - cached.min(all)) * 100 > self.outlook.courses.total() * PAGE * (100 - CACHED)
+            {
                 return false;
             }
         }
@@ -356,7 +351,7 @@ impl Maio {
     }
 
     fn carry_out(&mut self, host: &Host<'_>, advice: &Advice, plan: &mut Plan<'_>) -> Result<()> {
-        for extent in advice.drops.iter().filter(|_| self.told.burn) {
+        for extent in &advice.drops {
             if let Some(io) = io(&mut self.files, host, extent) {
                 plan.add(Io { drop: true, ..io })?;
             }
@@ -447,10 +442,8 @@ impl Maio {
 
     /// The next load goes by this template.
     fn take(&mut self, host: &Host<'_>, template: Template) {
-        if let Some((paths, course)) = of_template(host, &template) {
-            self.files.close(host);
-            self.files = Files::new(paths);
-            self.course = course;
+        if let Some(outlook) = of_template(host, &template) {
+            self.expect(host, outlook);
             self.template = Some(template);
         }
     }
@@ -546,7 +539,7 @@ fn template(host: &Host<'_>, files: &mut Files, parts: &[Part]) -> Result<Templa
     })
 }
 
-fn of_template(host: &Host<'_>, template: &Template) -> Option<(Vec<String>, Course)> {
+fn of_template(host: &Host<'_>, template: &Template) -> Option<Outlook> {
     let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
     match groups {
         Ok(groups) => {
@@ -554,8 +547,9 @@ fn of_template(host: &Host<'_>, template: &Template) -> Option<(Vec<String>, Cou
                 worker: group.worker,
                 xpu: group.xpu.map(ppc::Xpu),
             });
-            let paths = template.files.iter().map(|file| file.path.clone());
-            Some((paths.collect(), course(&groups, expected.collect())))
+            let files = template.files.iter();
+            let files = files.map(|file| (file.path.clone(), file.size));
+            Some(outlook(files.collect(), &groups, expected.collect()))
         }
         Err(error) => {
             host.log(Level::Warn, format_args!("A template is not used: {error}"));
@@ -564,10 +558,18 @@ fn of_template(host: &Host<'_>, template: &Template) -> Option<(Vec<String>, Cou
     }
 }
 
-fn course(groups: &[Vec<Extent>], mut expected: Vec<Expected>) -> Course {
+fn outlook(
+    files: Vec<(String, u64)>,
+    groups: &[Vec<Extent>],
+    mut expected: Vec<Expected>,
+) -> Outlook {
     let courses = Arc::new(Courses::new(groups));
     expected.truncate(courses.groups());
-    Course { courses, expected }
+    Outlook {
+        files: files.into(),
+        courses,
+        expected,
+    }
 }
 
 fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {

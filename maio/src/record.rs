@@ -11,15 +11,15 @@ use crate::extent::Extent;
 /// So many streams of one worker are followed.
 const STREAMS: usize = 32;
 /// More ranges are not kept: neighbours with the least between them become one.
-pub const MOST_RANGES: usize = 1 << 16;
+pub(crate) const MOST_RANGES: usize = 1 << 16;
 
 /// Sorted ranges of one file that neither touch nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Set(Vec<(u32, u32)>);
+pub(crate) struct Set(Vec<(u32, u32)>);
 
 impl Set {
     /// Adds the pages from `first` up to `end`, and returns those that were not there, in order.
-    pub fn insert(&mut self, first: u32, end: u32) -> Vec<(u32, u32)> {
+    pub(crate) fn insert(&mut self, first: u32, end: u32) -> Vec<(u32, u32)> {
         if first >= end {
             return Vec::new();
         }
@@ -45,7 +45,7 @@ impl Set {
     }
 
     /// Adds all of another one.
-    pub fn extend(&mut self, other: &Self) {
+    pub(crate) fn extend(&mut self, other: &Self) {
         for &(first, end) in &other.0 {
             self.insert(first, end);
         }
@@ -53,7 +53,7 @@ impl Set {
 
     /// How many pages there are.
     #[must_use]
-    pub fn pages(&self) -> u64 {
+    pub(crate) fn pages(&self) -> u64 {
         self.0
             .iter()
             .map(|&(start, end)| u64::from(end - start))
@@ -63,7 +63,7 @@ impl Set {
 
 /// One worker's list.
 #[derive(Debug, Default)]
-pub struct Record {
+pub(crate) struct Record {
     extents: Vec<Extent>,
     /// Those of them that have grown last, the latest at the end.
     streams: Vec<usize>,
@@ -73,7 +73,7 @@ pub struct Record {
 
 impl Record {
     /// The worker has read this; returns how many pages of it for the first time.
-    pub fn add(&mut self, extent: &Extent) -> u64 {
+    pub(crate) fn add(&mut self, extent: &Extent) -> u64 {
         let new = self
             .seen
             .entry(extent.file)
@@ -94,18 +94,18 @@ impl Record {
 
     /// How many pages it has read, each once.
     #[must_use]
-    pub const fn pages(&self) -> u64 {
+    pub(crate) const fn pages(&self) -> u64 {
         self.pages
     }
 
     /// What it has read of each file.
-    pub fn files(&self) -> impl Iterator<Item = (u32, &Set)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (u32, &Set)> {
         self.seen.iter().map(|(&file, set)| (file, set))
     }
 
     /// The list, in the order in which it was read.
     #[must_use]
-    pub fn extents(&self) -> Vec<Extent> {
+    pub(crate) fn extents(&self) -> Vec<Extent> {
         let mut extents = self.extents.clone();
         extents.retain(|extent| extent.pages > 0);
         shorten(extents, MOST_RANGES)

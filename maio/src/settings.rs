@@ -28,8 +28,6 @@ pub(crate) struct Told {
     pub(crate) store: Option<Store>,
     pub(crate) tp: u32,
     pub(crate) recording: Recording,
-    /// Drop what has been read.
-    pub(crate) burn: bool,
     /// Hold no more than this many bytes.
     pub(crate) budget: u64,
     /// A load is over when nobody has read for so long.
@@ -61,11 +59,6 @@ impl Told {
             Some("never") => Recording::Never,
             Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
         };
-        let burn = match settings.text("burn").as_deref() {
-            None | Some("on") => true,
-            Some("off") => false,
-            Some(other) => return Err(problem("burn", other, "neither on nor off")),
-        };
         let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
         let seconds = idle
             .parse()
@@ -78,7 +71,6 @@ impl Told {
             store: store(settings)?,
             tp,
             recording,
-            burn,
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
             idle: Duration::from_secs(seconds),
         })
@@ -161,7 +153,7 @@ mod tests {
             (told.service, told.tp, told.recording),
             (None, 1, Recording::Auto)
         );
-        assert!(told.burn && told.budget == u64::MAX && valid_name(&told.node));
+        assert!(told.budget == u64::MAX && valid_name(&told.node));
     }
 
     #[test]
@@ -184,7 +176,6 @@ mod tests {
             ("tp", "0", "256"),
             ("node", "a/b", "letters"),
             ("record", "yes", "auto"),
-            ("burn", "1", "on"),
             ("budget", "x", "bytes"),
             ("idle", "0", "3600"),
             ("store", "here", "absolute"),

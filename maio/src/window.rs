@@ -45,7 +45,7 @@ const STRAYS: u32 = 16;
 
 /// What an event tells of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// It waits for this page.
     Misses,
     /// It has read up to and with this page.
@@ -56,7 +56,7 @@ pub enum Step {
 
 /// What has come of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub(crate) enum Heard {
     /// The page is on the course of this reader.
     OnCourse,
     /// Only on that of others.
@@ -67,13 +67,13 @@ pub enum Heard {
 
 /// To load, for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub(crate) struct Issue {
     /// Which one: the groups have one each, in their order, and then come those that joined.
-    pub reader: usize,
+    pub(crate) reader: usize,
     /// What.
-    pub extent: Extent,
+    pub(crate) extent: Extent,
     /// It takes the place of what is left of older ones of this reader.
-    pub instead: bool,
+    pub(crate) instead: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +151,7 @@ struct Move {
 
 /// The state of a load.
 #[derive(Debug)]
-pub struct Window {
+pub(crate) struct Window {
     courses: Arc<Courses>,
     states: Vec<State>,
     /// How many have yet to pass each piece.
@@ -170,7 +170,7 @@ pub struct Window {
 impl Window {
     /// Nobody has read anything; so many pages may be held.
     #[must_use]
-    pub fn new(courses: Arc<Courses>, budget: u64) -> Self {
+    pub(crate) fn new(courses: Arc<Courses>, budget: u64) -> Self {
         let readers = (0..courses.groups()).filter_map(|number| courses.course(number));
         let readers = readers.map(|course| Reader::new(Arc::clone(course)));
         let pieces = 0..u32::try_from(courses.pieces()).unwrap_or(u32::MAX);
@@ -190,30 +190,30 @@ impl Window {
 
     /// Pages that are held.
     #[must_use]
-    pub const fn held(&self) -> u64 {
+    pub(crate) const fn held(&self) -> u64 {
         self.held.saturating_sub(self.going)
     }
 
     /// Pages that somebody read and nobody was expected to.
     #[must_use]
-    pub const fn unknown(&self) -> u64 {
+    pub(crate) const fn unknown(&self) -> u64 {
         self.unknown
     }
 
     /// Somebody reads what nobody was expected to.
-    pub fn stray(&mut self, extent: &Extent) {
+    pub(crate) fn stray(&mut self, extent: &Extent) {
         self.unknown += u64::from(extent.pages);
     }
 
     /// How many readers there are, or have been.
     #[must_use]
-    pub fn readers(&self) -> usize {
+    pub(crate) fn readers(&self) -> usize {
         self.readers.len()
     }
 
     /// Pages that somebody has come past, each once.
     #[must_use]
-    pub fn passed(&self) -> u64 {
+    pub(crate) fn passed(&self) -> u64 {
         let mut seen = vec![false; self.courses.pieces()];
         let mut pages = 0;
         for reader in &self.readers {
@@ -228,7 +228,7 @@ impl Window {
 
     /// How far a reader has come, of how many pages.
     #[must_use]
-    pub fn progress(&self, number: usize) -> (u64, u64) {
+    pub(crate) fn progress(&self, number: usize) -> (u64, u64) {
         let reader = self.readers.get(number);
         reader.map_or((0, 0), |reader| {
             let course = &reader.course;
@@ -236,20 +236,13 @@ impl Window {
         })
     }
 
-    /// Whether every reader is at its end or gone.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        let done = |reader: &Reader| reader.gone || reader.front == reader.course.len();
-        self.readers.iter().all(done)
-    }
-
     /// So many pages may be held from now on.
-    pub fn set_budget(&mut self, pages: u64) {
+    pub(crate) fn set_budget(&mut self, pages: u64) {
         self.budget = pages;
     }
 
     /// A reader does something with a range of a file, after it has read so many pages.
-    pub fn hear(&mut self, number: usize, extent: &Extent, step: Step, read: u64) -> Heard {
+    pub(crate) fn hear(&mut self, number: usize, extent: &Extent, step: Step, read: u64) -> Heard {
         let page = match step {
             Step::Misses => extent.first,
             Step::Reads | Step::Stands => extent.end().saturating_sub(1),
@@ -263,7 +256,7 @@ impl Window {
         };
         let Some(place) = reader.course.place(piece) else {
             return match step {
-                Step::Stands => self.beside(number, piece, page, read),
+                Step::Stands => self.beside(number, piece, (extent.file, page), read),
                 Step::Misses | Step::Reads => Heard::OffCourse,
             };
         };
@@ -294,11 +287,12 @@ impl Window {
 
     /// A beacon of a reader stands on the part of another: who reads through a mapping gets a table at
     /// once, whoever's parts are in it. It has come to its own part before that at least.
-    fn beside(&mut self, number: usize, piece: Piece, page: u32, read: u64) -> Heard {
+    fn beside(&mut self, number: usize, piece: Piece, at: (u32, u32), read: u64) -> Heard {
         let reader = &self.readers[number];
         let own = |piece: &Piece| {
             let extent = self.courses.extent(*piece)?;
-            let near = page < extent.end().saturating_add(TABLE) && page >= extent.first;
+            let (file, page) = at;
+            let near = extent.file == file && page < extent.end().saturating_add(TABLE);
             let place = reader.course.place(*piece).filter(|_| near)?;
             Some((place, extent))
         };
@@ -321,7 +315,7 @@ impl Window {
 
     /// One more reader of a group's course, from the beginning; returns its number, unless there are
     /// too many.
-    pub fn join(&mut self, group: usize) -> Option<usize> {
+    pub(crate) fn join(&mut self, group: usize) -> Option<usize> {
         let course = Arc::clone(self.courses.course(group)?);
         if self.readers.len() >= MOST_READERS {
             return None;
@@ -333,7 +327,7 @@ impl Window {
     }
 
     /// A reader reads no more, as far as anybody knows.
-    pub fn leave(&mut self, number: usize) {
+    pub(crate) fn leave(&mut self, number: usize) {
         let Some(reader) = self.readers.get_mut(number).filter(|reader| !reader.gone) else {
             return;
         };
@@ -342,7 +336,7 @@ impl Window {
     }
 
     /// One that has left goes on where it was.
-    pub fn come_back(&mut self, number: usize) {
+    pub(crate) fn come_back(&mut self, number: usize) {
         let Some(reader) = self.readers.get_mut(number).filter(|reader| reader.gone) else {
             return;
         };
@@ -374,9 +368,9 @@ impl Window {
     }
 
     /// What is to be loaded now; see also [`Self::drops`].
-    pub fn loads(&mut self) -> Vec<Load> {
+    pub(crate) fn loads(&mut self) -> Vec<Issue> {
         self.held -= std::mem::take(&mut self.going).min(self.held);
-        let mut loads: Vec<Load> = Vec::new();
+        let mut loads: Vec<Issue> = Vec::new();
         while let Some(number) = self.next_reader() {
             if !self.load_next(number, &mut loads) {
                 break;
@@ -386,12 +380,12 @@ impl Window {
     }
 
     /// What is to be dropped, before what is to be loaded is.
-    pub fn drops(&mut self) -> Vec<Extent> {
+    pub(crate) fn drops(&mut self) -> Vec<Extent> {
         std::mem::take(&mut self.drops)
     }
 
     /// Drops all that may be, as memory is short.
-    pub fn burn_all(&mut self) {
+    pub(crate) fn burn_all(&mut self) {
         while self.burn() {}
     }
 
@@ -556,7 +550,7 @@ impl Window {
     }
 
     /// Issues the next piece of a reader; false if there is no room for it.
-    fn load_next(&mut self, number: usize, loads: &mut Vec<Load>) -> bool {
+    fn load_next(&mut self, number: usize, loads: &mut Vec<Issue>) -> bool {
         let reader = &self.readers[number];
         let Some(piece) = reader.course.piece(reader.issued) else {
             return false;
@@ -588,7 +582,7 @@ impl Window {
 }
 
 /// Adds a piece, to the last one of the same reader if it goes on there.
-fn add(loads: &mut Vec<Load>, number: usize, extent: Extent, instead: &mut bool) {
+fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool) {
     if let Some(last) = loads.iter_mut().rev().find(|load| load.reader == number)
         && last.extent.file == extent.file
         && last.extent.end() == extent.first
@@ -597,7 +591,7 @@ fn add(loads: &mut Vec<Load>, number: usize, extent: Extent, instead: &mut bool)
         return;
     }
     let instead = std::mem::take(instead);
-    loads.push(Load {
+    loads.push(Issue {
         reader: number,
         extent,
         instead,

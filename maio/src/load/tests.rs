@@ -42,7 +42,7 @@ fn memory(mib: u64) -> Memory {
 }
 
 /// Two workers, each with 16 MiB of its own and 16 MiB that both read.
-fn course() -> Course {
+fn outlook() -> Outlook {
     let groups = [
         vec![extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)],
         vec![
@@ -51,7 +51,8 @@ fn course() -> Course {
         ],
     ];
     let expected = |worker| Expected { worker, xpu: None };
-    Course {
+    Outlook {
+        files: Arc::new([("weights".to_owned(), 48 * MIB)]),
         courses: Arc::new(Courses::new(&groups)),
         expected: vec![expected(0), expected(1)],
     }
@@ -85,7 +86,7 @@ fn ns(seconds: u64) -> u64 {
 
 #[test]
 fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
     let advice = load.advise();
     let pages: u32 = advice.loads.iter().map(|wish| wish.extent.pages).sum();
@@ -98,7 +99,7 @@ fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
 fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
     let mut fake = Fake::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(false);
     let first = [
         extent(16 * PAGES, 16 * PAGES),
@@ -140,7 +141,7 @@ impl Part {
 #[test]
 fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     let mut fake = Fake::default();
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(false);
     reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
@@ -149,23 +150,23 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     assert!(load.end().parts.is_err());
     // One that ends when all has been read did mean to.
     let mut fake = Fake::default();
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(false);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
     assert!(load.end().parts.is_ok());
     let fake = Fake::default();
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(true);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_err(), "it had begun before");
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(true);
     load.hear(&event(Kind::Open, 10, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_ok(), "it was only told late");
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.record(false);
     load.lose();
     assert!(load.end().parts.is_err(), "some is not known");
@@ -174,7 +175,7 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
 #[test]
 fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
     let fake = Fake::default();
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.advise();
     // What both read says nothing; the first one is taken, and then given back.
     reads(&mut load, 10, &[extent(32 * PAGES, 64)], 1, &fake);
@@ -195,7 +196,7 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
 fn who_rests_does_not_hold_up_who_reads() {
     let fake = Fake::default();
     // Room for a third of it.
-    let mut load = Load::new(course(), memory(16), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(16), u64::MAX, false, 0);
     let mine = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
     reads(&mut load, 11, &[extent(16 * PAGES, 64)], 1, &fake);
     let mut pages = 0;
@@ -221,10 +222,10 @@ fn who_rests_does_not_hold_up_who_reads() {
 #[test]
 fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
     let fake = Fake::default();
-    let mut load = Load::new(course(), memory(1024), u64::MAX, true, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, true, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(load.advise(), Advice::default());
-    let mut load = Load::new(course(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     assert!(!load.advise().loads.is_empty());
     load.stand_down();
     let advice = load.advise();

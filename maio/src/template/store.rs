@@ -516,24 +516,14 @@ mod tests {
             store.save(&of(node, 1)).expect("to save");
             set(node, hour(time));
         }
-        assert_eq!(
-            store
-                .load_any("qwen")
-                .expect("to load")
-                .expect("a template")
-                .node,
-            "b"
-        );
+        let newest = || {
+            let found = store.load_any("qwen").expect("to load");
+            found.expect("a template").node
+        };
+        assert_eq!(newest(), "b");
         fs::write(folder.of_service().join("b.maio"), b"MAIOTPL\nno").expect("it is ours");
         set("b", hour(300));
-        assert_eq!(
-            store
-                .load_any("qwen")
-                .expect("to load")
-                .expect("a template")
-                .node,
-            "c"
-        );
+        assert_eq!(newest(), "c");
         assert!(matches!(store.load("qwen", "b"), Err(Error::Truncated)));
         let states: Vec<bool> = names_of(&store).into_iter().map(|it| it.1).collect();
         assert_eq!(states, [true, false, true]);

@@ -6,6 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 
+impl Window {
+    /// Whether every reader is at its end or gone.
+    fn is_done(&self) -> bool {
+        let done = |reader: &super::Reader| reader.gone || reader.front == reader.course.len();
+        self.readers.iter().all(done)
+    }
+}
+
 /// Pages that the kernel reads for one that is missed.
 const AROUND: u32 = 32;
 
@@ -631,4 +639,33 @@ fn planning_for_the_largest_model_is_quick() {
             began.elapsed() / events.max(1),
         );
     }
+}
+
+#[test]
+fn a_beacon_beside_its_part_shows_a_reader_at_what_it_has_before_that_in_the_same_file() {
+    let extent = |file, first, pages| Extent { file, first, pages };
+    let groups = vec![
+        vec![
+            extent(0, 0, 1000),
+            extent(1, 1000, 100),
+            extent(1, 1900, 100),
+        ],
+        vec![extent(1, 1100, 800)],
+    ];
+    let mut window = Window::new(Arc::new(Courses::new(&groups)), 1 << 20);
+    window.hear(0, &extent(0, 999, 1), Step::Stands, 1000);
+    assert_eq!(window.progress(0).0, 1000);
+    let beside = window.hear(0, &extent(1, 1200, 1), Step::Stands, 150);
+    assert_eq!((beside, window.progress(0).0), (Heard::OnCourse, 1024));
+    let far = window.hear(0, &extent(1, 1800, 1), Step::Stands, 1);
+    assert_eq!(far, Heard::OffCourse, "more than a table away");
+    // What is next to it in the table of pieces may be of another file.
+    let groups = vec![vec![extent(0, 0, 1000)], vec![extent(1, 900, 50)]];
+    let mut window = Window::new(Arc::new(Courses::new(&groups)), 1 << 20);
+    let other = window.hear(0, &extent(1, 920, 1), Step::Stands, 1);
+    assert_eq!(other, Heard::OffCourse);
+    assert_eq!(
+        window.hear(0, &extent(1, 920, 1), Step::Reads, 1),
+        Heard::OffCourse
+    );
 }
