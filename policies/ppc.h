@@ -18,7 +18,7 @@
  *	init		once. Settings are read, an instance is made. I/Os that it
  *			names are loaded.
  *	prefetch	on each event, and with event NULL after wake(): names what
- *			to load.
+ *			to load, and with PPC_IO_DROP what to drop.
  *	evict		while memory is over the threshold: on each event before
  *			prefetch, and at intervals with event NULL: names what to
  *			drop.
