@@ -1,17 +1,21 @@
 //! Templates and services on the command line, in a store of the test's own.
 
+mod common;
+
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
+use common::{Ran, run, scratch};
 use serde_json::Value;
 
-struct Scratch(PathBuf);
+/// A directory with a model and a store, gone with the test.
+struct Ground(PathBuf);
 
-impl Scratch {
+impl Ground {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ppcctl-{name}-{}", std::process::id()));
-        fs::create_dir_all(path.join("model")).expect("a directory");
+        let path = scratch(name);
+        fs::create_dir_all(path.join("model")).expect("a free name");
         Self(path)
     }
 
@@ -19,20 +23,16 @@ impl Scratch {
         self.0.join("model")
     }
 
-    fn ppcctl(&self, words: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_ppcctl"))
-            .arg("template")
-            .args(words)
-            .arg("--store")
-            .arg(self.0.join("store"))
-            .output()
-            .expect("it was built")
+    fn template(&self, words: &[&str]) -> Ran {
+        let store = self.0.join("store");
+        let words = words.iter().map(OsStr::new);
+        let all = ["template", "--store"].map(OsStr::new).into_iter();
+        let all: Vec<_> = all.chain([store.as_os_str()]).chain(words).collect();
+        run(&all)
     }
 
     fn text(&self, words: &[&str]) -> String {
-        let output = self.ppcctl(words);
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        self.template(words).done().to_owned()
     }
 
     fn json(&self, words: &[&str]) -> Value {
@@ -41,7 +41,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Ground {
     fn drop(&mut self) {
         // Whatever is left is in a directory for that.
         let _ = fs::remove_dir_all(&self.0);
@@ -63,48 +63,38 @@ fn safetensors(path: &Path, tensors: &[(&str, usize)]) {
     fs::write(path, bytes).expect("a file");
 }
 
-fn service_id(pairs: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ppcctl"))
-        .arg("service-id")
-        .args(pairs)
-        .output()
-        .expect("it was built")
-}
-
 #[test]
 fn a_service_has_the_same_id_in_any_order() {
-    let one = service_id(&["model=llama", "tp=4"]);
-    let other = service_id(&["tp=4", "model=llama"]);
-    assert!(
-        one.status.success() && one.stdout == other.stdout,
-        "{one:?}"
-    );
-    assert_eq!(one.stdout.len(), 33, "{one:?}");
-    assert_ne!(one.stdout, service_id(&["tp=8", "model=llama"]).stdout);
-    assert_eq!(service_id(&["tp=4", "tp=8"]).status.code(), Some(2));
+    let one = run(&["service-id", "model=llama", "tp=4"])
+        .done()
+        .to_owned();
+    assert_eq!(one.len(), 33, "{one}");
+    assert_eq!(run(&["service-id", "tp=4", "model=llama"]).done(), one);
+    assert_ne!(run(&["service-id", "tp=8", "model=llama"]).done(), one);
+    run(&["service-id", "tp=4", "tp=8"]).failed(2, &["tp"]);
 }
 
 #[test]
 fn a_template_is_made_shown_verified_compared_and_removed() {
-    let scratch = Scratch::new("templates");
-    let model = scratch.model();
+    let ground = Ground::new("templates");
+    let model = ground.model();
     let text = model.to_str().expect("plain");
     safetensors(
         &model.join("model.safetensors"),
         &[("b", 3 << 20), ("a", 1 << 20)],
     );
-    scratch.text(&["synth", text, "--service-id", "one"]);
-    scratch.text(&["synth", text, "--service-id", "two", "--order", "file"]);
-    let list = scratch.json(&["ls"]);
+    ground.text(&["synth", text, "--service-id", "one"]);
+    ground.text(&["synth", text, "--service-id", "two", "--order", "file"]);
+    let list = ground.json(&["ls"]);
     let names = [&list[0]["service"], &list[1]["service"]];
     assert_eq!(names, ["one", "two"], "{list}");
     assert_eq!(
         (&list[0]["workers"], &list[0]["loads"]),
         (&1.into(), &0.into())
     );
-    assert!(scratch.text(&["ls"]).contains("4 MiB"));
+    assert!(ground.text(&["ls"]).contains("4 MiB"));
     // By name, a comes first.
-    let shown = scratch.json(&["show", "one"]);
+    let shown = ground.json(&["show", "one"]);
     let ranges = shown["groups"][0]["ranges"]
         .as_array()
         .expect("ranges")
@@ -114,22 +104,18 @@ fn a_template_is_made_shown_verified_compared_and_removed() {
         ranges.len() >= 2 && offset(ranges.len() - 1) < offset(ranges.len() - 2),
         "{shown}"
     );
+    assert!(ground.text(&["show", "one", "--ranges"]).contains("OFFSET"));
     assert!(
-        scratch
-            .text(&["show", "one", "--ranges"])
-            .contains("OFFSET")
-    );
-    assert!(
-        scratch
+        ground
             .text(&["verify", "one", text])
             .contains("can be used")
     );
     assert!(
-        scratch
+        ground
             .text(&["diff", "one", "one"])
             .contains("differ in 0.0 %")
     );
-    let difference = scratch.json(&["diff", "one", "two"]);
+    let difference = ground.json(&["diff", "one", "two"]);
     assert_eq!(difference["workers"][0]["only_a"], 0, "{difference}");
     assert!(difference["workers"][0]["order"].as_f64().expect("a part") < 1.0);
     // Another file than it was.
@@ -137,44 +123,44 @@ fn a_template_is_made_shown_verified_compared_and_removed() {
         &model.join("model.safetensors"),
         &[("b", 2 << 20), ("a", 2 << 20)],
     );
-    let output = scratch.ppcctl(&["verify", "one", text]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("another file than it was"));
-    scratch.text(&["rm", "one"]);
-    assert_eq!(scratch.ppcctl(&["rm", "one"]).status.code(), Some(1));
-    let output = scratch.ppcctl(&["show", "one"]);
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("no template of one"),
-        "{output:?}"
-    );
+    let ran = ground.template(&["verify", "one", text]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.out.contains("another file than it was"), "{ran:?}");
+    ground.text(&["rm", "one"]);
+    ground
+        .template(&["rm", "one"])
+        .failed(1, &["no template of one"]);
+    ground
+        .template(&["show", "one"])
+        .failed(1, &["no template of one"]);
 }
 
 #[test]
 fn what_is_damaged_is_listed_as_that() {
-    let scratch = Scratch::new("damaged");
-    let model = scratch.model();
+    let ground = Ground::new("damaged");
+    let model = ground.model();
     fs::write(model.join("weights.bin"), vec![1; 1 << 20]).expect("a file");
-    scratch.text(&[
+    ground.text(&[
         "synth",
         model.to_str().expect("plain"),
         "--service-id",
         "one",
     ]);
-    let node = scratch.json(&["ls"])[0]["node"].clone();
-    let path = scratch
+    let node = ground.json(&["ls"])[0]["node"].clone();
+    let path = ground
         .0
         .join("store/one")
         .join(format!("{}.maio", node.as_str().expect("a name")));
     let mut bytes = fs::read(&path).expect("it is there");
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
     fs::write(&path, bytes).expect("a file");
-    let list = scratch.json(&["ls"]);
+    let list = ground.json(&["ls"]);
     assert!(
         list[0]["error"]
             .as_str()
             .is_some_and(|it| it.contains("damaged")),
         "{list}"
     );
-    assert_eq!(scratch.ppcctl(&["verify", "one"]).status.code(), Some(1));
+    ground.template(&["verify", "one"]).failed(1, &["damaged"]);
 }
