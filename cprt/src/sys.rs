@@ -20,6 +20,18 @@ pub(crate) fn page_size() -> u64 {
         .unwrap_or(4096)
 }
 
+/// Large blocks of memory are taken from the kernel one by one, and go back to it when they are freed.
+/// By itself glibc changes its mind after the first one, and a policy that has prepared a large model
+/// once would keep twice what it needs.
+pub(crate) fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        const LARGE: i32 = 128 << 10;
+        // SAFETY: it sets a number; no other thread of this process runs yet.
+        let _ = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    }
+}
+
 /// What a system call that makes a descriptor has returned.
 fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {

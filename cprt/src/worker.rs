@@ -54,6 +54,7 @@ pub fn run() -> Result<()> {
     let outbox = Arc::new(outbox);
     log_to(&outbox);
     end_by_panics();
+    sys::return_freed_memory();
     // Should memory get short in spite of all, the policy is to go before the service.
     let _ = std::fs::write("/proc/self/oom_score_adj", "800");
     let Some(Order::Start(job)) = inbox.hear()? else {

@@ -6,12 +6,13 @@
 //! once, whoever needs it first, and dropped once, after the last one.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::extent::Extent;
 
 /// So many groups a node has at most: one for each of its accelerators, and a few.
-pub(crate) const MOST_GROUPS: usize = 64;
+pub(crate) const MOST_GROUPS: usize = 60;
 /// Pieces have at least so many pages, where ranges do: what the kernel drops at once.
 const SMALL: u32 = 512;
 /// And at most so many.
@@ -21,7 +22,9 @@ const PIECES: u64 = 1 << 15;
 /// With more ranges than this, not every page is worth a piece of its own.
 const MANY: usize = 1 << 17;
 /// Pages of what is small then.
-const SMALL_RANGE: u32 = 16;
+const SMALL_RANGE: u32 = 32;
+/// So many places share a line in the table of a course.
+const BLOCK: usize = 128;
 
 /// A place in the table of pieces.
 pub(crate) type Piece = u32;
@@ -32,22 +35,52 @@ pub(crate) struct Courses {
     /// Where each file's pieces begin; one more than there are files.
     files: Vec<u32>,
     first: Vec<u32>,
-    pages: Vec<u32>,
-    readers: Vec<u8>,
+    pages: Arc<Vec<u16>>,
     groups: Vec<Arc<Course>>,
 }
 
-/// The order in which a group reads.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The order in which a group reads. A large model's node has a million places, and they stay as long
+/// as the policy does: what can be counted or looked for in a block is in no table.
+#[derive(Debug, Default)]
 pub(crate) struct Course {
     order: Vec<Piece>,
-    /// Pages up to and with the piece at this place.
-    ends: Vec<u32>,
-    /// Places, in the order of pieces.
-    places: Vec<u32>,
+    blocks: Vec<Block>,
+    /// Of all pieces.
+    pages: Arc<Vec<u16>>,
+}
+
+/// Some places that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Pages before it.
+    before: u32,
+    /// Its pieces are from this one
+    least: Piece,
+    /// to this one.
+    most: Piece,
 }
 
 impl Course {
+    fn new(order: Vec<Piece>, pages: Arc<Vec<u16>>) -> Self {
+        let mut before = 0_u32;
+        let block = |block: &[Piece]| {
+            let this = Block {
+                before,
+                least: block.iter().copied().min().unwrap_or(0),
+                most: block.iter().copied().max().unwrap_or(0),
+            };
+            let all = block.iter().map(|&piece| u32::from(pages[piece as usize]));
+            before = before.saturating_add(all.sum());
+            this
+        };
+        let blocks = order.chunks(BLOCK).map(block).collect();
+        Self {
+            order,
+            blocks,
+            pages,
+        }
+    }
+
     /// How many pieces it has.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
@@ -60,25 +93,44 @@ impl Course {
         self.order.get(place).copied()
     }
 
+    fn pages(&self, places: Range<usize>) -> u64 {
+        let pieces = self.order[places].iter();
+        pieces.map(|&it| u64::from(self.pages[it as usize])).sum()
+    }
+
     /// How many pages come before a place.
     #[must_use]
     pub(crate) fn before(&self, place: usize) -> u64 {
-        let last = place.min(self.len()).checked_sub(1);
-        last.map_or(0, |last| u64::from(self.ends[last]))
+        let place = place.min(self.len());
+        let number = (place / BLOCK).min(self.blocks.len().saturating_sub(1));
+        let block = self.blocks.get(number);
+        let before = block.map_or(0, |block| u64::from(block.before));
+        before + self.pages(number * BLOCK..place)
     }
 
     /// When a piece is read, if it is.
     #[must_use]
     pub(crate) fn place(&self, piece: Piece) -> Option<usize> {
-        let of = |&place: &u32| self.order[place as usize];
-        let at = self.places.binary_search_by_key(&piece, of).ok()?;
-        Some(self.places[at] as usize)
+        let blocks = self.blocks.iter().zip(self.order.chunks(BLOCK)).enumerate();
+        let mut candidates = blocks.filter(|(_, (it, _))| (it.least..=it.most).contains(&piece));
+        candidates.find_map(|(number, (_, order))| {
+            let at = order.iter().position(|&it| it == piece)?;
+            Some(number * BLOCK + at)
+        })
     }
 
     /// Where so many pages, and no more, have been read.
     #[must_use]
     pub(crate) fn place_after(&self, pages: u64) -> usize {
-        self.ends.partition_point(|&end| u64::from(end) <= pages)
+        let fit = |block: &Block| u64::from(block.before) <= pages;
+        let blocks = self.blocks.partition_point(fit);
+        let first = blocks.saturating_sub(1) * BLOCK;
+        let mut come = self.before(first);
+        let fits = |&place: &usize| {
+            come += self.pages(place..place + 1);
+            come <= pages
+        };
+        first + (first..self.len()).take_while(fits).count()
     }
 }
 
@@ -107,14 +159,6 @@ impl Courses {
             known.insert(group, Arc::clone(&course));
             courses.groups.push(course);
         }
-        for course in &courses.groups {
-            for &piece in &course.order {
-                courses.readers[piece as usize] += 1;
-            }
-        }
-        // It stays as long as the policy does, and a large model has half a million pieces.
-        courses.first.shrink_to_fit();
-        courses.pages.shrink_to_fit();
         courses
     }
 
@@ -148,17 +192,11 @@ impl Courses {
         self.pages.get(piece as usize).copied().map_or(0, u64::from)
     }
 
-    /// How many groups read a piece.
-    #[must_use]
-    pub(crate) fn readers(&self, piece: Piece) -> u8 {
-        self.readers.get(piece as usize).copied().unwrap_or(0)
-    }
-
     /// Where a piece is.
     #[must_use]
     pub(crate) fn extent(&self, piece: Piece) -> Option<Extent> {
         let at = piece as usize;
-        let (first, pages) = (*self.first.get(at)?, *self.pages.get(at)?);
+        let (first, pages) = (*self.first.get(at)?, u32::from(*self.pages.get(at)?));
         let file = self.files.partition_point(|&start| start <= piece) - 1;
         let file = u32::try_from(file).ok()?;
         Some(Extent { file, first, pages })
@@ -191,7 +229,7 @@ impl Courses {
             .checked_sub(1)?;
         let piece = start + u32::try_from(before).ok()?;
         let (first, pages) = (self.first[piece as usize], self.pages[piece as usize]);
-        (page - first < pages).then_some(piece)
+        (page - first < u32::from(pages)).then_some(piece)
     }
 
     /// Cuts all ranges where one of a group begins or ends, and where a piece would be too long.
@@ -208,6 +246,7 @@ impl Courses {
         }
         changes.sort_unstable();
         let (mut file, mut from, mut covered) = (0, 0, 0);
+        let mut pages = Vec::new();
         self.files.push(0);
         for (of, at, change) in changes {
             if of != file {
@@ -215,51 +254,49 @@ impl Courses {
                 self.files.resize(of as usize + 1, here);
                 (file, covered) = (of, 0);
             } else if covered > 0 {
-                self.split(from, at, most);
+                for first in split(from..at, most) {
+                    self.first.push(first.start);
+                    pages.push(u16::try_from(first.end - first.start).unwrap_or(u16::MAX));
+                }
             }
             from = at;
             covered += change;
         }
         let end = u32::try_from(self.first.len()).unwrap_or(u32::MAX);
         self.files.push(end);
-        self.readers = vec![0; self.first.len()];
-    }
-
-    fn split(&mut self, mut from: u32, to: u32, most: u32) {
-        while from < to {
-            let next = (from / most + 1).saturating_mul(most).min(to);
-            self.first.push(from);
-            self.pages.push(next - from);
-            from = next;
-        }
+        pages.shrink_to_fit();
+        self.first.shrink_to_fit();
+        self.pages = Arc::new(pages);
     }
 
     fn put_in_order(&self, group: &[Extent]) -> Course {
         let mut seen = vec![false; self.pieces()];
-        let mut course = Course::default();
-        let mut pages = 0_u32;
+        let mut order = Vec::new();
         for extent in group {
             let mut at = extent.first;
             while at < extent.end()
                 && let Some(piece) = self.at(extent.file, at)
             {
-                let length = self.pages[piece as usize];
-                at = self.first[piece as usize] + length;
+                at = self.first[piece as usize] + u32::from(self.pages[piece as usize]);
                 if !std::mem::replace(&mut seen[piece as usize], true) {
-                    pages = pages.saturating_add(length);
-                    course.order.push(piece);
-                    course.ends.push(pages);
+                    order.push(piece);
                 }
             }
         }
-        let places = 0..u32::try_from(course.order.len()).unwrap_or(u32::MAX);
-        course.places = places.collect();
-        course.order.shrink_to_fit();
-        course.ends.shrink_to_fit();
-        let order = &course.order;
-        course.places.sort_unstable_by_key(|&at| order[at as usize]);
-        course
+        order.shrink_to_fit();
+        Course::new(order, Arc::clone(&self.pages))
     }
+}
+
+/// A range in parts that end at multiples of `most`.
+fn split(range: Range<u32>, most: u32) -> impl Iterator<Item = Range<u32>> {
+    let mut from = range.start;
+    std::iter::from_fn(move || {
+        let next = (from / most + 1).saturating_mul(most).min(range.end);
+        let part = from..next;
+        from = next;
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 /// A large model has tens of thousands of tensors that do not begin at a page, and as many of a few
@@ -317,7 +354,7 @@ mod tests {
         assert_eq!(extents(&courses, 1), [(2, 105, 5), (2, 110, 5)]);
         assert_eq!(courses.total(), 615);
         let shared = courses.at(2, 109).expect("a piece");
-        assert_eq!((courses.readers(shared), courses.pages(shared)), (2, 5));
+        assert_eq!(courses.pages(shared), 5);
         assert_eq!(courses.at(2, 110), Some(shared + 1));
         assert_eq!(courses.at(2, 115), None);
         assert_eq!(courses.at(1, 0), None);
@@ -367,12 +404,15 @@ mod tests {
         assert_eq!(courses.total(), 100 * u64::from(count) + 1);
         let small: Vec<_> = (0..2 * count).map(|at| extent(0, at * 2, 1)).collect();
         let courses = Courses::new(&[small]);
-        assert_eq!(courses.total(), u64::from((4 * count).next_multiple_of(16)));
+        assert_eq!(
+            courses.total(),
+            u64::from((4 * count).next_multiple_of(SMALL_RANGE))
+        );
         assert_eq!(
             courses.course(0).map(|course| course.len()),
             Some(courses.pieces())
         );
-        assert!(courses.pieces() <= 4 * count as usize / 16);
+        assert!(courses.pieces() <= 4 * count as usize / SMALL_RANGE as usize);
     }
 
     #[test]

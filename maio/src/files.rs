@@ -5,6 +5,7 @@ use std::io;
 
 use ppc::{FileId, FileInfo, Host};
 
+use crate::claims::Key;
 use crate::synth::Library;
 use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
@@ -85,6 +86,16 @@ impl Files {
             let _ = host.close(id);
         }
         self.by_id.clear();
+    }
+
+    /// What a file is on this node.
+    pub(crate) fn key(&mut self, host: &Host<'_>, number: u32) -> Option<Key> {
+        let info = host.info(self.id(host, number)?).ok()?;
+        Some(Key {
+            device: info.device,
+            inode: info.inode,
+            mtime_ns: info.mtime_ns,
+        })
     }
 
     /// What a file is now, its beginning read as well if that is wanted.

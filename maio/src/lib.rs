@@ -6,14 +6,17 @@
 //! read is dropped when its place is needed.
 //!
 //! [`template`] and [`synth`] say what is going to be read, `course` puts it in order, `window` decides
-//! what to load and drop as readers go on, `record` remembers what they did. All of these are pure; the
-//! policy itself is what connects them to a host. [`service`], [`synth`] and [`template`] are for tools,
+//! what to load and drop as readers go on, `record` remembers what they did, `claims` are what services of
+//! one node ask each other to keep. All of these are pure; the policy itself is what connects them to a
+//! host. [`service`], [`synth`] and [`template`] are for tools,
 //! too.
 
+mod claims;
 mod course;
 mod crew;
 mod extent;
 mod files;
+mod leases;
 mod load;
 mod policy;
 mod process;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ppc::{Event, Kind, Memory, Xpu};
 
+use crate::claims::Claims;
 use crate::course::Courses;
 use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
@@ -28,6 +29,12 @@ const WORKER: u64 = (1 << 20) / PAGE;
 /// Until a worker comes a load may be idle so many times as long: frameworks take their time between
 /// the configuration and the weights.
 const STARTING: u32 = 30;
+
+/// Readers that have read so much that nobody was expected to, and more than what was, are not those
+/// that were expected;
+const ASTRAY: u64 = (16 << 20) / PAGE;
+/// of a large model, a part.
+const ASTRAY_PART: u64 = 128;
 
 /// What is known of processes.
 pub(crate) trait Processes {
@@ -99,6 +106,12 @@ pub(crate) struct Load {
     cut_short: bool,
     /// Its first event was no OPEN: it had begun before.
     midway: bool,
+    /// Pages that nobody was expected to read, less those that somebody was, since.
+    astray: u64,
+    /// Everybody who was heard is gone.
+    deserted: bool,
+    /// What was issued has been taken back.
+    held_back: bool,
     cap: u64,
 }
 
@@ -126,6 +139,9 @@ impl Load {
             lost: false,
             cut_short: false,
             midway: false,
+            astray: 0,
+            deserted: false,
+            held_back: false,
             cap,
         };
         load.remember(memory);
@@ -159,6 +175,41 @@ impl Load {
             .set_budget(budget.min(self.cap) / 16 * 15 / PAGE);
     }
 
+    /// What other services of this node have yet to read.
+    pub(crate) fn heed(&mut self, claims: Claims) {
+        self.window.heed(claims);
+    }
+
+    /// What this one's readers have yet to read.
+    pub(crate) fn claims(&self) -> Claims {
+        if self.quiet || self.is_in_vain() {
+            return Claims::default();
+        }
+        self.window.claims()
+    }
+
+    /// Nothing more is to be loaded: what is `absent` of what was issued is taken back.
+    pub(crate) fn hold_back(&mut self, absent: impl FnMut(&Extent) -> bool) {
+        self.window.hold_back(absent);
+        self.held_back = true;
+    }
+
+    /// The same, at the end; returns what to drop.
+    pub(crate) fn stop(&mut self, absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
+        self.window.hold_back(absent);
+        self.window.drops()
+    }
+
+    /// Whether that is to be done now: nobody is there to load for, or they read something else.
+    pub(crate) fn is_to_hold_back(&self) -> bool {
+        self.is_in_vain() && !self.held_back
+    }
+
+    fn is_in_vain(&self) -> bool {
+        let most = ASTRAY.max(self.courses.total() / ASTRAY_PART);
+        self.deserted || self.astray >= most
+    }
+
     /// Memory is short: what may go is to go.
     pub(crate) fn burn(&mut self) -> Vec<Extent> {
         self.window.burn_all();
@@ -166,12 +217,13 @@ impl Load {
     }
 
     pub(crate) fn advise(&mut self) -> Advice {
-        if self.quiet {
+        if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
                 loads: Vec::new(),
             };
         }
+        self.held_back = false;
         let loads = self.window.loads();
         let crew = &self.crew;
         let wish = |issue: Issue| {
@@ -193,6 +245,7 @@ impl Load {
     pub(crate) fn hear(&mut self, event: &Event, extent: &Extent, processes: &dyn Processes) {
         let now_ns = event.time_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
+        self.deserted = false;
         let process = event.process;
         if self.crew.member(process).is_none() {
             self.crew.add(process, processes.facts(process), now_ns);
@@ -214,7 +267,18 @@ impl Load {
         if let Some(member) = self.crew.member(process) {
             (member.heard_ns, member.gone) = (now_ns, false);
         }
-        self.follow(process, extent, step, event.length / PAGE);
+        let read = event.length / PAGE;
+        let known = self.follow(process, extent, step, read);
+        let read = if step == Step::Stands {
+            read
+        } else {
+            u64::from(extent.pages)
+        };
+        self.astray = if known {
+            self.astray.saturating_sub(read)
+        } else {
+            self.astray.saturating_add(read)
+        };
     }
 
     /// Some events could not be told.
@@ -222,18 +286,20 @@ impl Load {
         self.lost = true;
     }
 
-    fn follow(&mut self, process: u32, extent: &Extent, step: Step, read: u64) {
+    /// Says whether anybody was expected to read that.
+    fn follow(&mut self, process: u32, extent: &Extent, step: Step, read: u64) -> bool {
         let place = self.crew.member(process).and_then(|member| member.place);
         if let Some((_, reader)) = place {
-            if self.window.hear(reader, extent, step, read) != Heard::OffCourse {
-                return;
+            let heard = self.window.hear(reader, extent, step, read);
+            if heard != Heard::OffCourse {
+                return heard == Heard::OnCourse;
             }
             let rank = self
                 .crew
                 .member(process)
                 .and_then(|member| member.facts.rank);
             if rank.is_some() || self.window.progress(reader).0 * PAGE > Self::SURE {
-                return;
+                return true;
             }
             self.crew.stand_up(process);
         }
@@ -243,7 +309,7 @@ impl Load {
         };
         let Some(piece) = self.courses.at(extent.file, page) else {
             self.window.stray(extent);
-            return;
+            return false;
         };
         let courses = Arc::clone(&self.courses);
         let fits = |group| {
@@ -254,11 +320,13 @@ impl Load {
         let (group, reader) = match self.crew.seat(process, fits) {
             Some(Seat::Expected(group)) => (group, Some(group)),
             Some(Seat::Extra(group)) => (group, self.window.join(group)),
-            None => return,
+            None => return true,
         };
-        let Some(reader) = reader else { return };
-        self.crew.sit(process, group, reader);
-        self.window.hear(reader, extent, step, read);
+        if let Some(reader) = reader {
+            self.crew.sit(process, group, reader);
+            self.window.hear(reader, extent, step, read);
+        }
+        true
     }
 
     /// Who has read so much of a course is on it, even if it reads something else now and then.
@@ -289,9 +357,11 @@ impl Load {
         }
         let mut members = self.crew.members();
         let all_gone = members.all(|(_, member)| member.gone);
+        self.deserted = all_gone;
         let quiet = since(self.heard_ns);
         if workers.is_empty() {
-            return quiet > idle * STARTING;
+            // Who looked at the configuration and went may have been sent ahead.
+            return quiet > if all_gone { idle } else { idle * STARTING };
         }
         quiet > idle || (all_gone && quiet > Duration::from_secs(1))
     }

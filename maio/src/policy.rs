@@ -21,6 +21,7 @@ use crate::course::Courses;
 use crate::crew::{Expected, Facts};
 use crate::extent::{Extent, PAGE};
 use crate::files::{Files, Shelf};
+use crate::leases::Neighbours;
 use crate::load::{Advice, Load, Outcome, Outlook, Part, Processes};
 use crate::process;
 use crate::service::service_id;
@@ -36,6 +37,8 @@ const BEACON: u64 = 4 << 20;
 const BEACONS: u64 = 64;
 /// With so much of it cached, in percent, there is nothing to do.
 const CACHED: u64 = 99;
+/// Other services are told and heard this often, in ns.
+const EXCHANGE: u64 = 1_000_000_000;
 /// A load of which so much was not expected, in percent, was not this template's.
 const DRIFT: u64 = 5;
 /// Less than this is a look at a file, whatever part it is.
@@ -55,6 +58,8 @@ pub struct Maio {
     /// It does not fit any more.
     stale: bool,
     load: Option<Load>,
+    neighbours: Option<Neighbours>,
+    exchanged_ns: u64,
     recording: bool,
     saving: Option<Saving>,
 }
@@ -97,6 +102,8 @@ impl Policy for Maio {
             template: None,
             stale: false,
             load: None,
+            neighbours: None,
+            exchanged_ns: 0,
             recording: false,
             saving: None,
         };
@@ -112,7 +119,7 @@ impl Policy for Maio {
         plan: &mut Plan<'_>,
     ) -> Result<()> {
         match event {
-            None => self.tick(host)?,
+            None => self.tick(host, plan)?,
             Some(event) if event.kind == Kind::Lost => {
                 if let Some(load) = &mut self.load {
                     load.lose();
@@ -123,6 +130,10 @@ impl Policy for Maio {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
+        if load.is_to_hold_back() {
+            let files = &mut self.files;
+            load.hold_back(|extent| is_absent(files, host, extent));
+        }
         let advice = load.advise();
         self.carry_out(host, &advice, plan)
     }
@@ -238,7 +249,8 @@ impl Maio {
         self.recording = match self.told.recording {
             Recording::Always => true,
             Recording::Never => false,
-            Recording::Auto => self.template.is_none(),
+            // One without a load was made from headers, or has been wrong.
+            Recording::Auto => self.template.as_ref().is_none_or(|it| it.loads == 0),
         } && self.told.store.is_some()
             && host.features().contain(Features::TOUCH);
         self.listen(host, false)
@@ -298,8 +310,43 @@ impl Maio {
             load.record(opens && event.kind != Kind::Open);
         }
         self.load = Some(load);
+        self.meet(host);
         self.listen(host, true)?;
         host.wake(TICK)
+    }
+
+    /// Finds the services that load on this node as well.
+    fn meet(&mut self, host: &Host<'_>) {
+        let Some(directory) = &self.told.leases else {
+            return;
+        };
+        let numbers = (0..).zip(self.outlook.files.iter());
+        let keys = numbers.map(|(number, _)| self.files.key(host, number));
+        self.neighbours = match Neighbours::meet(directory, keys.collect()) {
+            Ok(neighbours) => Some(neighbours),
+            Err(error) => {
+                let directory = directory.display();
+                let line = format_args!("Other services are not heard in {directory}: {error}");
+                host.log(Level::Debug, line);
+                None
+            }
+        };
+        self.exchange(host);
+    }
+
+    fn exchange(&mut self, host: &Host<'_>) {
+        let (Some(load), Some(neighbours)) = (&mut self.load, &self.neighbours) else {
+            return;
+        };
+        self.exchanged_ns = host.now();
+        match neighbours.exchange(&load.claims()) {
+            Ok(claims) => load.heed(claims),
+            Err(error) => {
+                let line = format_args!("Other services are not told any more: {error}");
+                host.log(Level::Debug, line);
+                self.neighbours = None;
+            }
+        }
     }
 
     /// Whether a file that is going to be read is another than when that was found out, or there was
@@ -329,7 +376,7 @@ impl Maio {
         true
     }
 
-    fn tick(&mut self, host: &Host<'_>) -> Result<()> {
+    fn tick(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if let Some(saved) = self.saving.take_if(|saving| saving.thread.is_finished()) {
             saved.end(host);
         }
@@ -339,9 +386,16 @@ impl Maio {
         };
         load.remember(memory(host));
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
+            if host.now() >= self.exchanged_ns + EXCHANGE {
+                self.exchange(host);
+            }
             return host.wake(TICK);
         }
-        if let Some(load) = self.load.take() {
+        if let Some(mut load) = self.load.take() {
+            let files = &mut self.files;
+            let drops = load.stop(|extent| is_absent(files, host, extent));
+            let loads = Vec::new();
+            self.carry_out(host, &Advice { drops, loads }, plan)?;
             self.finish(host, load);
         }
         if self.saving.is_some() {
@@ -370,6 +424,7 @@ impl Maio {
     }
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
+        self.neighbours = None;
         let Outcome {
             parts,
             read,
@@ -377,8 +432,10 @@ impl Maio {
             unknown,
         } = load.end();
         let mib = |pages: u64| (pages * PAGE) >> 20;
+        // Somebody had a look at the configuration.
+        let level = if read > 0 { Level::Info } else { Level::Debug };
         host.log(
-            Level::Info,
+            level,
             format_args!(
                 "A load is over: {} MiB read of {} expected, {} unexpected",
                 mib(read),
@@ -399,11 +456,25 @@ impl Maio {
                 Level::Info,
                 "The template does not fit any more: the next load is recorded",
             );
-            self.stale = true;
-            self.prepare(host);
+            self.doubt(host);
         } else if read * 2 > expected {
             self.confirm(host);
         }
+    }
+
+    /// The template is not used any more, and whoever finds it in the store has the next load recorded.
+    fn doubt(&mut self, host: &Host<'_>) {
+        if let Some(template) = self.template.take() {
+            self.save(
+                host,
+                &Template {
+                    loads: 0,
+                    ..template
+                },
+            );
+        }
+        self.stale = true;
+        self.prepare(host);
     }
 
     /// One load more went by this template.
@@ -575,6 +646,12 @@ fn outlook(
 fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
     let id = files.id(host, extent.file)?;
     Some(Io::new(id, extent.offset(), extent.length()))
+}
+
+fn is_absent(files: &mut Files, host: &Host<'_>, extent: &Extent) -> bool {
+    let id = files.id(host, extent.file);
+    let resident = id.map(|id| host.resident(id, extent.offset(), extent.length()));
+    matches!(resident, Some(Ok(0)))
 }
 
 fn memory(host: &Host<'_>) -> Memory {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ppc::{Error, Result, Settings};
 
+use crate::leases::default_directory;
 use crate::service::{parse, service_id};
 use crate::template::{Store, default_root, this_node, valid_name};
 
@@ -26,6 +27,8 @@ pub(crate) struct Told {
     pub(crate) node: String,
     /// `None`: templates are neither looked for nor kept.
     pub(crate) store: Option<Store>,
+    /// Where services of this node tell each other what they need; `None`: this one does not.
+    pub(crate) leases: Option<PathBuf>,
     pub(crate) tp: u32,
     pub(crate) recording: Recording,
     /// Hold no more than this many bytes.
@@ -68,7 +71,8 @@ impl Told {
         Ok(Self {
             service,
             node,
-            store: store(settings)?,
+            store: path(settings, "store", default_root)?.map(Store::at),
+            leases: path(settings, "leases", default_directory)?,
             tp,
             recording,
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
@@ -120,20 +124,17 @@ fn workers(tp: Option<&str>) -> Result<u32> {
     number.ok_or_else(|| problem("tp", tp, "not 1 to 256 workers"))
 }
 
-fn store(settings: &mut Settings) -> Result<Option<Store>> {
-    let root = match settings.text("store") {
-        Some(none) if none == "none" => return Ok(None),
-        Some(path) if path.starts_with('/') => Some(PathBuf::from(path)),
-        Some(other) => {
-            return Err(problem(
-                "store",
-                &other,
-                "neither none nor an absolute path",
-            ));
-        }
-        None => default_root(),
-    };
-    Ok(root.map(Store::at))
+fn path(
+    settings: &mut Settings,
+    key: &str,
+    default: fn() -> Option<PathBuf>,
+) -> Result<Option<PathBuf>> {
+    match settings.text(key) {
+        Some(none) if none == "none" => Ok(None),
+        Some(path) if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
+        Some(other) => Err(problem(key, &other, "neither none nor an absolute path")),
+        None => Ok(default()),
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +180,7 @@ mod tests {
             ("budget", "x", "bytes"),
             ("idle", "0", "3600"),
             ("store", "here", "absolute"),
+            ("leases", "x", "absolute"),
         ] {
             let error = told(&[(key, value)]).expect_err("refused").to_string();
             assert!(error.contains(key) && error.contains(part), "{error}");

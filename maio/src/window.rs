@@ -15,12 +15,14 @@
 //! that is somewhere else altogether is believed when it has read on there for a while: a look into
 //! the last file, as some readers have it before they begin, is not where it is.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::claims::Claims;
 use crate::course::{Course, Courses, Piece};
 use crate::extent::{Extent, PAGE};
+
+use stock::{MOST_READERS, State, Stock};
 
 /// Never keep more behind a reader than this.
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -38,8 +40,6 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
-/// So many read at once; more are not followed.
-const MOST_READERS: usize = 200;
 /// Whose place has changed so often does not follow its course.
 const STRAYS: u32 = 16;
 
@@ -74,15 +74,6 @@ pub(crate) struct Issue {
     pub(crate) extent: Extent,
     /// It takes the place of what is left of older ones of this reader.
     pub(crate) instead: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Absent,
-    /// Issued, or read in by a reader.
-    Held,
-    Dropped,
 }
 
 #[derive(Debug)]
@@ -153,17 +144,9 @@ struct Move {
 #[derive(Debug)]
 pub(crate) struct Window {
     courses: Arc<Courses>,
-    states: Vec<State>,
-    /// How many have yet to pass each piece.
-    left: Vec<u8>,
+    stock: Stock,
     readers: Vec<Reader>,
-    /// Held, and passed by all: the oldest first.
-    burnable: VecDeque<Piece>,
-    held: u64,
-    /// Of these, pages that are about to be dropped: their place is free the next time.
-    going: u64,
     budget: u64,
-    drops: Vec<Extent>,
     unknown: u64,
 }
 
@@ -173,25 +156,23 @@ impl Window {
     pub(crate) fn new(courses: Arc<Courses>, budget: u64) -> Self {
         let readers = (0..courses.groups()).filter_map(|number| courses.course(number));
         let readers = readers.map(|course| Reader::new(Arc::clone(course)));
-        let pieces = 0..u32::try_from(courses.pieces()).unwrap_or(u32::MAX);
-        Self {
+        let mut window = Self {
             readers: readers.collect(),
-            states: vec![State::Absent; courses.pieces()],
-            left: pieces.map(|piece| courses.readers(piece)).collect(),
+            stock: Stock::new(Arc::clone(&courses)),
             courses,
-            burnable: VecDeque::new(),
-            held: 0,
-            going: 0,
             budget,
-            drops: Vec::new(),
             unknown: 0,
+        };
+        for number in 0..window.readers.len() {
+            window.wait_for(number, 0);
         }
+        window
     }
 
     /// Pages that are held.
     #[must_use]
     pub(crate) const fn held(&self) -> u64 {
-        self.held.saturating_sub(self.going)
+        self.stock.held()
     }
 
     /// Pages that somebody read and nobody was expected to.
@@ -239,6 +220,40 @@ impl Window {
     /// So many pages may be held from now on.
     pub(crate) fn set_budget(&mut self, pages: u64) {
         self.budget = pages;
+    }
+
+    /// Nothing is to be loaded any more, for now: what is `absent` still of what has been issued will not
+    /// come. It is dropped, which takes it out of what waits to be loaded, and issued anew when
+    /// [`Self::loads`] is asked for again.
+    pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
+        for number in 0..self.readers.len() {
+            let reader = &mut self.readers[number];
+            let course = Arc::clone(&reader.course);
+            let issued = reader.front.min(reader.issued)..reader.issued;
+            // Pieces come in one after the other: what is before the last one that is there is, too.
+            for piece in issued.rev().filter_map(|place| course.piece(place)) {
+                if self.stock.state(piece) != State::Held {
+                    continue;
+                }
+                if !self.courses.extent(piece).is_some_and(|it| absent(&it)) {
+                    break;
+                }
+                self.stock.give_up(piece);
+            }
+            let reader = &mut self.readers[number];
+            reader.issued = reader.front.min(reader.issued);
+            reader.instead = true;
+        }
+    }
+
+    /// What other services of this node have yet to read: it is dropped last.
+    pub(crate) fn heed(&mut self, claims: Claims) {
+        self.stock.heed(claims);
+    }
+
+    /// What the readers have yet to read.
+    pub(crate) fn claims(&self) -> Claims {
+        self.stock.claims()
     }
 
     /// A reader does something with a range of a file, after it has read so many pages.
@@ -351,25 +366,14 @@ impl Window {
     /// From a place on, what this reader needs stays until it has passed it, and is loaded once more if
     /// it has been dropped.
     fn wait_for(&mut self, number: usize, from: usize) {
-        let course = Arc::clone(&self.readers[number].course);
-        for place in from..course.len() {
-            let Some(piece) = course.piece(place) else {
-                continue;
-            };
-            let left = &mut self.left[piece as usize];
-            *left = left.saturating_add(1);
-            let state = &mut self.states[piece as usize];
-            if *state == State::Dropped {
-                *state = State::Absent;
-            }
-        }
-        let left = &self.left;
-        self.burnable.retain(|&piece| left[piece as usize] == 0);
+        let course = &self.readers[number].course;
+        let pieces = (from..course.len()).filter_map(|place| course.piece(place));
+        self.stock.need(pieces);
     }
 
     /// What is to be loaded now; see also [`Self::drops`].
     pub(crate) fn loads(&mut self) -> Vec<Issue> {
-        self.held -= std::mem::take(&mut self.going).min(self.held);
+        self.stock.settle();
         let mut loads: Vec<Issue> = Vec::new();
         while let Some(number) = self.next_reader() {
             if !self.load_next(number, &mut loads) {
@@ -381,12 +385,12 @@ impl Window {
 
     /// What is to be dropped, before what is to be loaded is.
     pub(crate) fn drops(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.drops)
+        self.stock.drops()
     }
 
     /// Drops all that may be, as memory is short.
     pub(crate) fn burn_all(&mut self) {
-        while self.burn() {}
+        self.stock.burn_all();
     }
 
     fn distance(&self) -> u64 {
@@ -399,27 +403,14 @@ impl Window {
 
     /// A reader has had these pages brought in, the first of them in this piece.
     fn came_in(&mut self, first: Piece, extent: &Extent) {
-        let pieces = first..u32::try_from(self.states.len()).unwrap_or(u32::MAX);
+        let pieces = first..u32::try_from(self.courses.pieces()).unwrap_or(u32::MAX);
         let within = |piece: &Piece| {
             let it = self.courses.extent(*piece);
             it.is_some_and(|it| it.file == extent.file && it.first < extent.end())
         };
         let last = pieces.take_while(within).last();
         for piece in first..=last.unwrap_or(first) {
-            self.brought_in(piece);
-        }
-    }
-
-    fn brought_in(&mut self, piece: Piece) {
-        let state = &mut self.states[piece as usize];
-        if *state == State::Held {
-            return;
-        }
-        *state = State::Held;
-        self.held += self.courses.pages(piece);
-        if self.left[piece as usize] == 0 {
-            // It was dropped too early, or is read again.
-            self.burnable.push_back(piece);
+            self.stock.came_in(piece);
         }
     }
 
@@ -512,30 +503,8 @@ impl Window {
         let course = Arc::clone(&self.readers[number].course);
         let pieces = places.into_iter().flatten();
         for piece in pieces.filter_map(|place| course.piece(place)) {
-            let left = &mut self.left[piece as usize];
-            *left = left.saturating_sub(1);
-            if *left == 0 && self.states[piece as usize] == State::Held {
-                self.burnable.push_back(piece);
-            }
+            self.stock.forgo(piece);
         }
-    }
-
-    /// Drops one piece; false if none may be.
-    fn burn(&mut self) -> bool {
-        let Some(piece) = self.burnable.pop_front() else {
-            return false;
-        };
-        self.states[piece as usize] = State::Dropped;
-        self.going += self.courses.pages(piece);
-        if let Some(extent) = self.courses.extent(piece) {
-            match self.drops.last_mut() {
-                Some(last) if last.file == extent.file && last.end() == extent.first => {
-                    last.pages += extent.pages;
-                }
-                _ => self.drops.push(extent),
-            }
-        }
-        true
     }
 
     /// Whose turn it is: of those that follow their course, who has the least ahead.
@@ -555,19 +524,11 @@ impl Window {
         let Some(piece) = reader.course.piece(reader.issued) else {
             return false;
         };
-        let again = reader.issued < reader.again && self.left[piece as usize] > 0;
-        if self.states[piece as usize] == State::Absent {
-            let pages = self.courses.pages(piece);
-            while self.held() + pages > self.budget {
-                if !self.burn() {
-                    return false;
-                }
-            }
-            if self.held + pages > self.budget {
+        let again = reader.issued < reader.again && self.stock.is_needed(piece);
+        if self.stock.state(piece) == State::Absent {
+            if !self.stock.hold_within(piece, self.budget) {
                 return false;
             }
-            self.held += pages;
-            self.states[piece as usize] = State::Held;
         } else if !again {
             self.readers[number].issued += 1;
             return true;
@@ -597,6 +558,8 @@ fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool
         instead,
     });
 }
+
+mod stock;
 
 #[cfg(test)]
 mod tests;

@@ -253,3 +253,61 @@ fn the_budget_is_what_others_leave() {
     assert_eq!(of(1200, 600, 0), 1000, "they took more since");
     assert_eq!(of(2000, 0, 0), 0);
 }
+
+fn misses(load: &mut Load, process: u32, extent: &Extent, at_ms: u64) {
+    let mut event = event(Kind::Miss, process, at_ms);
+    event.length = extent.length();
+    load.hear(&event, extent, &Fake::default());
+}
+
+fn wished(load: &mut Load) -> u32 {
+    let advice = load.advise();
+    advice.loads.iter().map(|wish| wish.extent.pages).sum()
+}
+
+#[test]
+fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_come_back() {
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
+    assert_eq!(wished(&mut load), 48 * PAGES);
+    let elsewhere = |mib: u32| Extent {
+        file: 3,
+        ..extent(mib * PAGES, PAGES)
+    };
+    for mib in 0..15 {
+        misses(&mut load, 50, &elsewhere(mib), 10);
+    }
+    assert!(!load.is_to_hold_back());
+    misses(&mut load, 50, &elsewhere(15), 20);
+    assert!(load.is_to_hold_back());
+    // The first MiB of all has come in.
+    load.hold_back(|extent| extent.first >= PAGES);
+    assert!(!load.is_to_hold_back());
+    let advice = load.advise();
+    let dropped: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
+    assert!(advice.loads.is_empty());
+    assert!(dropped >= 46 * PAGES, "{dropped}");
+    assert!(load.claims().is_empty());
+    misses(&mut load, 50, &extent(0, 2), 30);
+    let again = wished(&mut load);
+    assert!((dropped - 2..=dropped).contains(&again), "{again}");
+}
+
+#[test]
+fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
+    let mut fake = Fake::default();
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    assert_eq!(wished(&mut load), 48 * PAGES);
+    assert!(!load.tick(ns(9), IDLE, &fake) && !load.is_to_hold_back());
+    fake.dead.insert(50);
+    assert!(!load.tick(ns(9), IDLE, &fake) && load.is_to_hold_back());
+    load.hold_back(|_| true);
+    assert!(load.advise().loads.is_empty());
+    load.hear(&event(Kind::Open, 51, 9500), &extent(0, 1), &fake);
+    assert_eq!(wished(&mut load), 48 * PAGES);
+    fake.dead.insert(51);
+    assert!(!load.tick(ns(19), IDLE, &fake));
+    assert!(load.tick(ns(20), IDLE, &fake));
+    assert_eq!(load.stop(|_| true).len(), 3 * 16 / 2);
+}

@@ -234,7 +234,7 @@ impl Node {
         for (file, pages) in (0..).zip(&self.cached) {
             for (page, _) in (0..).zip(pages).filter(|&(_, &cached)| cached) {
                 let piece = self.window.courses.at(file, page).expect("a piece");
-                let state = self.window.states[piece as usize];
+                let state = self.window.stock.state(piece);
                 assert_eq!(
                     state,
                     State::Held,

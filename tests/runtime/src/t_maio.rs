@@ -103,7 +103,10 @@ impl Model {
     /// As a framework does: the configuration, a while of its own, in which so much is loaded, and
     /// then all workers at once.
     fn load(&self, mmap: bool, bytes: u64) -> Outcome<Vec<Reader>> {
-        Job::new(&self.mount, &self.config).run()?;
+        let until = scratch().join("started");
+        let _ = fs::remove_file(&until);
+        let driver = Job::new(&self.mount, &self.config).linger(until.clone());
+        let driver = driver.start()?;
         wait_until(30, "what is loaded in the meantime", || {
             Ok((self.weights.cached()? >= bytes).then_some(()))
         })?;
@@ -112,7 +115,10 @@ impl Model {
             let job = job.pause(30).rank(rank);
             if mmap { job.mmap() } else { job }.start()
         };
-        (0..WORKERS).map(worker).collect()
+        let workers: Outcome<Vec<_>> = (0..WORKERS).map(worker).collect();
+        fs::write(&until, "")?;
+        driver.finish()?;
+        workers
     }
 
     fn template(&self, daemon: &Daemon) -> Outcome<Value> {

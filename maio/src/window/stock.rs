@@ -1,0 +1,336 @@
+//! The pieces of a window: which are held, how many have yet to read each, and which go first. Pure.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::claims::Claims;
+use crate::course::{Courses, Piece};
+use crate::extent::Extent;
+
+/// So many can be counted to wait for a piece.
+pub(super) const MOST_READERS: usize = 63;
+/// Large pages are no larger than this, in pages, and go as a whole.
+const FOLIO: u32 = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Absent,
+    /// Issued, or read in by a reader.
+    Held,
+    Dropped,
+}
+
+/// State, and how many have yet to come past it: a byte, as a large model's node has half a million.
+#[derive(Clone, Copy, Debug)]
+struct Slot(u8);
+
+impl Slot {
+    const fn state(self) -> State {
+        match self.0 >> 6 {
+            0 => State::Absent,
+            1 => State::Held,
+            _ => State::Dropped,
+        }
+    }
+
+    const fn left(self) -> u8 {
+        self.0 & 63
+    }
+
+    const fn set(&mut self, state: State) {
+        self.0 = self.left() | (state as u8) << 6;
+    }
+
+    const fn count(&mut self, left: u8) {
+        self.0 = self.0 & !63 | left;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Stock {
+    courses: Arc<Courses>,
+    slots: Vec<Slot>,
+    /// Held, and passed by all: the oldest first.
+    burnable: VecDeque<Piece>,
+    /// The same, but other services have yet to read them: these go when nothing else may.
+    lent: VecDeque<Piece>,
+    claims: Claims,
+    held: u64,
+    /// Of these, pages that are about to be dropped: their place is free the next time.
+    going: u64,
+    drops: Vec<Extent>,
+}
+
+impl Stock {
+    pub(super) fn new(courses: Arc<Courses>) -> Self {
+        Self {
+            slots: vec![Slot(0); courses.pieces()],
+            courses,
+            burnable: VecDeque::new(),
+            lent: VecDeque::new(),
+            claims: Claims::default(),
+            held: 0,
+            going: 0,
+            drops: Vec::new(),
+        }
+    }
+
+    fn slot(&mut self, piece: Piece) -> &mut Slot {
+        &mut self.slots[piece as usize]
+    }
+
+    pub(super) fn state(&self, piece: Piece) -> State {
+        self.slots[piece as usize].state()
+    }
+
+    /// Whether anybody has yet to come past a piece.
+    pub(super) fn is_needed(&self, piece: Piece) -> bool {
+        self.slots[piece as usize].left() > 0
+    }
+
+    /// Pages that are held, without those that are about to go.
+    pub(super) const fn held(&self) -> u64 {
+        self.held.saturating_sub(self.going)
+    }
+
+    /// What was about to go is gone.
+    pub(super) fn settle(&mut self) {
+        self.held -= std::mem::take(&mut self.going).min(self.held);
+    }
+
+    /// One more will come past these; what has been dropped is to be loaded again.
+    pub(super) fn need(&mut self, pieces: impl Iterator<Item = Piece>) {
+        for piece in pieces {
+            let slot = self.slot(piece);
+            slot.count((slot.left() + 1).min(63));
+            if slot.state() == State::Dropped {
+                slot.set(State::Absent);
+            }
+        }
+        let slots = &self.slots;
+        let waits = |piece: &Piece| slots[*piece as usize].left() == 0;
+        self.burnable.retain(waits);
+        self.lent.retain(waits);
+    }
+
+    /// One less.
+    pub(super) fn forgo(&mut self, piece: Piece) {
+        let slot = self.slot(piece);
+        slot.count(slot.left().saturating_sub(1));
+        if slot.left() == 0 && slot.state() == State::Held {
+            self.may_go(piece);
+        }
+    }
+
+    /// It has come in, or is about to. False if there is no room for it, whatever may go.
+    pub(super) fn hold_within(&mut self, piece: Piece, budget: u64) -> bool {
+        let pages = self.courses.pages(piece);
+        while self.held() + pages > budget {
+            if !self.burn() {
+                return false;
+            }
+        }
+        if self.held + pages > budget {
+            return false;
+        }
+        self.held += pages;
+        self.slot(piece).set(State::Held);
+        true
+    }
+
+    /// It has been issued, and is not to come any more.
+    pub(super) fn give_up(&mut self, piece: Piece) {
+        let pages = self.courses.pages(piece);
+        self.held = self.held.saturating_sub(pages);
+        self.slot(piece).set(State::Absent);
+        self.drops.extend(self.extent(piece));
+    }
+
+    /// A reader has had it brought in, be there room or not.
+    pub(super) fn came_in(&mut self, piece: Piece) {
+        if self.state(piece) == State::Held {
+            return;
+        }
+        self.slot(piece).set(State::Held);
+        self.held += self.courses.pages(piece);
+        if !self.is_needed(piece) {
+            // It was dropped too early, or is read again.
+            self.may_go(piece);
+        }
+    }
+
+    fn may_go(&mut self, piece: Piece) {
+        let claimed = self.is_claimed(piece);
+        let queue = if claimed {
+            &mut self.lent
+        } else {
+            &mut self.burnable
+        };
+        queue.push_back(piece);
+    }
+
+    fn is_claimed(&self, piece: Piece) -> bool {
+        !self.claims.is_empty() && self.extent(piece).is_some_and(|it| self.claims.has(&it))
+    }
+
+    fn extent(&self, piece: Piece) -> Option<Extent> {
+        self.courses.extent(piece)
+    }
+
+    /// What other services have yet to read, from now on.
+    pub(super) fn heed(&mut self, claims: Claims) {
+        if self.claims == claims {
+            return;
+        }
+        self.claims = claims;
+        let lent = std::mem::take(&mut self.lent);
+        let burnable = std::mem::take(&mut self.burnable);
+        for piece in lent.into_iter().chain(burnable) {
+            self.may_go(piece);
+        }
+    }
+
+    /// What our readers have yet to read.
+    pub(super) fn claims(&self) -> Claims {
+        let mut claims = Claims::default();
+        for (piece, _) in (0..).zip(&self.slots).filter(|(_, slot)| slot.left() > 0) {
+            if let Some(extent) = self.extent(piece) {
+                claims.add(&extent);
+            }
+        }
+        claims
+    }
+
+    /// Drops all that may go; what is lent, only if there is nothing else.
+    pub(super) fn burn_all(&mut self) {
+        let lent = self.burnable.is_empty();
+        while (lent || !self.burnable.is_empty()) && self.burn() {}
+    }
+
+    /// Drops one piece; false if none may go.
+    fn burn(&mut self) -> bool {
+        let next = self.burnable.pop_front().or_else(|| self.lent.pop_front());
+        let Some(piece) = next else {
+            return false;
+        };
+        self.slot(piece).set(State::Dropped);
+        self.going += self.courses.pages(piece);
+        let Some(extent) = self.around(piece) else {
+            return true;
+        };
+        match self.drops.last_mut() {
+            Some(last)
+                if last.file == extent.file
+                    && last.end() >= extent.first
+                    && last.first <= extent.first =>
+            {
+                last.pages = last.end().max(extent.end()) - last.first;
+            }
+            _ => self.drops.push(extent),
+        }
+        true
+    }
+
+    /// A piece with what has been dropped beside it: large pages that it has a part of went with none
+    /// of the two.
+    fn around(&self, piece: Piece) -> Option<Extent> {
+        let mut extent = self.extent(piece)?;
+        let gone = |piece: Piece| {
+            let dropped = self.slots.get(piece as usize)?.state() == State::Dropped;
+            self.extent(piece).filter(|_| dropped)
+        };
+        let least = extent.first.saturating_sub(FOLIO);
+        let most = extent.end().saturating_add(FOLIO);
+        for before in (0..piece).rev().map_while(gone) {
+            if before.file != extent.file || before.end() != extent.first || extent.first <= least {
+                break;
+            }
+            extent.pages += extent.first - before.first;
+            extent.first = before.first;
+        }
+        for after in (piece + 1..).map_while(gone) {
+            if after.file != extent.file || extent.end() != after.first || extent.end() >= most {
+                break;
+            }
+            extent.pages += after.pages;
+        }
+        // Not all of a long one: as much as a page may have.
+        let end = extent.end().min(most);
+        let first = extent.first.max(least);
+        Some(Extent {
+            first,
+            pages: end - first,
+            ..extent
+        })
+    }
+
+    /// What is to be dropped, before what is to be loaded is.
+    pub(super) fn drops(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.drops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Window;
+    use super::*;
+
+    fn extent(first: u32, pages: u32) -> Extent {
+        Extent {
+            file: 0,
+            first,
+            pages,
+        }
+    }
+
+    /// A reader of 4 MiB of one file, with a budget of half of that.
+    fn small() -> Window {
+        let courses = Courses::new(&[vec![extent(0, 2048)]]);
+        Window::new(Arc::new(courses), 1024)
+    }
+
+    #[test]
+    fn what_others_have_yet_to_read_is_dropped_last() {
+        let courses = Courses::new(&[(0..6).map(|at| extent(at * 512, 512)).collect()]);
+        let mut window = Window::new(Arc::new(courses), 4 * 512);
+        window.loads();
+        let mut claims = Claims::default();
+        claims.add(&extent(0, 1));
+        window.heed(claims);
+        window.leave(0);
+        window.burn_all();
+        let dropped: Vec<_> = window
+            .drops()
+            .iter()
+            .map(|it| (it.first, it.pages))
+            .collect();
+        assert_eq!(dropped, [(512, 3 * 512)]);
+        window.burn_all();
+        assert_eq!(window.drops().first().map(|it| it.first), Some(0));
+        // Or as soon as the others do not need it any more.
+        let mut window = small();
+        let mut claims = Claims::default();
+        claims.add(&extent(0, 2048));
+        assert!(!claims.is_empty() && claims == window.claims());
+        window.loads();
+        window.heed(claims);
+        window.leave(0);
+        window.heed(Claims::default());
+        window.burn_all();
+        let pages: u32 = window.drops().iter().map(|it| it.pages).sum();
+        assert_eq!(pages, 1024);
+    }
+
+    #[test]
+    fn what_is_dropped_takes_along_what_large_pages_kept_of_its_neighbours() {
+        let courses = Courses::new(&[vec![extent(0, 100)], vec![extent(100, 100)]]);
+        let mut window = Window::new(Arc::new(courses), 1024);
+        window.loads();
+        window.leave(0);
+        window.burn_all();
+        assert_eq!(window.drops(), [extent(0, 100)]);
+        window.leave(1);
+        window.burn_all();
+        assert_eq!(window.drops(), [extent(0, 200)]);
+    }
+}
