@@ -77,6 +77,12 @@ impl Crew {
             .map(|(&process, member)| (process, member))
     }
 
+    /// The group of a rank that nobody has been yet.
+    pub(crate) fn ranked(&self, rank: Option<u32>) -> Option<usize> {
+        let mut groups = self.expected.iter().zip(&self.taken);
+        groups.position(|(group, taken)| rank == Some(group.worker) && !taken)
+    }
+
     /// The groups that nobody has turned out to be.
     pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
         let taken = self.taken.iter().enumerate();

@@ -49,6 +49,8 @@ pub(crate) struct Outlook {
     pub(crate) files: Arc<[(String, u64)]>,
     pub(crate) courses: Arc<Courses>,
     pub(crate) expected: Vec<Expected>,
+    /// These are workers of several nodes: for each of them nothing is loaded before it is there.
+    pub(crate) several: bool,
 }
 
 /// A range to load, and for whom.
@@ -125,7 +127,10 @@ impl Load {
         now_ns: u64,
     ) -> Self {
         let Outlook {
-            courses, expected, ..
+            courses,
+            expected,
+            several,
+            ..
         } = outlook;
         let mut load = Self {
             window: Window::new(Arc::clone(&courses), 0),
@@ -144,6 +149,9 @@ impl Load {
             held_back: false,
             cap,
         };
+        for group in (0..load.courses.groups()).filter(|_| several) {
+            load.window.leave(group);
+        }
         load.remember(memory);
         load
     }
@@ -248,7 +256,12 @@ impl Load {
         self.deserted = false;
         let process = event.process;
         if self.crew.member(process).is_none() {
-            self.crew.add(process, processes.facts(process), now_ns);
+            let facts = processes.facts(process);
+            self.crew.add(process, facts, now_ns);
+            if let Some(group) = self.crew.ranked(facts.rank) {
+                // It may not have been expected on this node.
+                self.window.come_back(group);
+            }
         }
         if let Some(records) = &mut self.records
             && event.kind == Kind::Touch

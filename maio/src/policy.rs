@@ -27,7 +27,7 @@ use crate::process;
 use crate::service::service_id;
 use crate::settings::{Recording, Told};
 use crate::synth::{Wanted, synthesise};
-use crate::template::{Error, Group, Identity, Sameness, Store, Template};
+use crate::template::{Error, Group, Identity, Learnt, Sameness, Store, Template, learn};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -167,10 +167,24 @@ impl Maio {
     /// Finds out what is going to be read: by the template if there is one that fits, otherwise by the
     /// files' headers.
     fn prepare(&mut self, host: &Host<'_>) {
-        self.template = self.find_template(host);
-        let by_template = self.template.as_ref();
-        let by_template = by_template.and_then(|template| of_template(host, template));
-        let outlook = by_template.unwrap_or_else(|| self.of_headers(host));
+        let by_template = self.find_template(host).and_then(|learnt| {
+            let outlook = of_template(host, &learnt.template)?;
+            let several = learnt.several;
+            // Whoever's it was, what comes of it is this node's.
+            let node = self.told.node.clone();
+            let template = Template {
+                node,
+                ..learnt.template
+            };
+            Some((Outlook { several, ..outlook }, template))
+        });
+        let outlook = if let Some((outlook, template)) = by_template {
+            self.template = Some(template);
+            outlook
+        } else {
+            self.template = None;
+            self.of_headers(host)
+        };
         self.expect(host, outlook);
     }
 
@@ -180,15 +194,20 @@ impl Maio {
         self.outlook = outlook;
     }
 
-    fn find_template(&self, host: &Host<'_>) -> Option<Template> {
+    fn find_template(&self, host: &Host<'_>) -> Option<Learnt> {
         let store = self.told.store.as_ref().filter(|_| !self.stale)?;
         let found = match store.load(&self.service, &self.told.node) {
-            // What another node of the service recorded is the best that is known of this one.
-            Ok(None) => store.load_any(&self.service),
-            found => found,
+            Ok(None) => {
+                let others = store.load_all(&self.service);
+                others.map(|others| learn(others, self.told.tp))
+            }
+            found => found.map(|own| {
+                let several = false;
+                own.map(|template| Learnt { template, several })
+            }),
         };
-        let template = match found {
-            Ok(template) => template?,
+        let learnt = match found {
+            Ok(learnt) => learnt?,
             Err(error) => {
                 let service = &self.service;
                 host.log(
@@ -198,6 +217,7 @@ impl Maio {
                 return None;
             }
         };
+        let template = &learnt.template;
         let mut files = Files::new(template.files.iter().map(|file| file.path.clone()));
         let changed = (0..).zip(&template.files).find(|(number, then)| {
             // Its beginning is only read where times do not tell.
@@ -214,11 +234,10 @@ impl Maio {
             host.log(Level::Info, line);
             return None;
         }
-        Some(template)
+        Some(learnt)
     }
 
-    fn of_headers(&mut self, host: &Host<'_>) -> Outlook {
-        self.template = None;
+    fn of_headers(&self, host: &Host<'_>) -> Outlook {
         let wanted = Wanted {
             tp: self.told.tp,
             order: None,
@@ -640,6 +659,7 @@ fn outlook(
         files: files.into(),
         courses,
         expected,
+        several: false,
     }
 }
 

@@ -8,6 +8,7 @@ mod diff;
 mod error;
 mod format;
 mod identity;
+mod nodes;
 mod pack;
 mod store;
 mod view;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
 pub use error::Error;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
+pub use nodes::{Learnt, learn};
 pub use store::{Entry, Store, Summary, default_root, this_node, valid_name};
 pub use view::{FileView, GroupView, View};
 

@@ -40,6 +40,8 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
+/// So many ranges are planned at once: more are there before these are loaded.
+const MOST_ISSUES: usize = 4096;
 /// Whose place has changed so often does not follow its course.
 const STRAYS: u32 = 16;
 
@@ -375,7 +377,9 @@ impl Window {
     pub(crate) fn loads(&mut self) -> Vec<Issue> {
         self.stock.settle();
         let mut loads: Vec<Issue> = Vec::new();
-        while let Some(number) = self.next_reader() {
+        while loads.len() < MOST_ISSUES
+            && let Some(number) = self.next_reader()
+        {
             if !self.load_next(number, &mut loads) {
                 break;
             }

@@ -55,6 +55,7 @@ fn outlook() -> Outlook {
         files: Arc::new([("weights".to_owned(), 48 * MIB)]),
         courses: Arc::new(Courses::new(&groups)),
         expected: vec![expected(0), expected(1)],
+        several: false,
     }
 }
 
@@ -310,4 +311,20 @@ fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
     assert!(!load.tick(ns(19), IDLE, &fake));
     assert!(load.tick(ns(20), IDLE, &fake));
     assert_eq!(load.stop(|_| true).len(), 3 * 16 / 2);
+}
+
+#[test]
+fn of_workers_on_several_nodes_only_those_that_come_have_anything_loaded() {
+    let mut fake = Fake::default();
+    fake.ranks.insert(10, 1);
+    let several = true;
+    let outlook = Outlook {
+        several,
+        ..outlook()
+    };
+    let mut load = Load::new(outlook, memory(1024), u64::MAX, false, 0);
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    assert_eq!(wished(&mut load), 0);
+    load.hear(&event(Kind::Open, 10, 1), &extent(0, 1), &fake);
+    assert_eq!(wished(&mut load), 32 * PAGES);
 }

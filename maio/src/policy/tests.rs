@@ -93,6 +93,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         ("service-id", "test"),
         ("node", "n"),
         ("store", scratch.text()),
+        ("leases", "none"),
     ];
     let host = host();
     let (mut maio, at_init) = host.start::<Maio>(&settings).expect("it starts");
@@ -144,6 +145,7 @@ fn a_template_of_other_files_is_not_used() {
         ("service-id", "test"),
         ("node", "n"),
         ("store", scratch.text()),
+        ("leases", "none"),
     ];
     let first = host();
     let (mut maio, _) = first.start::<Maio>(&settings).expect("it starts");
@@ -183,6 +185,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
         ("service-id", "test"),
         ("node", "n"),
         ("store", scratch.text()),
+        ("leases", "none"),
     ];
     let host = host();
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
@@ -199,6 +202,12 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     open.time_ns = 5_000_000_000_000;
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     assert_eq!(loaded(&plan).len(), 3, "by headers again");
+    drop(maio);
+    let kept = scratch.store().load("test", "n").expect("readable");
+    assert_eq!(kept.map(|kept| kept.loads), Some(0));
+    host.start::<Maio>(&settings).expect("it starts");
+    let wanted = host.wanted().0;
+    assert!(wanted.contains(Kind::Touch), "whoever finds it is warned");
 }
 
 #[test]
@@ -207,7 +216,9 @@ fn where_all_is_cached_nothing_is_asked_for() {
     for (path, size) in [("config.json", 2), ("a.bin", 8 * MIB), ("b.bin", 8 * MIB)] {
         host.set_cached(host.id(path), 0..size);
     }
-    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let (mut maio, _) = host
+        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
 }
@@ -215,7 +226,9 @@ fn where_all_is_cached_nothing_is_asked_for() {
 #[test]
 fn who_goes_around_the_page_cache_is_left_alone() {
     let host = host();
-    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let (mut maio, _) = host
+        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .expect("it starts");
     let mut open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
     open.direct = true;
     assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
@@ -240,7 +253,9 @@ fn with_little_memory_no_more_than_that_is_held() {
         available: 8 * MIB - used,
     };
     host.set_memory(memory(0));
-    let (mut maio, _) = host.start::<Maio>(&[("store", "none")]).expect("it starts");
+    let (mut maio, _) = host
+        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     let bytes = |ios: &[Io]| loaded(ios).iter().map(|io| io.2).sum::<u64>();
@@ -268,10 +283,47 @@ fn with_little_memory_no_more_than_that_is_held() {
 fn each_worker_is_served_near_its_accelerator() {
     let host = host().xpu(0).xpu(1);
     host.set_process(std::process::id(), Xpu(1));
-    let settings = [("store", "none"), ("budget", "8M")];
+    let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 1);
     let plan = maio.prefetch(Some(&miss)).expect("a plan").expect("some");
     let here = |io: &Io| io.xpu == Some(Xpu(1)) && io.process == Some(std::process::id());
     assert!(!plan.is_empty() && plan.iter().all(here), "{plan:?}");
+}
+
+#[test]
+fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_own() {
+    let scratch = Scratch::new("nodes");
+    let settings = |node| {
+        [
+            ("service-id", "test"),
+            ("node", node),
+            ("store", scratch.text()),
+            ("leases", "none"),
+        ]
+    };
+    let host = host();
+    let (mut maio, _) = host.start::<Maio>(&settings("old")).expect("it starts");
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    maio.prefetch(Some(&open)).expect("a plan");
+    read_all(&host, &mut maio, &["b.bin", "a.bin"]);
+    let (mut maio, _) = host.start::<Maio>(&settings("new")).expect("it starts");
+    assert!(!host.wanted().0.contains(Kind::Touch));
+    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    assert_eq!(loaded(&plan).len(), 2);
+    for file in ["b.bin", "a.bin"] {
+        let beacon = event(&host, Kind::Progress, file, 8 * MIB, 8 * MIB, 9);
+        maio.prefetch(Some(&beacon)).expect("a plan");
+    }
+    end(&host, &mut maio);
+    let loads = |node| {
+        let kept = scratch.store().load("test", node).expect("readable");
+        kept.map(|kept| kept.loads)
+    };
+    assert_eq!((loads("old"), loads("new")), (Some(1), Some(2)));
+    // Two of three workers are not all of them.
+    let more = settings("third").into_iter().chain([("tp", "3")]);
+    let more: Vec<_> = more.collect();
+    host.start::<Maio>(&more).expect("it starts");
+    assert!(host.wanted().0.contains(Kind::Touch));
 }

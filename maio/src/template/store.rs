@@ -61,6 +61,9 @@ fn root(root: bool, state: Option<PathBuf>, home: Option<PathBuf>) -> Option<Pat
     Some(state.join("ppc/templates"))
 }
 
+/// Templates of so many nodes tell what there is to know of a service.
+const MOST_NODES: usize = 64;
+
 /// A directory of templates. Nothing is opened before it is asked for.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -139,15 +142,27 @@ impl Store {
         Ok(Some(template))
     }
 
-    /// The newest usable template of a service, for a node that has none; `None` if there is none.
+    /// The newest usable template of a service, whichever node's; `None` if there is none.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
     pub fn load_any(&self, service: &str) -> Result<Option<Template>, Error> {
+        Ok(self.usable(service)?.next())
+    }
+
+    /// All usable templates of a service, the newest first.
+    ///
+    /// # Errors
+    /// Of the name or of reading the directory.
+    pub fn load_all(&self, service: &str) -> Result<Vec<Template>, Error> {
+        Ok(self.usable(service)?.take(MOST_NODES).collect())
+    }
+
+    fn usable(&self, service: &str) -> Result<impl Iterator<Item = Template>, Error> {
         let mut found = nodes(&self.folder(service)?)?;
         found.sort_by_key(|kept| kept.modified);
         let usable = |kept: Kept| self.load(service, &kept.node).ok().flatten();
-        Ok(found.into_iter().rev().find_map(usable))
+        Ok(found.into_iter().rev().filter_map(usable))
     }
 
     /// Keeps a template, in place of the one there was.
