@@ -37,7 +37,8 @@ impl Group {
             }
             Version::V2 => {
                 let control = Path::new(V2).join("cgroup.subtree_control");
-                if fs::write(&control, "+memory").is_err() {
+                // Where the old hierarchies are, this is a folder like any other.
+                if !control.exists() || fs::write(&control, "+memory").is_err() {
                     skip!("no memory controller of cgroup2");
                 }
                 V2
@@ -127,6 +128,9 @@ pub(crate) fn clear() -> Outcome {
             wait_until(5, &what, || Ok(fs::remove_dir(&path).ok()))?;
         }
     }
-    let _ = fs::write(Path::new(V2).join("cgroup.subtree_control"), "-memory");
+    let control = Path::new(V2).join("cgroup.subtree_control");
+    if control.exists() {
+        let _ = fs::write(control, "-memory");
+    }
     Ok(())
 }
