@@ -17,6 +17,7 @@ mod cgroup;
 mod daemon;
 mod disk;
 mod files;
+mod model;
 mod mount;
 mod outcome;
 mod procfs;

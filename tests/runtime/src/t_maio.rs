@@ -1,23 +1,19 @@
 //! MAIO on a real page cache: what workers read is recorded exactly, and replayed once, ahead of them.
 
 use std::fs;
-use std::ops::Range;
-use std::os::unix::fs::MetadataExt as _;
 use std::thread::sleep;
 
 use cprt::protocol::State;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::stat::{major, minor};
 use nix::unistd::Pid;
-use serde_json::Value;
 
 use crate::case::{Case, scratch};
-use crate::daemon::{Daemon, policy};
-use crate::files::{MIB, Pattern, readahead, set_readahead};
-use crate::mount::Mount;
-use crate::outcome::{
-    For as _, Outcome, ensure, ensure_eq, kernel_is_at_least, millis, skip, wait_until,
+use crate::daemon::Daemon;
+use crate::files::{MIB, readahead, set_readahead};
+use crate::model::{
+    BUDGET, Model, SIZE, TENSOR, TENSORS, WORKERS, joined, part, recorded, shuffled,
 };
+use crate::outcome::{For as _, Outcome, ensure, ensure_eq, millis, wait_until};
 use crate::reader::{Job, Reader};
 use crate::way::Way;
 
@@ -32,149 +28,6 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_maio_bears_any_order", 120, bears_any_order),
     Case::new("cprt_maio_bears_ends", 120, bears_ends),
 ];
-
-const WORKERS: u32 = 4;
-const TENSORS: u64 = 48;
-const TENSOR: u64 = MIB;
-const SIZE: u64 = TENSORS * TENSOR;
-/// Of those that have not enough.
-const BUDGET: u64 = SIZE * 45 / 100;
-
-/// What the worker of a rank reads: all of every third tensor, its part of the others.
-fn part(rank: u32) -> Vec<Range<u64>> {
-    let slice = TENSOR / u64::from(WORKERS);
-    let tensor = |number: u64| {
-        let start = number * TENSOR;
-        if number.is_multiple_of(3) {
-            start..start + TENSOR
-        } else {
-            let from = start + u64::from(rank) * slice;
-            from..from + slice
-        }
-    };
-    (0..TENSORS).map(tensor).collect()
-}
-
-/// A model, its service and where templates are.
-struct Model {
-    mount: Mount,
-    config: Pattern,
-    weights: Pattern,
-    store: String,
-}
-
-impl Model {
-    fn new() -> Outcome<Self> {
-        if !kernel_is_at_least(6, 12) && Way::now() != Way::Module {
-            skip!("before 6.12 hits are not told without the module: nothing can be recorded");
-        }
-        let mount = Mount::new()?;
-        let config = mount.file("config.json", 5, 4096)?;
-        let weights = mount.file("weights.bin", 6, SIZE)?;
-        let store = scratch().join("store");
-        Ok(Self {
-            mount,
-            config,
-            weights,
-            store: store
-                .to_str()
-                .ok_or("no text")
-                .of("the store's path")?
-                .to_owned(),
-        })
-    }
-
-    fn register(&self, daemon: &Daemon, more: &[&str]) -> Outcome {
-        let store = format!("store={}", self.store);
-        let settings = ["service-id=test", "node=n", "idle=1", store.as_str()];
-        daemon.register(
-            &self.mount,
-            &policy("maio"),
-            &[&settings[..], more].concat(),
-        )?;
-        Ok(())
-    }
-
-    fn make_cold(&self) -> Outcome {
-        self.config.make_cold()?;
-        self.weights.make_cold()
-    }
-
-    /// As a framework does: the configuration, a while of its own, in which so much is loaded, and
-    /// then all workers at once.
-    fn load(&self, mmap: bool, bytes: u64) -> Outcome<Vec<Reader>> {
-        let until = scratch().join("started");
-        let _ = fs::remove_file(&until);
-        let driver = Job::new(&self.mount, &self.config).linger(until.clone());
-        let driver = driver.start()?;
-        wait_until(30, "what is loaded in the meantime", || {
-            Ok((self.weights.cached()? >= bytes).then_some(()))
-        })?;
-        let worker = |rank| {
-            let job = Job::new(&self.mount, &self.weights).ranges(part(rank));
-            let job = job.pause(30).rank(rank);
-            if mmap { job.mmap() } else { job }.start()
-        };
-        let workers: Outcome<Vec<_>> = (0..WORKERS).map(worker).collect();
-        fs::write(&until, "")?;
-        driver.finish()?;
-        workers
-    }
-
-    fn template(&self, daemon: &Daemon) -> Outcome<Value> {
-        let words = ["template", "--store", &self.store, "show", "test"];
-        wait_until(20, "a template", || {
-            let answer = daemon.run(&words)?;
-            if answer.code != 0 {
-                return Ok(None);
-            }
-            let template = serde_json::from_str(&answer.output).of(&answer.output)?;
-            Ok(Some(template))
-        })
-    }
-
-    /// One load that is recorded, and what came of it.
-    fn record(&self, daemon: &Daemon, mmap: bool) -> Outcome<Value> {
-        self.make_cold()?;
-        for reader in self.load(mmap, BUDGET * 8 / 10)? {
-            reader.finish()?;
-        }
-        self.template(daemon)
-    }
-
-    /// What the device under the lower file system has been read.
-    fn device_bytes(&self) -> Outcome<u64> {
-        let device = fs::metadata(&self.weights.lower)?.dev();
-        let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
-        let text = fs::read_to_string(&path).of(&path)?;
-        let sectors = text.split_whitespace().nth(2).unwrap_or_default();
-        Ok(sectors.parse::<u64>().of(&path)? * 512)
-    }
-}
-
-/// Ranges sorted and joined where they touch.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-/// What a group of a template has of the weights.
-fn recorded(group: &Value) -> Vec<Range<u64>> {
-    let ranges = group["ranges"].as_array().into_iter().flatten();
-    let weights = ranges.filter(|range| range[0] == "weights.bin");
-    let range = |range: &Value| {
-        let start = range[1].as_u64().unwrap_or(0);
-        start..start + range[2].as_u64().unwrap_or(0)
-    };
-    joined(weights.map(range).collect())
-}
 
 fn records_and_replays() -> Outcome {
     let model = Model::new()?;
@@ -279,7 +132,8 @@ fn slides_a_window() -> Outcome {
     daemon.stop()
 }
 
-/// A reader that goes from the end to the beginning gets its bytes, and the device gives them once.
+/// A reader that goes from the end to the beginning, or at random, gets its bytes, and the device gives
+/// them once.
 fn bears_any_order() -> Outcome {
     set_readahead("128")?;
     let model = Model::new()?;
@@ -287,22 +141,28 @@ fn bears_any_order() -> Outcome {
     model.register(&daemon, &[])?;
     model.record(&daemon, false)?;
     daemon.unregister(&model.mount)?;
-    for budget in ["budget=22M", "budget=1G"] {
-        model.register(&daemon, &["record=never", budget])?;
-        model.make_cold()?;
-        let device = model.device_bytes()?;
-        let backwards = (0..TENSORS).rev().map(|at| at * TENSOR..(at + 1) * TENSOR);
-        let job = Job::new(&model.mount, &model.weights);
-        job.ranges(backwards).pause(5).run()?;
-        if Way::now() == Way::Module {
-            let read = model.device_bytes()? - device;
-            println!("{budget}: the device gave {read} of {SIZE}");
-            ensure!(
-                read <= SIZE + SIZE * 3 / 100,
-                "the device gave {read} bytes for {SIZE}"
-            );
+    let forwards = || (0..TENSORS).map(|at| at * TENSOR..(at + 1) * TENSOR);
+    let orders = [
+        ("backwards", forwards().rev().collect::<Vec<_>>()),
+        ("at random", shuffled(forwards().collect())),
+    ];
+    for (what, order) in orders {
+        for budget in ["budget=22M", "budget=1G"] {
+            model.register(&daemon, &["record=never", budget])?;
+            model.make_cold()?;
+            let device = model.device_bytes()?;
+            let job = Job::new(&model.mount, &model.weights);
+            job.ranges(order.clone()).pause(5).run()?;
+            if Way::now() == Way::Module {
+                let read = model.device_bytes()? - device;
+                println!("{what}, {budget}: the device gave {read} of {SIZE}");
+                ensure!(
+                    read <= SIZE + SIZE * 3 / 100,
+                    "{what}, {budget}: the device gave {read} bytes for {SIZE}"
+                );
+            }
+            daemon.unregister(&model.mount)?;
         }
-        daemon.unregister(&model.mount)?;
     }
     daemon.stop()
 }

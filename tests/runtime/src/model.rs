@@ -1,0 +1,197 @@
+//! A model in small, its service, and what four workers read of it.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+
+use nix::sys::stat::{major, minor};
+use serde_json::Value;
+
+use crate::case::scratch;
+use crate::daemon::{Daemon, policy};
+use crate::files::{MIB, Pattern};
+use crate::mount::Mount;
+use crate::outcome::{For as _, Outcome, kernel_is_at_least, skip, wait_until};
+use crate::reader::{Job, Reader};
+use crate::way::Way;
+
+pub(crate) const WORKERS: u32 = 4;
+pub(crate) const TENSORS: u64 = 48;
+pub(crate) const TENSOR: u64 = MIB;
+pub(crate) const SIZE: u64 = TENSORS * TENSOR;
+/// Of those that have not enough.
+pub(crate) const BUDGET: u64 = SIZE * 45 / 100;
+
+const SERVICE: &str = "test";
+
+/// What the worker of a rank reads: all of every third tensor, its part of the others.
+pub(crate) fn part(rank: u32) -> Vec<Range<u64>> {
+    let slice = TENSOR / u64::from(WORKERS);
+    let tensor = |number: u64| {
+        let start = number * TENSOR;
+        if number.is_multiple_of(3) {
+            start..start + TENSOR
+        } else {
+            let from = start + u64::from(rank) * slice;
+            from..from + slice
+        }
+    };
+    (0..TENSORS).map(tensor).collect()
+}
+
+/// A model, its service and where templates are.
+pub(crate) struct Model {
+    pub(crate) mount: Mount,
+    pub(crate) config: Pattern,
+    pub(crate) weights: Pattern,
+    pub(crate) store: String,
+}
+
+impl Model {
+    pub(crate) fn new() -> Outcome<Self> {
+        if !kernel_is_at_least(6, 12) && Way::now() != Way::Module {
+            skip!("before 6.12 hits are not told without the module: nothing can be recorded");
+        }
+        let mount = Mount::new()?;
+        let config = mount.file("config.json", 5, 4096)?;
+        let weights = mount.file("weights.bin", 6, SIZE)?;
+        let store = scratch().join("store");
+        Ok(Self {
+            mount,
+            config,
+            weights,
+            store: store
+                .to_str()
+                .ok_or("no text")
+                .of("the store's path")?
+                .to_owned(),
+        })
+    }
+
+    pub(crate) fn register(&self, daemon: &Daemon, more: &[&str]) -> Outcome {
+        self.register_as(daemon, &self.mount, SERVICE, more)
+    }
+
+    /// As another service, or for another mount of it.
+    pub(crate) fn register_as(
+        &self,
+        daemon: &Daemon,
+        mount: &Mount,
+        service: &str,
+        more: &[&str],
+    ) -> Outcome {
+        let (store, id) = (
+            format!("store={}", self.store),
+            format!("service-id={service}"),
+        );
+        let settings = [id.as_str(), "node=n", "idle=1", store.as_str()];
+        daemon.register(mount, &policy("maio"), &[&settings[..], more].concat())?;
+        Ok(())
+    }
+
+    pub(crate) fn make_cold(&self) -> Outcome {
+        self.config.make_cold()?;
+        self.weights.make_cold()
+    }
+
+    /// The worker of a rank, and what it reads.
+    pub(crate) fn worker(&self, rank: u32) -> Job {
+        let job = Job::new(&self.mount, &self.weights).ranges(part(rank));
+        job.pause(30).rank(rank)
+    }
+
+    /// As a framework does: the configuration, a while of its own, in which so much is loaded, and
+    /// then all workers at once.
+    pub(crate) fn load(&self, mmap: bool, bytes: u64) -> Outcome<Vec<Reader>> {
+        let worker = |rank| {
+            let job = self.worker(rank);
+            if mmap { job.mmap() } else { job }
+        };
+        self.load_by(bytes, (0..WORKERS).map(worker))
+    }
+
+    /// The same with other workers.
+    pub(crate) fn load_by(
+        &self,
+        bytes: u64,
+        workers: impl IntoIterator<Item = Job>,
+    ) -> Outcome<Vec<Reader>> {
+        Job::new(&self.mount, &self.config).run()?;
+        wait_until(30, "what is loaded in the meantime", || {
+            Ok((self.weights.cached()? >= bytes).then_some(()))
+        })?;
+        workers.into_iter().map(|job| job.start()).collect()
+    }
+
+    pub(crate) fn template(&self, daemon: &Daemon) -> Outcome<Value> {
+        self.template_of(daemon, SERVICE)
+    }
+
+    pub(crate) fn template_of(&self, daemon: &Daemon, service: &str) -> Outcome<Value> {
+        let words = ["template", "--store", &self.store, "show", service];
+        wait_until(20, "a template", || {
+            let answer = daemon.run(&words)?;
+            if answer.code != 0 {
+                return Ok(None);
+            }
+            let template = serde_json::from_str(&answer.output).of(&answer.output)?;
+            Ok(Some(template))
+        })
+    }
+
+    /// One load that is recorded, and what came of it.
+    pub(crate) fn record(&self, daemon: &Daemon, mmap: bool) -> Outcome<Value> {
+        self.make_cold()?;
+        for reader in self.load(mmap, BUDGET * 8 / 10)? {
+            reader.finish()?;
+        }
+        self.template(daemon)
+    }
+
+    /// What the device under the lower file system has been read.
+    pub(crate) fn device_bytes(&self) -> Outcome<u64> {
+        let device = fs::metadata(&self.weights.lower)?.dev();
+        let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
+        let text = fs::read_to_string(&path).of(&path)?;
+        let sectors = text.split_whitespace().nth(2).unwrap_or_default();
+        Ok(sectors.parse::<u64>().of(&path)? * 512)
+    }
+}
+
+/// Ranges sorted and joined where they touch.
+pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// In an order that is always the same and has nothing to do with theirs.
+pub(crate) fn shuffled(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut state = 1_u64;
+    for at in (1..ranges.len()).rev() {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        let below = at as u64 + 1;
+        let other = usize::try_from((state >> 33) % below).unwrap_or(at);
+        ranges.swap(at, other);
+    }
+    ranges
+}
+
+/// What a group of a template has of the weights.
+pub(crate) fn recorded(group: &Value) -> Vec<Range<u64>> {
+    let ranges = group["ranges"].as_array().into_iter().flatten();
+    let weights = ranges.filter(|range| range[0] == "weights.bin");
+    let range = |range: &Value| {
+        let start = range[1].as_u64().unwrap_or(0);
+        start..start + range[2].as_u64().unwrap_or(0)
+    };
+    joined(weights.map(range).collect())
+}
