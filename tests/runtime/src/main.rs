@@ -36,6 +36,7 @@ mod t_maio;
 mod t_memory;
 mod t_misbehave;
 mod t_overhead;
+mod t_record;
 mod t_refusals;
 mod t_register;
 mod t_rig;
@@ -58,6 +59,7 @@ fn cases() -> Vec<Case> {
         t_memory::CASES,
         t_misbehave::CASES,
         t_overhead::CASES,
+        t_record::CASES,
         t_refusals::CASES,
         t_register::CASES,
         t_rig::CASES,

@@ -69,6 +69,12 @@ fn status(path: &str, field: &str) -> Outcome<u64> {
         .ok_or_else(|| Stop::fail(format_args!("{path} has no {field}")))
 }
 
+/// A field of /proc/PID/io: `rchar` is what it has read, wherever that came from, and `read_bytes` what a
+/// disk had to give for it.
+pub(crate) fn io(pid: u32, field: &str) -> Outcome<u64> {
+    status(&format!("/proc/{pid}/io"), field)
+}
+
 /// Its resident memory in KiB.
 pub(crate) fn rss_kib(pid: u32) -> Outcome<u64> {
     status(&format!("/proc/{pid}/status"), "VmRSS")

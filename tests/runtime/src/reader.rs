@@ -1,9 +1,11 @@
 //! Readers: processes of this program that read a file, check every byte and say what it took.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -12,12 +14,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use nix::sys::wait::{WaitStatus, waitpid};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{MIB, Pattern, first_wrong};
 use crate::mount::Mount;
-use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq};
-use crate::sys::{Map, PAGE};
+use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, fail};
+use crate::sys::{self, Map, PAGE};
 use crate::way::Way;
 
 /// What a reader is to do.
@@ -41,6 +44,16 @@ pub(crate) struct Job {
     linger: Option<PathBuf>,
     /// Its `RANK`.
     rank: Option<u32>,
+    /// What it calls itself.
+    title: Option<String>,
+    /// So many threads read, each every so-manieth range, by a descriptor of its own.
+    threads: usize,
+    /// So much of the beginning of each range is read before, by another descriptor.
+    heads: u64,
+    /// Its descriptor is closed as soon as the file is mapped.
+    closed: bool,
+    /// It has read so much of the beginning, and then leaves the rest to a child.
+    parent: u64,
 }
 
 /// What a reader has done, all times taken together.
@@ -81,6 +94,11 @@ impl Job {
             until: None,
             linger: None,
             rank: None,
+            title: None,
+            threads: 1,
+            heads: 0,
+            closed: false,
+            parent: 0,
         }
     }
 
@@ -136,10 +154,49 @@ impl Job {
         self
     }
 
+    /// Is no worker by its environment.
+    pub(crate) fn unranked(mut self) -> Self {
+        self.rank = None;
+        self
+    }
+
+    /// Calls itself this.
+    pub(crate) fn title(mut self, title: String) -> Self {
+        self.title = Some(title);
+        self
+    }
+
+    /// By several threads at once, which share the ranges.
+    pub(crate) fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Reads so much of the beginning of each range before all else.
+    pub(crate) fn heads(mut self, bytes: u64) -> Self {
+        self.heads = bytes;
+        self
+    }
+
+    /// Through a mapping that outlives the descriptor.
+    pub(crate) fn closed(mut self) -> Self {
+        self.closed = true;
+        self.mmap()
+    }
+
+    /// By a child, after it has itself read so much of the beginning.
+    pub(crate) fn parent(mut self, bytes: u64) -> Self {
+        self.parent = bytes;
+        self
+    }
+
     /// Starts it.
     pub(crate) fn start(&self) -> Outcome<Reader> {
+        let program = std::env::current_exe()?;
+        let title = self.title.as_ref().map(OsString::from);
         let rank = self.rank.map(|rank| ("RANK", rank.to_string()));
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(&program)
+            .arg0(title.unwrap_or_else(|| program.clone().into()))
             .arg("--reader")
             .envs(rank)
             .stdin(Stdio::piped())
@@ -216,28 +273,30 @@ pub(crate) fn main() -> Outcome {
 }
 
 fn read_once(job: &Job, read: &mut Read) -> Outcome {
-    let file = File::open(&job.path).of(job.path.display())?;
-    let map = job.mmap.then(|| Map::of(&file)).transpose()?;
-    let mut buffer = vec![0; job.chunk];
-    for range in &job.ranges {
-        let mut at = range.start;
-        while at < range.end {
-            let most = job.chunk.min(usize::try_from(range.end - at)?);
-            let bytes = if let Some(map) = &map {
-                let from = usize::try_from(at)?;
-                &map.bytes()[from..from + most]
-            } else {
-                let got = file.read_at(&mut buffer[..most], at)?;
-                ensure!(got > 0, "{} ends at {at}", job.path.display());
-                &buffer[..got]
-            };
-            if let Some(wrong) = first_wrong(bytes, job.seed, at) {
-                read.wrong.get_or_insert(wrong);
-            }
-            at += bytes.len() as u64;
-            read.bytes += bytes.len() as u64;
+    if job.heads > 0 {
+        let source = Source::open(job)?;
+        for range in &job.ranges {
+            let end = range.end.min(range.start + job.heads);
+            source.take(job, &(range.start..end), read)?;
         }
-        sleep(Duration::from_millis(job.pause));
+    }
+    // It is there as long as the process is, as a framework's mapping.
+    let source = Source::open(job)?;
+    if job.parent > 0 {
+        source.take(job, &(0..job.parent), &mut Read::default())?;
+        if let Some(child) = sys::fork()? {
+            let status = waitpid(child, None)?;
+            ensure_eq!(status, WaitStatus::Exited(child, 0), "the child's end");
+            std::process::exit(0);
+        }
+    }
+    if job.threads > 1 {
+        by_threads(job, read)?;
+    } else {
+        for range in &job.ranges {
+            source.take(job, range, read)?;
+            sleep(Duration::from_millis(job.pause));
+        }
     }
     if let Some(until) = &job.linger {
         fs::write(rests(until), "")?;
@@ -246,6 +305,69 @@ fn read_once(job: &Job, read: &mut Read) -> Outcome {
         sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+fn by_threads(job: &Job, read: &mut Read) -> Outcome {
+    let one = |first: usize| -> Outcome<Read> {
+        let (source, mut read) = (Source::open(job)?, Read::default());
+        for range in job.ranges.iter().skip(first).step_by(job.threads) {
+            source.take(job, range, &mut read)?;
+            sleep(Duration::from_millis(job.pause));
+        }
+        Ok(read)
+    };
+    std::thread::scope(|scope| {
+        let all = (0..job.threads).map(|first| scope.spawn(move || one(first)));
+        for thread in all.collect::<Vec<_>>() {
+            let part = thread.join().map_err(|_| Stop::fail("a thread"))??;
+            read.bytes += part.bytes;
+            read.wrong = read.wrong.or(part.wrong);
+        }
+        Ok(())
+    })
+}
+
+/// What a file is read by: its mapping, if there is one.
+struct Source {
+    map: Option<Map>,
+    file: Option<File>,
+}
+
+impl Source {
+    fn open(job: &Job) -> Outcome<Self> {
+        let file = File::open(&job.path).of(job.path.display())?;
+        Ok(Self {
+            map: job.mmap.then(|| Map::of(&file)).transpose()?,
+            file: (!job.closed).then_some(file),
+        })
+    }
+
+    /// Reads a range, and looks whether it is right.
+    fn take(&self, job: &Job, range: &Range<u64>, read: &mut Read) -> Outcome {
+        let mut buffer = vec![0; job.chunk];
+        let mut at = range.start;
+        while at < range.end {
+            let most = job.chunk.min(usize::try_from(range.end - at)?);
+            let bytes = match (&self.map, &self.file) {
+                (Some(map), _) => {
+                    let from = usize::try_from(at)?;
+                    &map.bytes()[from..from + most]
+                }
+                (None, Some(file)) => {
+                    let got = file.read_at(&mut buffer[..most], at)?;
+                    ensure!(got > 0, "{} ends at {at}", job.path.display());
+                    &buffer[..got]
+                }
+                (None, None) => fail!("{} is closed", job.path.display()),
+            };
+            if let Some(wrong) = first_wrong(bytes, job.seed, at) {
+                read.wrong.get_or_insert(wrong);
+            }
+            at += bytes.len() as u64;
+            read.bytes += bytes.len() as u64;
+        }
+        Ok(())
+    }
 }
 
 /// What is there when a reader has read all and only stays until this other file is there.

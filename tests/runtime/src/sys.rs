@@ -1,4 +1,5 @@
-//! System calls that nobody wraps: mappings, their pages, extents, a library opened.
+//! System calls that nobody wraps, or nobody but unsafely: mappings, their pages, extents, a fork, a
+//! library opened.
 
 use std::fs::File;
 use std::io;
@@ -7,6 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr;
 
+use nix::unistd::{ForkResult, Pid};
 use ppc::LoadError;
 use ppc::host::Table;
 
@@ -138,6 +140,16 @@ pub(crate) fn physical(file: &File, offset: u64, length: u64) -> io::Result<u64>
         return Err(io::Error::other("the range is not in one piece"));
     }
     Ok(extent.physical + offset - extent.logical)
+}
+
+/// Makes a child that goes on as this process does: its number, and in the child none. Only for a
+/// process of one thread.
+pub(crate) fn fork() -> nix::Result<Option<Pid>> {
+    // SAFETY: there are no other threads whose locks a child could wait for.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Child => Ok(None),
+    }
 }
 
 /// Opens a library of the tree's own as a policy.

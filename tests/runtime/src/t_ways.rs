@@ -21,6 +21,13 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
+    ("cprt_record_children", &[Way::Plain]),
+    ("cprt_record_closed_mappings", &[Way::Plain]),
+    ("cprt_record_heads_first", &[Way::Plain]),
+    ("cprt_record_threads", &[Way::Plain]),
+    ("cprt_record_titles", &[Way::Plain]),
+    // Two mirrors of one directory cannot both be where the other one's pages are.
+    ("cprt_record_two_services", FUSE),
     // What is mapped beforehand is mapped from below the mirror.
     ("cprt_register_evicts", &[Way::Plain]),
     ("cprt_register_follows_the_mount", &[]),

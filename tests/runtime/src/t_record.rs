@@ -1,0 +1,295 @@
+//! What a worker has read is recorded, whoever it is and however it reads.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::thread::sleep;
+
+use serde_json::Value;
+
+use crate::case::{Case, scratch};
+use crate::cgroup::{Group, Version};
+use crate::daemon::Daemon;
+use crate::files::{MIB, set_readahead};
+use crate::model::{BUDGET, Model, SIZE, TENSOR, TENSORS, WORKERS, joined, part, recorded};
+use crate::mount::Mount;
+use crate::outcome::{Outcome, Stop, ensure, ensure_eq, millis, wait_until};
+use crate::procfs;
+use crate::reader::{Job, Reader, rests};
+use crate::way::Way;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("cprt_record_threads", 60, threads),
+    Case::new("cprt_record_heads_first", 60, heads_first),
+    Case::new("cprt_record_closed_mappings", 90, closed_mappings),
+    Case::new("cprt_record_children", 60, children),
+    Case::new("cprt_record_titles", 60, titles),
+    Case::new("cprt_record_two_services", 180, two_services),
+];
+
+/// What a page table maps, and the module maps at once.
+const TABLE: u64 = 2 * MIB;
+
+/// One load by these workers, and the groups that come of it, in their order.
+fn groups_of(model: &Model, daemon: &Daemon, workers: Vec<Job>) -> Outcome<Vec<Value>> {
+    model.make_cold()?;
+    for reader in model.load_by(0, workers)? {
+        reader.finish()?;
+    }
+    groups(&model.template(daemon)?)
+}
+
+fn groups(template: &Value) -> Outcome<Vec<Value>> {
+    let groups = template["groups"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(groups.len(), 4, "workers of {template}");
+    for (rank, group) in (0..).zip(&groups) {
+        ensure_eq!(group["worker"], rank, "who it is");
+    }
+    Ok(groups)
+}
+
+/// Each has what its worker read, and nothing twice.
+fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outcome {
+    for (rank, group) in (0..).zip(groups) {
+        let found = recorded(group);
+        ensure_eq!(found, joined(read(rank)), "what worker {rank} has read");
+        let lengths = group["ranges"].as_array().into_iter().flatten();
+        let lengths = lengths.filter(|range| range[0] == "weights.bin");
+        let all: u64 = lengths.filter_map(|range| range[2].as_u64()).sum();
+        ensure_eq!(all, bytes(&found), "what is recorded of worker {rank}");
+    }
+    Ok(())
+}
+
+fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// What both have, of two lists that are joined.
+fn common(some: &[Range<u64>], others: &[Range<u64>]) -> u64 {
+    let both = |one: &Range<u64>, other: &Range<u64>| {
+        let (from, to) = (one.start.max(other.start), one.end.min(other.end));
+        to.saturating_sub(from)
+    };
+    let pairs = some
+        .iter()
+        .flat_map(|one| others.iter().map(move |it| both(one, it)));
+    pairs.sum()
+}
+
+/// The threads of a worker are that worker.
+fn threads() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    // The last one comes first: it is not who comes first that is the first one.
+    let workers = (0..WORKERS).rev().map(|rank| model.worker(rank).threads(3));
+    let groups = groups_of(&model, &daemon, workers.collect())?;
+    ensure_exact(&groups, part)?;
+    daemon.stop()
+}
+
+/// Some loaders open a file, look at where each tensor begins, and come back for all of it.
+fn heads_first() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    let workers = (0..WORKERS).map(|rank| model.worker(rank).heads(8 << 10));
+    let groups = groups_of(&model, &daemon, workers.collect())?;
+    ensure_exact(&groups, part)?;
+    daemon.stop()
+}
+
+/// All of every third table of pages, and of the others those that are its own: a mapping is known to
+/// have been read by what has been mapped of it, and that is a table at a time.
+fn tables(rank: u32) -> Vec<Range<u64>> {
+    let all = 0..SIZE / TABLE;
+    let own = |at: &u64| at.is_multiple_of(3) || at % u64::from(WORKERS) == u64::from(rank);
+    let own = all.filter(own);
+    own.map(|at| at * TABLE..(at + 1) * TABLE).collect()
+}
+
+/// A mapping is read long after its file has been closed.
+fn closed_mappings() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    model.make_cold()?;
+    // Without the module mappings are looked at now and then, and are to be there for that.
+    let workers = (0..WORKERS).map(|rank| {
+        let job = model.worker(rank).ranges(tables(rank)).closed();
+        job.linger(stop(rank))
+    });
+    let readers = model.load_by(0, workers)?;
+    let template = template_of_stayers(&model, &daemon, readers)?;
+    let groups = groups(&template)?;
+    if Way::now() == Way::Module {
+        ensure_exact(&groups, tables)?;
+        return daemon.stop();
+    }
+    for (rank, group) in (0..).zip(&groups) {
+        let (found, read) = (recorded(group), joined(tables(rank)));
+        let (all, right) = (bytes(&found), common(&found, &read));
+        println!(
+            "worker {rank}: {right} of {} bytes, {} others",
+            bytes(&read),
+            all - right
+        );
+        ensure!(
+            right >= bytes(&read) * 9 / 10,
+            "{right} bytes are recorded of worker {rank}, it has read {}",
+            bytes(&read)
+        );
+    }
+    daemon.stop()
+}
+
+/// How long a worker stays, as they do: one that ends while others read has been cut short.
+fn stop(rank: u32) -> PathBuf {
+    scratch().join(format!("stop-{rank}"))
+}
+
+/// What is recorded of workers that stay until it is.
+fn template_of_stayers(model: &Model, daemon: &Daemon, readers: Vec<Reader>) -> Outcome<Value> {
+    for rank in 0..WORKERS {
+        wait_until(60, "all to be read", || {
+            Ok(rests(&stop(rank)).exists().then_some(()))
+        })?;
+    }
+    let template = model.template(daemon)?;
+    for (rank, reader) in (0..).zip(readers) {
+        fs::write(stop(rank), "")?;
+        reader.finish()?;
+    }
+    Ok(template)
+}
+
+/// Who opened the file and looked at it is not who reads it, and of those of whom nothing is known the
+/// first to read is the first one.
+fn children() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    model.make_cold()?;
+    Job::new(&model.mount, &model.config).run()?;
+    // Not what their parents read.
+    let own = |rank| part(rank).split_off(1);
+    let worker = |rank: u32| {
+        let job = model.worker(rank).unranked().ranges(own(rank));
+        let job = job.linger(stop(rank));
+        // The last one does without a parent.
+        if rank + 1 < WORKERS {
+            job.parent(64 << 10)
+        } else {
+            job
+        }
+    };
+    let mut readers = Vec::new();
+    for rank in 0..WORKERS {
+        let reader = worker(rank).start()?;
+        wait_until(30, "a worker to read", || {
+            Ok(has_read(&reader, rank + 1 < WORKERS)?.then_some(()))
+        })?;
+        readers.push(reader);
+        // Without the module, what happens within a few ms is told in any order.
+        sleep(millis(300));
+    }
+    let template = template_of_stayers(&model, &daemon, readers)?;
+    ensure_exact(&groups(&template)?, own)?;
+    daemon.stop()
+}
+
+/// Whether a reader has begun, or its child.
+fn has_read(reader: &Reader, child: bool) -> Outcome<bool> {
+    let process = if child {
+        procfs::children(reader.pid())?.first().copied()
+    } else {
+        Some(reader.pid())
+    };
+    // More than any program reads to start.
+    Ok(process.is_some_and(|it| procfs::io(it, "rchar").is_ok_and(|bytes| bytes >= 128 << 10)))
+}
+
+/// Workers that are told their rank through a pipe call themselves after it.
+fn titles() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    let worker = |rank| {
+        let title = format!("VLLM::Worker_TP{rank}");
+        model.worker(rank).unranked().title(title)
+    };
+    let groups = groups_of(&model, &daemon, [3, 1, 0, 2].map(worker).into())?;
+    ensure_exact(&groups, part)?;
+    daemon.stop()
+}
+
+/// Two services, each with a mount of its own, read the same file at the same time, one of them from
+/// the end to the beginning.
+fn two_services() -> Outcome {
+    set_readahead("128")?;
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    let other = Mount::at(&model.mount.lower, &scratch().join("other"))?;
+    let tensors = || (0..TENSORS).map(|at| at * TENSOR..(at + 1) * TENSOR);
+    let services = [
+        (&model.mount, "forwards", tensors().collect::<Vec<_>>()),
+        (&other, "backwards", tensors().rev().collect()),
+    ];
+    let job = |mount: &Mount, order: &[Range<u64>]| {
+        let job = Job::new(mount, &model.weights).ranges(order.to_vec());
+        job.pause(30)
+    };
+    for (mount, service, order) in &services {
+        model.register_as(&daemon, mount, service, &[])?;
+        model.make_cold()?;
+        job(mount, order).run()?;
+        model.template_of(&daemon, service)?;
+        daemon.unregister(mount)?;
+    }
+    let budget = format!("budget={BUDGET}");
+    for more in [&[][..], &[budget.as_str()]] {
+        for (mount, service, _) in &services {
+            model.register_as(&daemon, mount, service, &[&["record=never"], more].concat())?;
+        }
+        let read = at_once(
+            &model,
+            services.iter().map(|(mount, _, order)| job(mount, order)),
+        )?;
+        println!("two services {more:?}: the device gave {read} of {SIZE}");
+        ensure!(
+            Way::now() != Way::Module || !more.is_empty() || read <= SIZE + SIZE * 3 / 100,
+            "the device gave {read} bytes for {SIZE}"
+        );
+        for (mount, ..) in &services {
+            daemon.unregister(mount)?;
+        }
+    }
+    // What that costs without us, in as little memory.
+    let group = match Group::new(Version::V2, "services") {
+        Err(Stop::Skip(why)) => {
+            println!("without us: {why}");
+            return daemon.stop();
+        }
+        made => made?,
+    };
+    group.limit(2 * BUDGET)?;
+    let native = services.iter().map(|(_, _, order)| {
+        let job = Job::lower(&model.weights).ranges(order.clone());
+        job.pause(30).within(group.procs())
+    });
+    let read = at_once(&model, native)?;
+    println!("without us, in a group of as much memory: the device gave {read} of {SIZE}");
+    daemon.stop()
+}
+
+/// What the device gives for these readers, all at the same time, with nothing cached before.
+fn at_once(model: &Model, jobs: impl Iterator<Item = Job>) -> Outcome<u64> {
+    model.make_cold()?;
+    let before = model.device_bytes()?;
+    let readers: Outcome<Vec<_>> = jobs.map(|job| job.start()).collect();
+    for reader in readers? {
+        reader.finish()?;
+    }
+    Ok(model.device_bytes()? - before)
+}
