@@ -17,6 +17,9 @@
 #include "rfs.h"
 #include "compat/ops.h"
 
+/* the kinds that tell what is consumed, hit or miss */
+#define RFS_CONSUMING (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS))
+
 /* our copy of one set of vm_ops; a list a super block, hardly ever longer than two */
 struct rfs_vm {
 	struct vm_operations_struct ops;
@@ -69,15 +72,40 @@ static void rfs_vma_close(struct vm_area_struct *vma)
 	kfree(pin);
 }
 
+/* what a fault on a cached page makes accessible from there on, up to the next gap */
+static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32 kinds)
+{
+	struct address_space *mapping = rfs_mapping(inode);
+	loff_t size = i_size_read(mapping->host);
+	loff_t pos = (loff_t)index << PAGE_SHIFT;
+	pgoff_t gap;
+
+	if (pos >= size)
+		return;
+	end = min_t(pgoff_t, end, (size - 1) >> PAGE_SHIFT);
+	gap = rfs_next_gap(mapping, index, end);
+	if (gap > index)
+		rfs_note_done(inode, RFS_EV_MMAP, kinds, pos,
+			      min_t(u64, (u64)(gap - index) << PAGE_SHIFT, size - pos));
+}
+
 static vm_fault_t rfs_fault(struct vm_fault *vmf)
 {
 	struct inode *inode = rfs_vma_inode(vmf->vma);
 	u32 kinds = rfs_wanted(inode);
+	pgoff_t last;
+	vm_fault_t ret;
 
 	/* a second try is for a page that the first has asked for */
 	if (kinds && !(vmf->flags & FAULT_FLAG_TRIED))
 		rfs_note_fault(inode, vmf->pgoff, kinds);
-	return rfs_lower_vm(vmf->vma)->fault(vmf);
+	ret = rfs_lower_vm(vmf->vma)->fault(vmf);
+	if (!(kinds & RFS_CONSUMING) || !(ret & VM_FAULT_LOCKED))
+		return ret;
+	last = rfs_mapped_last(vmf, rfs_mapping(inode), vmf->pgoff);
+	if (last > vmf->pgoff)
+		rfs_note_mapped(inode, vmf->pgoff + 1, last, kinds);
+	return ret;
 }
 
 /*
@@ -111,35 +139,39 @@ static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start,
 	*end = linear_page_index(vma, to - 1);
 }
 
-/* what a fault on a cached page makes accessible from there on, up to the next gap */
-static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32 kinds)
+/*
+ * Who records what is read has to hear of all that will be read without a
+ * fault: nothing is mapped behind a gap or before the page itself.
+ *
+ *   map:  |#######·####|  one fault tells of what is before the gap, and maps it,
+ *                         the gap's of itself, the next one of what is behind it
+ */
+static void rfs_narrow(struct vm_fault *vmf, struct inode *inode, pgoff_t *start, pgoff_t *end)
 {
-	struct address_space *mapping = rfs_mapping(inode);
-	loff_t size = i_size_read(mapping->host);
-	loff_t pos = (loff_t)index << PAGE_SHIFT;
-	pgoff_t gap;
+	struct vm_area_struct *vma = vmf->vma;
+	pgoff_t index = vmf->pgoff;
+	pgoff_t gap = rfs_next_gap(rfs_mapping(inode), index, *end);
 
-	if (pos >= size)
-		return;
-	end = min_t(pgoff_t, end, (size - 1) >> PAGE_SHIFT);
-	gap = rfs_next_gap(mapping, index, end);
-	if (gap > index)
-		rfs_note_done(inode, RFS_EV_MMAP, kinds, pos,
-			      min_t(u64, (u64)(gap - index) << PAGE_SHIFT, size - pos));
+	*start = index;
+	*end = gap > index ? min(*end, gap - 1) : index;
+	rfs_move_window(vmf, vma->vm_start + ((index - vma->vm_pgoff) << PAGE_SHIFT));
 }
 
 vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	struct inode *inode = rfs_vma_inode(vma);
-	u32 kinds = rfs_wanted(inode) & (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS));
+	u32 kinds = rfs_wanted(inode) & RFS_CONSUMING;
 	pgoff_t index = vmf->pgoff;
 	vm_fault_t ret;
 
 	rfs_widen(vmf, inode, &start, &end);
+	if (kinds & BIT(RFS_EVENT_TOUCH))
+		rfs_narrow(vmf, inode, &start, &end);
 	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
 	if (kinds)
-		rfs_note_mapped(inode, index, end, kinds);
+		rfs_note_mapped(inode, index, rfs_mapped_last(vmf, rfs_mapping(inode), end),
+				kinds);
 	return ret;
 }
 

@@ -271,6 +271,28 @@ static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
 #endif
 }
 
+/*
+ * 6.18: a folio is mapped with all of its pages, as far as they are in the VMA
+ * and the page table, whichever of them was asked for. Returns the last one
+ * that may be mapped with a range that ends at @last; the kernel may map less,
+ * of which the next fault tells once more.
+ */
+static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space *mapping,
+				      pgoff_t last)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long to = min((vmf->address & PMD_MASK) + PMD_SIZE, vma->vm_end);
+	struct folio *folio = filemap_get_folio(mapping, last);
+
+	if (!IS_ERR(folio)) {
+		last = min(folio->index + folio_nr_pages(folio), linear_page_index(vma, to)) - 1;
+		folio_put(folio);
+	}
+#endif
+	return last;
+}
+
 static inline bool rfs_page_arrives(struct page *page)
 {
 #ifdef HAVE_FOLIO

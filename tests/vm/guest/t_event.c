@@ -477,15 +477,12 @@ TEST(event_touch_by_mmap, 15)
 	CHECK_LE(e->offset + e->length, SIZE);
 }
 
-TEST(event_mapped_touch_names_every_page_read, 15)
+/* Of each page of the file a TOUCH has told */
+static void all_touched(int dev, u64 id)
 {
-	static u8 seen[SIZE / PAGE];
-	u64 id = hot();
-	int dev = dev_masked(K(TOUCH));
-	struct evs *s;
+	struct evs *s = pick(drain(dev), RFS_EVENT_TOUCH, id);
+	u8 seen[SIZE / PAGE] = { 0 };
 
-	IN_CHILD(check_map(up("f"), SEED, SIZE));
-	s = pick(drain(dev), RFS_EVENT_TOUCH, id);
 	for (int i = 0; i < s->n; i++) {
 		for (u64 at = s->e[i].offset / PAGE;
 		     at < PAGES(s->e[i].offset + s->e[i].length); at++)
@@ -493,6 +490,30 @@ TEST(event_mapped_touch_names_every_page_read, 15)
 	}
 	for (u64 i = 0; i < SIZE / PAGE; i++)
 		CHECK_EQ(seen[i], 1);
+}
+
+TEST(event_mapped_touch_names_every_page_read, 15)
+{
+	u64 id = hot();
+	int dev = dev_masked(K(TOUCH));
+
+	IN_CHILD(check_map(up("f"), SEED, SIZE));
+	all_touched(dev, id);
+}
+
+/* Large folios, which come in by a fault, are mapped with all their pages */
+TEST(event_mapped_touch_names_what_is_read_ahead, 15)
+{
+	u64 id;
+	int dev;
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	drop(lo("f"));
+	id = path_id(up("f"));
+	dev = dev_masked(K(TOUCH));
+	IN_CHILD(check_map(up("f"), SEED, SIZE));
+	all_touched(dev, id);
 }
 
 /* Whose events */
