@@ -84,7 +84,7 @@ impl Model {
             format!("store={}", self.store),
             format!("service-id={service}"),
         );
-        let settings = [id.as_str(), "node=n", "idle=1", store.as_str()];
+        let settings = [id.as_str(), "node=n", "idle=3", store.as_str()];
         daemon.register(mount, &policy("maio"), &[&settings[..], more].concat())?;
         Ok(())
     }
@@ -116,11 +116,19 @@ impl Model {
         bytes: u64,
         workers: impl IntoIterator<Item = Job>,
     ) -> Outcome<Vec<Reader>> {
-        Job::new(&self.mount, &self.config).run()?;
+        // For nobody nothing is loaded.
+        let until = scratch().join("started");
+        let driver = Job::new(&self.mount, &self.config).linger(until.clone());
+        let driver = driver.start()?;
         wait_until(30, "what is loaded in the meantime", || {
             Ok((self.weights.cached()? >= bytes).then_some(()))
         })?;
-        workers.into_iter().map(|job| job.start()).collect()
+        let workers = workers.into_iter().map(|job| job.start());
+        let workers: Outcome<Vec<_>> = workers.collect();
+        fs::write(&until, "")?;
+        driver.finish()?;
+        fs::remove_file(&until)?;
+        workers
     }
 
     pub(crate) fn template(&self, daemon: &Daemon) -> Outcome<Value> {

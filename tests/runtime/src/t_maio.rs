@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::new("cprt_maio_bears_any_order", 120, bears_any_order),
     Case::new("cprt_maio_bears_ends", 120, bears_ends),
+    Case::new("cprt_maio_bears_other_files", 120, bears_other_files),
 ];
 
 fn records_and_replays() -> Outcome {
@@ -200,6 +201,43 @@ fn bears_ends() -> Outcome {
         fs::read(&path)? == kept,
         "half a load has taken the place of a whole one"
     );
+    daemon.stop()
+}
+
+/// The weights are another file than what was recorded: of the same size, as an update would have it,
+/// and with the same beginning and time, as nobody would. Then a model that has grown.
+fn bears_other_files() -> Outcome {
+    let mut model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    model.record(&daemon, false)?;
+    let path = scratch().join("store/test/n.maio");
+    let time = fs::metadata(&model.weights.lower)?.modified()?;
+    for (seed, size, same) in [(7, SIZE, false), (8, SIZE, true), (9, SIZE + TENSOR, false)] {
+        let before = fs::read(&path).of(path.display())?;
+        fs::remove_file(&model.weights.lower)?;
+        model.weights = model.mount.file("weights.bin", seed, size)?;
+        if same {
+            let file = fs::File::options().write(true).open(&model.weights.lower)?;
+            file.set_modified(time)?;
+            file.sync_all()?;
+            drop(file);
+            model.weights.make_cold()?;
+        }
+        let device = model.device_bytes()?;
+        for reader in model.load(false, 0)? {
+            reader.finish()?;
+        }
+        if Way::now() == Way::Module {
+            let read = model.device_bytes()? - device;
+            println!("the device gave {read} of {size}");
+            let most = size + size * 3 / 100;
+            ensure!(read <= most, "the device gave {read} bytes for {size}");
+        }
+        wait_until(20, "a template of the new file", || {
+            Ok((fs::read(&path)? != before).then_some(()))
+        })?;
+    }
     daemon.stop()
 }
 
