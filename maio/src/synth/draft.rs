@@ -6,12 +6,17 @@ use super::reading::{self, Reading};
 use super::safetensors::Tensor;
 use super::slices::{self, Share};
 use super::{Format, Library, Order, Synthesis, gguf, names, safetensors};
+use crate::template::{MAX_EXTENTS, MAX_FILES};
 
 /// So much of headers is read for one model; the largest models have 15 MiB.
 const HEADERS: u64 = 128 << 20;
 /// So many ranges are written down for all workers together, in 192 MiB. What comes after is taken in
 /// whole files.
 const RANGES: u32 = 1 << 24;
+/// And so many for one, three times what the largest models have. What comes after makes them no more than
+/// twice as many and a range for each file, which a template still takes.
+const RANGES_OF_ONE: u32 = 1 << 18;
+const _: () = assert!(2 * RANGES_OF_ONE as usize + MAX_FILES < MAX_EXTENTS);
 /// vLLM makes the vocabulary a multiple of this before it is cut.
 const VLLM_PADDING: u64 = 64;
 
@@ -61,7 +66,7 @@ impl<'a> Draft<'a> {
             1 => Heads::default(),
             _ => Heads::of(library),
         };
-        let most = RANGES / tp.max(1);
+        let most = RANGES_OF_ONE.min(RANGES / tp.max(1));
         Self {
             library,
             order,

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::testing::{Blob, Fake, Gguf, safetensors, shard};
 use super::*;
 use crate::PAGE;
+use crate::template::Group;
 
 const WORDS: u64 = PAGE / 2;
 
@@ -389,6 +390,26 @@ fn the_largest_models_take_a_moment() {
     for group in &synthesis.groups {
         let percent = pages(group) * 100 / all;
         assert!((41..46).contains(&percent), "{percent}");
+    }
+}
+
+/// A line of JSON in front of a hole in a file can claim any number of rows.
+#[test]
+fn few_bytes_do_not_make_more_ranges_than_a_template_takes() {
+    const ROW: u64 = 32 * PAGE;
+    let made_of = |rows: u64| {
+        let tensors = ["a", "b", "c"].map(|name| format!("{name}.down_proj.weight"));
+        let shape = [rows, ROW / 2];
+        let tensors = tensors.each_ref().map(|name| (name.as_str(), &shape[..]));
+        made(&single(shard(&tensors)), tp(2))
+    };
+    // As many as are written down one by one; and so many that none are.
+    for (rows, all_told) in [((1 << 18) - 2, false), (1 << 24, true)] {
+        let synthesis = made_of(rows);
+        assert_eq!(synthesis.notes.is_empty(), all_told, "{rows}");
+        for group in &synthesis.groups {
+            assert!(Group::new(0, None, group).is_ok(), "{} ranges", group.len());
+        }
     }
 }
 
