@@ -3,6 +3,8 @@
 # which the runtime is installed, in a mount namespace of theirs; nothing of it stays.
 #
 #   tests/runtime/host.sh [PATTERN...]     shell patterns of test names; cprt_on_* unless given
+#
+# Benchmarks whose names a pattern fits are run as well, and what they print is shown.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -39,7 +41,7 @@ cp -r "$root/usr/." /usr/
 mount -t tmpfs none /mnt
 export RFS_LOWER=$scratch/lower RFS_FS=host RFS_KERNEL=host
 
-for name in $("$tests" --list | cut -d' ' -f1); do
+for name in $({ "$tests" --list && "$tests" --benches; } | cut -d' ' -f1); do
 	wanted=
 	for pattern in "${@:-cprt_on_*}"; do
 		# shellcheck disable=SC2053 # it is a pattern
@@ -47,6 +49,10 @@ for name in $("$tests" --list | cut -d' ' -f1); do
 	done
 	[[ $wanted ]] || continue
 	code=0
+	if [[ $name == bench_* ]]; then
+		"$tests" "$name" && passed=$((passed + 1)) || failed=$((failed + 1))
+		continue
+	fi
 	said=$(timeout 300 "$tests" "$name" 2>&1) || code=$?
 	case $code in
 	0) passed=$((passed + 1)) ;;

@@ -27,6 +27,22 @@ cprt-bench: guest-root guest-programs ## what policies that misbehave, and heari
 	@$(VM) exec --icount $(K) -- cprt-test bench_misbehaviour
 	@$(VM) exec --icount $(K) -- cprt-test bench_hearing
 
+# MAIO and a model of about so many MiB that four workers read, by mappings or with MAIO_BENCH_BY=read: what
+# readers had to read themselves, what the disk gave, and which bars that reaches. The guest has the disk in
+# its memory. `maio-bench-host` does the same on this machine's own kernel, without the module; as root.
+MAIO_BENCH_MIB ?= 2048
+MAIO_BENCH_BY ?= mmap
+MAIO_BENCH := MAIO_BENCH_MIB=$(MAIO_BENCH_MIB) MAIO_BENCH_BY=$(MAIO_BENCH_BY)
+.PHONY: maio-bench maio-bench-host
+maio-bench: export GUEST_ROOT := $(abspath $(GUEST_ROOT))
+maio-bench: guest-root guest-programs ## what MAIO spares the readers of a model, and what it takes
+	@$(VM) exec --disk $$(($(MAIO_BENCH_MIB) * 5 / 4 + 512)) --memory $$(($(MAIO_BENCH_MIB) * 3 + 2048)) \
+		$(K) -- '$(MAIO_BENCH) cprt-test bench_maio'
+
+maio-bench-host: export GUEST_ROOT := $(abspath $(GUEST_ROOT))
+maio-bench-host: guest-root ## the same on this machine
+	@$(MAIO_BENCH) tests/runtime/host.sh bench_on_observe_maio
+
 $(GUEST_ROOT)/usr/lib/ppc/test/%.so: tests/runtime/policies/%.c policies/ppc.h tests/runtime/policies/ppc-v1.h
 	@install -d $(@D)
 	$(CC) -shared -fPIC -Wall -Wextra -Werror -std=c11 -O2 -pthread $(CFLAGS) -Ipolicies -o $@ $<

@@ -87,6 +87,8 @@ class Job:
     factor: int = 1
     folder: Path = Path()
     cgroup1: bool = False
+    # Of the disk with the file system under test; 0: as init has it.
+    disk_mb: int = 0
     results: list[Result] = field(default_factory=list)
     running: str = ""
     error: str = ""
@@ -246,7 +248,7 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
         inputs / "init",
         built.data if built else None,
         inputs / ROOT,
-        [f"fs {job.fs}", f"factor {job.factor}", *(["cgroup1"] if job.cgroup1 else []), *conf],
+        [*settings(job), *conf],
     )
     is_debug = job.kernel == debug.NAME
     return machine.Plan(
@@ -255,6 +257,16 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
         console=job.console,
         memory_mb=DEBUG_MEMORY_MB if is_debug else MEMORY_MB,
     )
+
+
+def settings(job: Job) -> list[str]:
+    """What the guest is told of a job, beside what it is to run."""
+    lines = [f"fs {job.fs}", f"factor {job.factor}"]
+    if job.cgroup1:
+        lines.append("cgroup1")
+    if job.disk_mb:
+        lines.append(f"disk {job.disk_mb}")
+    return lines
 
 
 def take_inputs(folder: Path) -> None:

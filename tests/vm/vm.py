@@ -132,9 +132,15 @@ def command_build(args: argparse.Namespace) -> int:
     return 1 if made.warnings and args.werror else 0
 
 
+def tell(line: str) -> None:
+    """Prints a line at once, also where somebody only collects it."""
+    print(line, flush=True)
+
+
 def command_exec(args: argparse.Namespace) -> int:
-    one = jobs.Job(check_name(args.kernel), args.fs[0], [], args.factor or 1, jobs.run_folder())
-    status, lines = jobs.execute(one, " ".join(args.command), sink=print, icount=args.icount)
+    one = jobs.Job(check_name(args.kernel), args.fs[0], [], args.factor or 1, jobs.run_folder(), disk_mb=args.disk)
+    changes = {"memory_mb": args.memory} if args.memory else {}
+    status, _ = jobs.execute(one, " ".join(args.command), sink=tell, icount=args.icount, **changes)
     if status:
         print(f"exit status {status}; console: {one.console}", file=sys.stderr)
     return status if 0 <= status < 256 else 1
@@ -192,6 +198,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("kernel")
     made.add_argument("command", nargs="+")
     made.add_argument("--icount", action="store_true", help="one processor that counts instructions")
+    made.add_argument("--disk", type=int, default=0, help="MiB of the disk with the file system")
+    made.add_argument("--memory", type=int, default=0, help="MiB of memory, in which the disk is, too")
     testing(made)
     made = command("shell", command_shell, "boot to a shell")
     made.add_argument("kernel")

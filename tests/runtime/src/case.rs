@@ -48,9 +48,9 @@ impl Case {
 
     /// The same test on another way, if it has a name for it.
     pub(crate) fn on(&self, way: Way) -> Self {
-        let rest = self.name.trim_start_matches("cprt_");
+        let (kind, rest) = self.name.split_once('_').unwrap_or(("", self.name));
         // There are few, and they are for the whole of the program.
-        let name = Box::leak(format!("cprt_on_{}_{rest}", way.name()).into_boxed_str());
+        let name = Box::leak(format!("{kind}_on_{}_{rest}", way.name()).into_boxed_str());
         Self { name, way, ..*self }
     }
 

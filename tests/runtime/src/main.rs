@@ -4,16 +4,18 @@
 //! one. Exit status 0 is a pass, 77 a skip, anything else a failure; the last line is the message.
 //! `RFS_FS`, `RFS_LOWER`, `RFS_KERNEL` and `RFS_FACTOR` are as in `tests/vm/README.md`.
 //!
-//! Benchmarks (`bench`) are run by name and not in the list.
+//! Benchmarks (`bench`, `bench_maio`) are run by name and not in the list, but in that of `--benches`.
 //!
 //! `case` is a test and what is cleared away after it; `daemon`, `reader`, `mount`, `cgroup`, `disk`,
-//! `files` and `procfs` are what tests are made of; each `t_*` has those of one subject.
+//! `files`, `model`, `checkpoint` and `procfs` are what tests are made of; each `t_*` has those of one subject.
 
 use std::process::ExitCode;
 
 mod bench;
+mod bench_maio;
 mod case;
 mod cgroup;
+mod checkpoint;
 mod daemon;
 mod disk;
 mod files;
@@ -71,15 +73,26 @@ fn cases() -> Vec<Case> {
     all
 }
 
+/// What is run by name only.
+fn benches() -> Vec<Case> {
+    [bench::CASES.to_vec(), bench_maio::cases()].concat()
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut all = cases();
-    all.extend(bench::CASES);
+    all.extend(benches());
     let named = |name: &str| all.iter().find(|case| case.name == name);
     match words[..] {
         ["--list"] => {
             for case in cases() {
+                println!("{}", case.line());
+            }
+            ExitCode::SUCCESS
+        }
+        ["--benches"] => {
+            for case in benches() {
                 println!("{}", case.line());
             }
             ExitCode::SUCCESS

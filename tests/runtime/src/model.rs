@@ -158,12 +158,17 @@ impl Model {
 
     /// What the device under the lower file system has been read.
     pub(crate) fn device_bytes(&self) -> Outcome<u64> {
-        let device = fs::metadata(&self.weights.lower)?.dev();
-        let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
-        let text = fs::read_to_string(&path).of(&path)?;
-        let sectors = text.split_whitespace().nth(2).unwrap_or_default();
-        Ok(sectors.parse::<u64>().of(&path)? * 512)
+        device_bytes(&self.weights)
     }
+}
+
+/// What the device that a file is on has been read.
+pub(crate) fn device_bytes(file: &Pattern) -> Outcome<u64> {
+    let device = fs::metadata(&file.lower)?.dev();
+    let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
+    let text = fs::read_to_string(&path).of(&path)?;
+    let sectors = text.split_whitespace().nth(2).unwrap_or_default();
+    Ok(sectors.parse::<u64>().of(&path)? * 512)
 }
 
 /// Ranges sorted and joined where they touch.
@@ -180,26 +185,31 @@ pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 }
 
 /// In an order that is always the same and has nothing to do with theirs.
-pub(crate) fn shuffled(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(crate) fn shuffled<T>(mut all: Vec<T>) -> Vec<T> {
     let mut state = 1_u64;
-    for at in (1..ranges.len()).rev() {
+    for at in (1..all.len()).rev() {
         state = state
             .wrapping_mul(0x5851_f42d_4c95_7f2d)
             .wrapping_add(0x1405_7b7e_f767_814f);
         let below = at as u64 + 1;
         let other = usize::try_from((state >> 33) % below).unwrap_or(at);
-        ranges.swap(at, other);
+        all.swap(at, other);
     }
-    ranges
+    all
 }
 
 /// What a group of a template has of the weights.
 pub(crate) fn recorded(group: &Value) -> Vec<Range<u64>> {
+    recorded_of(group, "weights.bin")
+}
+
+/// What it has of a file.
+pub(crate) fn recorded_of(group: &Value, file: &str) -> Vec<Range<u64>> {
     let ranges = group["ranges"].as_array().into_iter().flatten();
-    let weights = ranges.filter(|range| range[0] == "weights.bin");
+    let ranges = ranges.filter(|range| range[0] == file);
     let range = |range: &Value| {
         let start = range[1].as_u64().unwrap_or(0);
         start..start + range[2].as_u64().unwrap_or(0)
     };
-    joined(weights.map(range).collect())
+    joined(ranges.map(range).collect())
 }

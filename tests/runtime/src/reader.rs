@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{MIB, Pattern, first_wrong};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, fail};
+use crate::procfs;
 use crate::sys::{self, Map, PAGE};
 use crate::way::Way;
 
@@ -54,6 +55,12 @@ pub(crate) struct Job {
     closed: bool,
     /// It has read so much of the beginning, and then leaves the rest to a child.
     parent: u64,
+    /// So much of the beginning is not of the pattern.
+    header: u64,
+    /// Which accelerator it works on.
+    xpu: Option<u16>,
+    /// What it reads after that.
+    then: Vec<Job>,
 }
 
 /// What a reader has done, all times taken together.
@@ -65,6 +72,11 @@ pub(crate) struct Read {
     pub(crate) cpu_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
+    /// What a disk had to give for that, and for all but the first hundredth.
+    pub(crate) disk: u64,
+    pub(crate) disk_late: u64,
+    /// What it had given after the first hundredth.
+    settled: Option<u64>,
     /// Where the first wrong byte was.
     pub(crate) wrong: Option<u64>,
 }
@@ -99,6 +111,9 @@ impl Job {
             heads: 0,
             closed: false,
             parent: 0,
+            header: 0,
+            xpu: None,
+            then: Vec::new(),
         }
     }
 
@@ -107,9 +122,10 @@ impl Job {
         self
     }
 
-    /// Through a mapping.
+    /// Through a mapping, as all that it reads then.
     pub(crate) fn mmap(mut self) -> Self {
         self.mmap = true;
+        self.then = self.then.into_iter().map(Self::mmap).collect();
         self
     }
 
@@ -190,6 +206,29 @@ impl Job {
         self
     }
 
+    /// So much of the beginning is something else than the pattern.
+    pub(crate) fn header(mut self, bytes: u64) -> Self {
+        self.header = bytes;
+        self
+    }
+
+    /// Works on this accelerator of the machine.
+    pub(crate) fn xpu(mut self, xpu: u16) -> Self {
+        self.xpu = Some(xpu);
+        self
+    }
+
+    /// And then these, one after the other; its mappings stay.
+    pub(crate) fn then(mut self, jobs: impl IntoIterator<Item = Self>) -> Self {
+        self.then.extend(jobs);
+        self
+    }
+
+    fn bytes(&self) -> u64 {
+        let own: u64 = self.ranges.iter().map(|it| it.end - it.start).sum();
+        own + self.then.iter().map(Self::bytes).sum::<u64>()
+    }
+
     /// Starts it.
     pub(crate) fn start(&self) -> Outcome<Reader> {
         let program = std::env::current_exe()?;
@@ -199,6 +238,7 @@ impl Job {
             .arg0(title.unwrap_or_else(|| program.clone().into()))
             .arg("--reader")
             .envs(rank)
+            .envs(self.xpu.map(|xpu| ("LOCAL_RANK", xpu.to_string())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -248,8 +288,15 @@ pub(crate) fn main() -> Outcome {
     let mut read = Read::default();
     let begin = Instant::now();
     loop {
-        read_once(&job, &mut read)?;
+        // What a framework has mapped, it has until the model is loaded.
+        let mut sources = Vec::new();
+        for one in std::iter::once(&job).chain(&job.then) {
+            sources.push(read_once(one, &mut read, job.bytes() / 100)?);
+        }
         read.times += 1;
+        measure(&mut read, begin)?;
+        linger(&job)?;
+        drop(sources);
         let Some(until) = &job.until else {
             break;
         };
@@ -259,6 +306,12 @@ pub(crate) fn main() -> Outcome {
         let file = File::open(&job.cache)?;
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
     }
+    println!("{}", serde_json::to_string(&read)?);
+    Ok(())
+}
+
+/// What that took so far.
+fn measure(read: &mut Read, begin: Instant) -> Outcome {
     read.ms = begin.elapsed().as_secs_f64() * 1e3;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let cpu = usage.user_time() + usage.system_time();
@@ -268,11 +321,27 @@ pub(crate) fn main() -> Outcome {
     }
     read.minor_faults = usage.minor_page_faults();
     read.major_faults = usage.major_page_faults();
-    println!("{}", serde_json::to_string(&read)?);
+    read.disk = disk_bytes()?;
+    read.disk_late = read.disk - read.settled.unwrap_or(0);
     Ok(())
 }
 
-fn read_once(job: &Job, read: &mut Read) -> Outcome {
+/// What a disk has given for this process.
+fn disk_bytes() -> Outcome<u64> {
+    procfs::io(std::process::id(), "read_bytes")
+}
+
+fn linger(job: &Job) -> Outcome {
+    if let Some(until) = &job.linger {
+        fs::write(rests(until), "")?;
+    }
+    while job.linger.as_ref().is_some_and(|until| !until.exists()) {
+        sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn read_once(job: &Job, read: &mut Read, settles: u64) -> Outcome<Source> {
     if job.heads > 0 {
         let source = Source::open(job)?;
         for range in &job.ranges {
@@ -295,16 +364,13 @@ fn read_once(job: &Job, read: &mut Read) -> Outcome {
     } else {
         for range in &job.ranges {
             source.take(job, range, read)?;
+            if read.settled.is_none() && read.bytes >= settles {
+                read.settled = Some(disk_bytes()?);
+            }
             sleep(Duration::from_millis(job.pause));
         }
     }
-    if let Some(until) = &job.linger {
-        fs::write(rests(until), "")?;
-    }
-    while job.linger.as_ref().is_some_and(|until| !until.exists()) {
-        sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    Ok(source)
 }
 
 fn by_threads(job: &Job, read: &mut Read) -> Outcome {
@@ -360,7 +426,9 @@ impl Source {
                 }
                 (None, None) => fail!("{} is closed", job.path.display()),
             };
-            if let Some(wrong) = first_wrong(bytes, job.seed, at) {
+            let skipped = usize::try_from(job.header.saturating_sub(at))?.min(bytes.len());
+            let begin = at + skipped as u64;
+            if let Some(wrong) = first_wrong(&bytes[skipped..], job.seed, begin) {
                 read.wrong.get_or_insert(wrong);
             }
             at += bytes.len() as u64;

@@ -1,5 +1,5 @@
-//! System calls that nobody wraps, or nobody but unsafely: mappings, their pages, extents, a fork, a
-//! library opened.
+//! System calls that nobody wraps, or nobody but unsafely: mappings, their pages, extents, a fork, the
+//! page cache's own count, a library opened.
 
 use std::fs::File;
 use std::io;
@@ -150,6 +150,29 @@ pub(crate) fn fork() -> nix::Result<Option<Pid>> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// How many pages of a file are cached; from Linux 6.5 on.
+pub(crate) fn cachestat(file: &File) -> io::Result<u64> {
+    /// The same on all machines.
+    const NUMBER: libc::c_long = 451;
+    // From the beginning to the end.
+    let range = [0_u64; 2];
+    let mut found = [0_u64; 5];
+    // SAFETY: the kernel reads the two numbers of the range and writes five.
+    let answer = unsafe {
+        libc::syscall(
+            NUMBER,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            found.as_mut_ptr(),
+            0,
+        )
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(found[0])
 }
 
 /// Opens a library of the tree's own as a policy.

@@ -6,6 +6,7 @@
  *   mode test|shell|exec     fs ext4 [xfs]        kernel NAME        factor N (stretches every time limit)
  *   load FILE [PARAMETERS]   a kernel module, in the order they have to be loaded
  *   exec COMMAND             the command line of mode exec
+ *   disk MIB                 the size of the disk with the file system under test, 512 unless told
  *   cgroup1                  mount the old memory controller too, at /tmp/cgroup1
  *   run NAME SECONDS PROGRAM a test, its time limit, and which of the programs in /bin has it
  *
@@ -49,12 +50,13 @@ static struct {
 	char fs[2][16];
 	int fs_count;
 	int factor;
+	char disk_mib[16];
 	bool cgroup1;
 	char modules[MAX_MODULES][LINE];
 	int module_count;
 	struct test tests[MAX_TESTS];
 	int test_count;
-} conf = { .mode = "test", .factor = 1 };
+} conf = { .mode = "test", .factor = 1, .disk_mib = DISK_MIB };
 
 /* What a running test has said so far. */
 static struct {
@@ -96,6 +98,7 @@ static void read_conf(void)
 			conf.fs_count = conf.fs[1][0] ? 2 : 1;
 		} else if (sscanf(line, "mode %15s", conf.mode) != 1 &&
 			   sscanf(line, "kernel %31s", conf.kernel) != 1 &&
+			   sscanf(line, "disk %15s", conf.disk_mib) != 1 &&
 			   sscanf(line, "factor %d", &conf.factor) != 1) {
 			fatal("/etc/vm.conf: cannot read: %s", line);
 		}
@@ -163,8 +166,8 @@ static void prepare_machine(void)
 /* Makes a fresh null_blk disk: a new one for each file system is quicker than wiping the old. */
 static void make_disk(const char *name, bool make)
 {
-	static const char *const settings[][2] = {
-		{ "size", DISK_MIB }, { "memory_backed", "1" }, { "irqmode", "2" },
+	const char *const settings[][2] = {
+		{ "size", conf.disk_mib }, { "memory_backed", "1" }, { "irqmode", "2" },
 		{ "completion_nsec", DISK_NSEC }, { "hw_queue_depth", "64" }, { "power", "1" },
 	};
 	char path[128];
