@@ -206,6 +206,7 @@ impl Bench {
 
     /// One load, from nothing cached until all is read.
     fn load(&self, plan: &Plan<'_>) -> Outcome<Load> {
+        let logged = self.daemon.log()?.lines().count();
         if let Some(settings) = &plan.settings {
             let own = ["node=n", "idle=3", &self.store];
             let all: Vec<&str> = own
@@ -250,15 +251,21 @@ impl Bench {
         }
         load.device = match Way::now() {
             Way::Module => after.device - before.device,
-            _ => after.worker - before.worker + own,
+            _ => after.worker.saturating_sub(before.worker) + own,
         };
-        load.loaded = after.stats.loaded_bytes - before.stats.loaded_bytes;
-        load.dropped = after.stats.evicted_bytes - before.stats.evicted_bytes;
-        load.kept = after.stats.kept_bytes - before.stats.kept_bytes;
+        let (after, before) = (after.stats, before.stats);
+        load.loaded = after.loaded_bytes.saturating_sub(before.loaded_bytes);
+        load.dropped = after.evicted_bytes.saturating_sub(before.evicted_bytes);
+        load.kept = after.kept_bytes.saturating_sub(before.kept_bytes);
         if ours {
             self.daemon.unregister(&self.model.mount)?;
         }
         load.print(plan.name);
+        let log = self.daemon.log()?;
+        let new = log.lines().skip(logged);
+        for line in new.filter(|line| line.contains("error:") || line.contains("warn")) {
+            println!("      {line}");
+        }
         Ok(load)
     }
 
@@ -280,11 +287,13 @@ impl Bench {
 
     fn counters(&self, ours: bool) -> Outcome<Counters> {
         let mount = &self.model.mount;
-        let worker = ours.then(|| procfs::io(self.daemon.worker(mount)?, "read_bytes"));
-        let stats = ours.then(|| self.daemon.stats(mount)).transpose()?;
+        // One that has ended meanwhile counts nothing; its log is shown.
+        let worker = self.daemon.worker(mount).ok().filter(|_| ours);
+        let read = worker.and_then(|worker| procfs::io(worker, "read_bytes").ok());
+        let stats = worker.and_then(|_| self.daemon.stats(mount).ok());
         Ok(Counters {
             device: device_bytes(&self.model.config)?,
-            worker: worker.transpose()?.unwrap_or_default(),
+            worker: read.unwrap_or_default(),
             stats: stats.unwrap_or_default(),
         })
     }
