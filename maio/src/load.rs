@@ -349,12 +349,13 @@ impl Load {
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
         let workers = self.workers();
+        let finished = self.finished();
         let mut ended = false;
         let mut leave = Vec::new();
         for (process, member) in self.crew.members_mut().filter(|(_, member)| !member.gone) {
             if !processes.is_alive(process) {
                 member.gone = true;
-                let works = workers.contains(&process);
+                let works = workers.contains(&process) && !finished.contains(&process);
                 ended |= works && since(member.heard_ns) < CUT_SHORT;
                 leave.extend(member.place);
             } else if since(member.heard_ns) > STALLED {
@@ -397,6 +398,19 @@ impl Load {
             .filter(|&(process, member)| recorded(process).max(followed(member)) >= WORKER)
             .map(|(process, _)| process)
             .collect()
+    }
+
+    /// Those who have come to the end of what was expected of them.
+    fn finished(&self) -> HashSet<u32> {
+        let at_end = |member: &Member| {
+            let (come, of) = member
+                .place
+                .map_or((0, 1), |(_, it)| self.window.progress(it));
+            come * 100 >= of * WHOLE
+        };
+        let members = self.crew.members();
+        let finished = members.filter(|(_, member)| at_end(member));
+        finished.map(|(process, _)| process).collect()
     }
 
     fn is_whole(&self) -> bool {
