@@ -16,6 +16,7 @@ mod course;
 mod crew;
 mod extent;
 mod files;
+mod keeping;
 mod leases;
 mod load;
 mod policy;

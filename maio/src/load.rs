@@ -22,6 +22,10 @@ const MISSING: Duration = Duration::from_secs(30);
 const CUT_SHORT: Duration = Duration::from_secs(2);
 /// With so much of what was expected a load is whole, however its readers ended, in percent.
 const WHOLE: u64 = 95;
+/// With all of its files closed, what has been read so far, in percent, and nobody reading for so long, it
+/// is over: mappings outlive descriptors, so one of these alone says little.
+const ALL: u64 = 99;
+const CLOSED: Duration = Duration::from_secs(2);
 /// An OPEN comes this much later than what it led to, at most.
 const TOLD_LATE: Duration = Duration::from_millis(200);
 /// A reader of less than this is no worker: it looks at the configuration, say.
@@ -108,6 +112,8 @@ pub(crate) struct Load {
     cut_short: bool,
     /// Its first event was no OPEN: it had begun before.
     midway: bool,
+    /// Descriptors of its files that are open, if that is told.
+    open: Option<u64>,
     /// Pages that nobody was expected to read, less those that somebody was, since.
     astray: u64,
     /// Everybody who was heard is gone.
@@ -144,6 +150,7 @@ impl Load {
             lost: false,
             cut_short: false,
             midway: false,
+            open: None,
             astray: 0,
             deserted: false,
             held_back: false,
@@ -271,6 +278,11 @@ impl Load {
         // It may be told a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
         self.midway &= event.kind != Kind::Open || began > TOLD_LATE;
+        match event.kind {
+            Kind::Open => self.open = Some(self.open.unwrap_or(0) + 1),
+            Kind::Close => self.open = self.open.map(|open| open.saturating_sub(1)),
+            _ => {}
+        }
         let step = match event.kind {
             Kind::Miss => Step::Misses,
             Kind::Touch => Step::Reads,
@@ -365,7 +377,7 @@ impl Load {
         if since(self.began_ns) > MISSING {
             leave.extend(self.crew.missing().map(|group| (group, group)));
         }
-        self.cut_short |= ended && !self.is_whole();
+        self.cut_short |= ended && !self.has_read(WHOLE);
         for (_, reader) in leave {
             self.window.leave(reader);
         }
@@ -377,7 +389,8 @@ impl Load {
             // Who looked at the configuration and went may have been sent ahead.
             return quiet > if all_gone { idle } else { idle * STARTING };
         }
-        quiet > idle || (all_gone && quiet > Duration::from_secs(1))
+        let closed = self.open == Some(0) && quiet > CLOSED && self.has_read(ALL);
+        quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 
     /// The processes that have read more than a little.
@@ -413,9 +426,9 @@ impl Load {
         finished.map(|(process, _)| process).collect()
     }
 
-    fn is_whole(&self) -> bool {
-        let (read, expected) = (self.read(), self.courses.total());
-        read * 100 >= expected * WHOLE
+    /// Whether so much of what was expected has been read, in percent.
+    fn has_read(&self, percent: u64) -> bool {
+        self.read() * 100 >= self.courses.total() * percent
     }
 
     /// Pages that somebody has read, as far as is known.

@@ -9,25 +9,24 @@
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ppc::{
     Event, Features, FileInfo, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result,
     Settings,
 };
 
-use crate::course::Courses;
 use crate::crew::{Expected, Facts};
 use crate::extent::{Extent, PAGE};
 use crate::files::{Files, Shelf};
+use crate::keeping::{Saving, of_template, outlook, template};
 use crate::leases::Neighbours;
 use crate::load::{Advice, Load, Outcome, Outlook, Part, Processes};
 use crate::process;
 use crate::service::service_id;
 use crate::settings::{Recording, Told};
 use crate::synth::{Wanted, synthesise};
-use crate::template::{Error, Group, Identity, Learnt, Sameness, Store, Template, learn};
+use crate::template::{Learnt, Sameness, Template, learn};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -280,6 +279,7 @@ impl Maio {
         let kinds: Kinds = [
             Some(Kind::Miss),
             has(Features::OPEN, Kind::Open),
+            has(Features::OPEN, Kind::Close).filter(|_| loads),
             has(Features::TOUCH, Kind::Touch).filter(|_| self.recording),
             has(Features::PROGRESS, Kind::Progress).filter(|_| loads && !self.recording),
         ]
@@ -396,7 +396,7 @@ impl Maio {
     }
 
     fn tick(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if let Some(saved) = self.saving.take_if(|saving| saving.thread.is_finished()) {
+        if let Some(saved) = self.saving.take_if(|saving| saving.is_done()) {
             saved.end(host);
         }
         let Some(load) = &mut self.load else {
@@ -555,112 +555,6 @@ const WEIGHTS: u64 = 16 << 20;
 fn is_direct(host: &Host<'_>, event: &Event) -> bool {
     let inode = host.info(event.file).map(|FileInfo { inode, .. }| inode);
     inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
-}
-
-/// A template on its way to the store, which may be slow: a thread's business.
-#[derive(Debug)]
-struct Saving {
-    thread: JoinHandle<Result<(), Error>>,
-    what: String,
-}
-
-impl Saving {
-    fn start(store: &Store, template: &Template) -> Option<Self> {
-        let what = format!("{} on {}", template.service, template.node);
-        let (store, template) = (store.clone(), template.clone());
-        let thread = std::thread::Builder::new().name("maio-save".into());
-        let thread = thread.spawn(move || store.save(&template)).ok()?;
-        Some(Self { thread, what })
-    }
-
-    fn end(self, host: &Host<'_>) {
-        let Self { thread, what } = self;
-        match thread.join() {
-            Ok(Ok(())) => host.log(Level::Info, format_args!("Kept the template of {what}")),
-            // Another node keeps it.
-            Ok(Err(Error::ReadOnly { .. })) => {}
-            Ok(Err(error)) => {
-                let line = format_args!("The template of {what} is not kept: {error}");
-                host.log(Level::Warn, line);
-            }
-            Err(_) => host.log(Level::Warn, "Keeping a template has panicked"),
-        }
-    }
-}
-
-/// A template of what was read, with the files that it was read from.
-fn template(host: &Host<'_>, files: &mut Files, parts: &[Part]) -> Result<Template, Error> {
-    let mut known: Vec<Option<u32>> = Vec::new();
-    let mut identities: Vec<Identity> = Vec::new();
-    let mut groups = Vec::new();
-    for part in parts {
-        let mut extents = Vec::with_capacity(part.extents.len());
-        for extent in &part.extents {
-            let at = usize::try_from(extent.file).unwrap_or(usize::MAX);
-            if known.len() <= at {
-                known.resize(at + 1, None);
-            }
-            if known[at].is_none() {
-                let Some(identity) = files.identity(host, extent.file, true) else {
-                    // It is gone already, and nobody will read it again.
-                    continue;
-                };
-                known[at] = u32::try_from(identities.len()).ok();
-                identities.push(identity);
-            }
-            if let Some(file) = known[at] {
-                extents.push(Extent { file, ..*extent });
-            }
-        }
-        groups.push(Group::new(
-            part.worker,
-            part.xpu.map(|xpu| xpu.0),
-            &extents,
-        )?);
-    }
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Ok(Template {
-        service: String::new(),
-        node: String::new(),
-        made_s: since.map_or(0, |since| since.as_secs()),
-        loads: 1,
-        files: identities,
-        groups,
-    })
-}
-
-fn of_template(host: &Host<'_>, template: &Template) -> Option<Outlook> {
-    let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
-    match groups {
-        Ok(groups) => {
-            let expected = template.groups.iter().map(|group| Expected {
-                worker: group.worker,
-                xpu: group.xpu.map(ppc::Xpu),
-            });
-            let files = template.files.iter();
-            let files = files.map(|file| (file.path.clone(), file.size));
-            Some(outlook(files.collect(), &groups, expected.collect()))
-        }
-        Err(error) => {
-            host.log(Level::Warn, format_args!("A template is not used: {error}"));
-            None
-        }
-    }
-}
-
-fn outlook(
-    files: Vec<(String, u64)>,
-    groups: &[Vec<Extent>],
-    mut expected: Vec<Expected>,
-) -> Outlook {
-    let courses = Arc::new(Courses::new(groups));
-    expected.truncate(courses.groups());
-    Outlook {
-        files: files.into(),
-        courses,
-        expected,
-        several: false,
-    }
 }
 
 fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {

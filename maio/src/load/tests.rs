@@ -328,3 +328,20 @@ fn of_workers_on_several_nodes_only_those_that_come_have_anything_loaded() {
     load.hear(&event(Kind::Open, 10, 1), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 32 * PAGES);
 }
+
+#[test]
+fn when_all_has_been_read_and_closed_it_is_over_soon() {
+    let fake = Fake::default();
+    for (pages, close, over) in [(48, true, true), (47, true, false), (48, false, false)] {
+        let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+        load.record(false);
+        load.hear(&event(Kind::Open, 10, 0), &extent(0, 1), &fake);
+        reads(&mut load, 10, &[extent(0, pages * PAGES)], 1000, &fake);
+        if close {
+            load.hear(&event(Kind::Close, 10, 1000), &extent(0, 1), &fake);
+        }
+        assert!(!load.tick(ns(2), IDLE, &fake));
+        assert_eq!(load.tick(ns(4), IDLE, &fake), over, "{pages} {close}");
+        assert!(load.tick(ns(12), IDLE, &fake));
+    }
+}

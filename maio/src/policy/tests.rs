@@ -4,6 +4,7 @@ use ppc::testing::FakeHost;
 use ppc::{FileId, Xpu};
 
 use super::*;
+use crate::template::Store;
 
 const MIB: u64 = 1 << 20;
 
