@@ -5,12 +5,12 @@
 //! layers are cut is said here once more and not taken from MAIO, which is to find out by itself.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use crate::files::{MIB, Pattern};
+use crate::files::{MIB, Pattern, cached_of};
 use crate::model::{joined, shuffled};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome};
@@ -75,6 +75,8 @@ impl Tensor {
 pub(crate) struct Shard {
     pub(crate) name: String,
     pub(crate) file: Pattern,
+    /// To look at: who opens a file might be taken for a reader.
+    open: File,
     /// Where the tensors begin.
     header: u64,
     /// As they lie in it, which is by their names.
@@ -176,7 +178,7 @@ impl Checkpoint {
     /// How much of the weights is cached.
     pub(crate) fn cached(&self) -> Outcome<u64> {
         let files = self.shards.iter();
-        files.map(|shard| shard.file.cached_now()).sum()
+        files.map(|shard| cached_of(&shard.open)).sum()
     }
 
     /// A look at the configuration, with which a load begins.
@@ -270,12 +272,13 @@ fn shard(mount: &Mount, name: String, seed: u64, mut tensors: Vec<Tensor>) -> Ou
     let mut start = Vec::new();
     start.write_all(&(text.len() as u64).to_le_bytes())?;
     start.write_all(text.as_bytes())?;
-    let open = fs::File::options().write(true).open(&file.lower)?;
+    let open = File::options().read(true).write(true).open(&file.lower)?;
     open.write_all_at(&start, 0).of(&name)?;
     open.sync_all()?;
     Ok(Shard {
         name,
         file,
+        open,
         header,
         tensors,
     })

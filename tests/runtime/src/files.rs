@@ -84,17 +84,6 @@ impl Pattern {
         Ok((cached.count() * PAGE) as u64)
     }
 
-    /// How many bytes of it are cached, asked in a way that takes no time, where the kernel has one;
-    /// what is just being read counts already.
-    pub(crate) fn cached_now(&self) -> Outcome<u64> {
-        let file = File::open(way::view(&self.lower))?;
-        match sys::cachestat(&file) {
-            Ok(pages) => Ok(pages * PAGE as u64),
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => self.cached(),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// How many of its cached pages are on each NUMA node.
     pub(crate) fn nodes(&self) -> Outcome<[usize; 2]> {
         let mut counts = [0; 2];
@@ -118,6 +107,19 @@ impl Pattern {
         let nodes = map.nodes()?.into_iter().zip(cached);
         let node = |(node, cached): (i32, bool)| usize::try_from(node).ok().filter(|_| cached);
         Ok(nodes.map(node).collect())
+    }
+}
+
+/// How many bytes of an open file are cached: asked in a way that takes no time, where the kernel has
+/// one, and what is just being read counts already.
+pub(crate) fn cached_of(file: &File) -> Outcome<u64> {
+    match sys::cachestat(file) {
+        Ok(pages) => Ok(pages * PAGE as u64),
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            let pages = Map::of(file)?.residency()?;
+            Ok((pages.into_iter().filter(|&page| page).count() * PAGE) as u64)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
