@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `MAIO_BENCH_MIB` | how large the model is, about | 2048 |
 //! | `MAIO_BENCH_BY` | `read` or `mmap` | `mmap` |
+//! | `MAIO_BENCH_DEADLINE` | how long a call of the policy may take | `2 s`, as everywhere |
 
 use std::env;
 use std::fs;
@@ -90,10 +91,11 @@ struct Bench {
 fn bench() -> Outcome {
     let mib = env::var("MAIO_BENCH_MIB").unwrap_or_else(|_| "2048".to_owned());
     let mapped = !env::var("MAIO_BENCH_BY").is_ok_and(|by| by == "read");
+    let deadline = env::var("MAIO_BENCH_DEADLINE").unwrap_or_else(|_| "2 s".to_owned());
     let model = Checkpoint::make(Mount::new()?, mib.parse().of("MAIO_BENCH_MIB")?)?;
     let bench = Bench {
         model,
-        daemon: Daemon::start()?,
+        daemon: Daemon::with(&format!("[worker]\ndeadline = \"{deadline}\"\n"))?,
         store: format!("store={}", scratch().join("store").display()),
         mapped,
     };
