@@ -141,7 +141,8 @@ static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start,
 
 /*
  * Who records what is read has to hear of all that will be read without a
- * fault: nothing is mapped behind a gap or before the page itself.
+ * fault, and of little else: no more than the kernel would is mapped, and
+ * nothing behind a gap or before the page itself.
  *
  *   map:  |#######·####|  one fault tells of what is before the gap, and maps it,
  *                         the gap's of itself, the next one of what is behind it
@@ -165,9 +166,10 @@ vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 	pgoff_t index = vmf->pgoff;
 	vm_fault_t ret;
 
-	rfs_widen(vmf, inode, &start, &end);
 	if (kinds & BIT(RFS_EVENT_TOUCH))
 		rfs_narrow(vmf, inode, &start, &end);
+	else
+		rfs_widen(vmf, inode, &start, &end);
 	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
 	if (kinds)
 		rfs_note_mapped(inode, index, rfs_mapped_last(vmf, rfs_mapping(inode), end),

@@ -27,7 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_record_two_services", 180, two_services),
 ];
 
-/// What a page table maps, and the module maps at once.
+/// What a page table maps.
 const TABLE: u64 = 2 * MIB;
 
 /// One load by these workers, and the groups that come of it, in their order.
@@ -100,9 +100,13 @@ fn heads_first() -> Outcome {
     daemon.stop()
 }
 
-/// All of every third table of pages, and of the others those that are its own: a mapping is known to
-/// have been read by what has been mapped of it, and that is a table at a time.
-fn tables(rank: u32) -> Vec<Range<u64>> {
+/// What a worker of a rank reads through a mapping. The module tells of it as the kernel maps it, 64 KiB
+/// at a time; otherwise it is known by what has been mapped, and that may be a table: then it is all of
+/// every third one, and of the others those that are its own.
+fn mapped(rank: u32) -> Vec<Range<u64>> {
+    if Way::now() == Way::Module {
+        return part(rank);
+    }
     let all = 0..SIZE / TABLE;
     let own = |at: &u64| at.is_multiple_of(3) || at % u64::from(WORKERS) == u64::from(rank);
     let own = all.filter(own);
@@ -117,18 +121,18 @@ fn closed_mappings() -> Outcome {
     model.make_cold()?;
     // Without the module mappings are looked at now and then, and are to be there for that.
     let workers = (0..WORKERS).map(|rank| {
-        let job = model.worker(rank).ranges(tables(rank)).closed();
+        let job = model.worker(rank).ranges(mapped(rank)).closed();
         job.linger(stop(rank))
     });
     let readers = model.load_by(0, workers)?;
     let template = template_of_stayers(&model, &daemon, readers)?;
     let groups = groups(&template)?;
     if Way::now() == Way::Module {
-        ensure_exact(&groups, tables)?;
+        ensure_exact(&groups, mapped)?;
         return daemon.stop();
     }
     for (rank, group) in (0..).zip(&groups) {
-        let (found, read) = (recorded(group), joined(tables(rank)));
+        let (found, read) = (recorded(group), joined(mapped(rank)));
         let (all, right) = (bytes(&found), common(&found, &read));
         println!(
             "worker {rank}: {right} of {} bytes, {} others",

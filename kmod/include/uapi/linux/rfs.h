@@ -36,7 +36,7 @@
  *             the kernel starts the I/O even if it returns EAGAIN.
  *   TOUCH     [offset, offset+length) was read, hit or miss; through a mapping
  *             (RFS_EV_MMAP) it is what the fault may have made accessible: up to
- *             a page table, 2 MiB on x86.
+ *             what the kernel maps at once, 64 KiB or a large folio.
  *   PROGRESS  a process has consumed another progress_bytes of a file, hit or
  *             miss; offset is where it is now, length what it consumed since
  *             its last beacon. flags: RFS_EV_MMAP.
