@@ -62,7 +62,7 @@
  * loaded. So a policy may ask for everything from here to the end, and ask again
  * from further on at the next event. Asking for what is cached costs little. One
  * that asks for a part after the other says PPC_IO_MORE. What is dropped is not
- * loaded any more for older plans.
+ * loaded any more for older plans, nor is what PPC_IO_CANCEL names.
  *
  * Memory
  * ------
@@ -165,6 +165,7 @@ struct ppc_event {
 #define PPC_IO_UNMAPPED		(1u << 1)	/* evict: leave pages that processes map */
 #define PPC_IO_MORE		(1u << 2)	/* load: after older plans, in nobody's place */
 #define PPC_IO_DROP		(1u << 3)	/* from prefetch: drop the range, as evict would */
+#define PPC_IO_CANCEL		(1u << 4)	/* from prefetch: load no more of the range */
 
 /**
  * struct ppc_io - a range to load or to evict

@@ -200,10 +200,21 @@ impl Executor {
         self.evictor.submit(sound.ranges);
     }
 
+    fn cancel(&mut self, ios: &[Io]) {
+        if ios.is_empty() {
+            return;
+        }
+        let sound = plan::drops(ios, self);
+        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
+        self.loader.cancel(&spans);
+    }
+
     /// What a plan says is to be dropped goes first, as what it loads is to have its place.
     fn load(&mut self, ios: &[Io]) {
         let (drops, ios): (Vec<Io>, Vec<Io>) = ios.iter().partition(|io| io.drop);
+        let (cancels, ios): (Vec<Io>, Vec<Io>) = ios.into_iter().partition(|io| io.cancel);
         self.drop(&drops);
+        self.cancel(&cancels);
         if ios.is_empty() {
             return;
         }

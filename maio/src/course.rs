@@ -206,16 +206,7 @@ impl Courses {
     #[must_use]
     pub(crate) fn runs(&self) -> Vec<Extent> {
         let pieces = 0..u32::try_from(self.pieces()).unwrap_or(u32::MAX);
-        let mut runs: Vec<Extent> = Vec::new();
-        for extent in pieces.filter_map(|piece| self.extent(piece)) {
-            match runs.last_mut() {
-                Some(last) if last.file == extent.file && last.end() == extent.first => {
-                    last.pages += extent.pages;
-                }
-                _ => runs.push(extent),
-            }
-        }
-        runs
+        runs(pieces.filter_map(|piece| self.extent(piece)).collect())
     }
 
     /// The piece that a page of a file belongs to.
@@ -286,6 +277,21 @@ impl Courses {
         order.shrink_to_fit();
         Course::new(order, Arc::clone(&self.pages))
     }
+}
+
+/// Ranges that do not overlap, in the order of files and places and in runs as long as can be.
+pub(crate) fn runs(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable_by_key(|it| (it.file, it.first));
+    let mut runs: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match runs.last_mut() {
+            Some(last) if last.file == extent.file && last.end() == extent.first => {
+                last.pages += extent.pages;
+            }
+            _ => runs.push(extent),
+        }
+    }
+    runs
 }
 
 /// A range in parts that end at multiples of `most`.

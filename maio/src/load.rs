@@ -70,6 +70,8 @@ pub(crate) struct Wish {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
     pub(crate) drops: Vec<Extent>,
+    /// Not to be loaded any more.
+    pub(crate) cancels: Vec<Extent>,
     pub(crate) loads: Vec<Wish>,
 }
 
@@ -204,15 +206,13 @@ impl Load {
     }
 
     /// Nothing more is to be loaded: what is `absent` of what was issued is taken back.
-    pub(crate) fn hold_back(&mut self, absent: impl FnMut(&Extent) -> bool) {
-        self.window.hold_back(absent);
+    pub(crate) fn hold_back(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         self.held_back = true;
-    }
-
-    /// The same, at the end; returns what to drop.
-    pub(crate) fn stop(&mut self, absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
-        self.window.hold_back(absent);
-        self.window.drops()
+        Advice {
+            cancels: self.window.hold_back(absent),
+            drops: self.window.drops(),
+            loads: Vec::new(),
+        }
     }
 
     /// Whether that is to be done now: nobody is there to load for, or they read something else.
@@ -235,7 +235,7 @@ impl Load {
         if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
-                loads: Vec::new(),
+                ..Advice::default()
             };
         }
         self.held_back = false;
@@ -253,6 +253,7 @@ impl Load {
         Advice {
             loads: loads.into_iter().map(wish).collect(),
             drops: self.window.drops(),
+            cancels: Vec::new(),
         }
     }
 

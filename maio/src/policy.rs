@@ -129,11 +129,12 @@ impl Policy for Maio {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
-        if load.is_to_hold_back() {
+        let advice = if load.is_to_hold_back() {
             let files = &mut self.files;
-            load.hold_back(|extent| is_absent(files, host, extent));
-        }
-        let advice = load.advise();
+            load.hold_back(|extent| is_absent(files, host, extent))
+        } else {
+            load.advise()
+        };
         self.carry_out(host, &advice, plan)
     }
 
@@ -412,9 +413,8 @@ impl Maio {
         }
         if let Some(mut load) = self.load.take() {
             let files = &mut self.files;
-            let drops = load.stop(|extent| is_absent(files, host, extent));
-            let loads = Vec::new();
-            self.carry_out(host, &Advice { drops, loads }, plan)?;
+            let advice = load.hold_back(|extent| is_absent(files, host, extent));
+            self.carry_out(host, &advice, plan)?;
             self.finish(host, load);
         }
         if self.saving.is_some() {
@@ -427,6 +427,11 @@ impl Maio {
         for extent in &advice.drops {
             if let Some(io) = io(&mut self.files, host, extent) {
                 plan.add(Io { drop: true, ..io })?;
+            }
+        }
+        for extent in &advice.cancels {
+            if let Some(io) = io(&mut self.files, host, extent) {
+                plan.add(Io { cancel: true, ..io })?;
             }
         }
         for wish in &advice.loads {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::claims::Claims;
-use crate::course::{Course, Courses, Piece};
+use crate::course::{Course, Courses, Piece, runs};
 use crate::extent::{Extent, PAGE};
 
 use stock::{MOST_READERS, State, Stock};
@@ -224,10 +224,11 @@ impl Window {
         self.budget = pages;
     }
 
-    /// Nothing is to be loaded any more, for now: what is `absent` still of what has been issued will not
-    /// come. It is dropped, which takes it out of what waits to be loaded, and issued anew when
-    /// [`Self::loads`] is asked for again.
-    pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
+    /// Nothing is to be loaded any more, for now. Returns what is `absent` still of what has been issued,
+    /// which is to be taken out of what waits to be loaded; it is issued anew when [`Self::loads`] is
+    /// asked for again.
+    pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
+        let mut given_up = Vec::new();
         for number in 0..self.readers.len() {
             let reader = &mut self.readers[number];
             let course = Arc::clone(&reader.course);
@@ -237,15 +238,18 @@ impl Window {
                 if self.stock.state(piece) != State::Held {
                     continue;
                 }
-                if !self.courses.extent(piece).is_some_and(|it| absent(&it)) {
+                let extent = self.courses.extent(piece).filter(|it| absent(it));
+                let Some(extent) = extent else {
                     break;
-                }
+                };
                 self.stock.give_up(piece);
+                given_up.push(extent);
             }
             let reader = &mut self.readers[number];
             reader.issued = reader.front.min(reader.issued);
             reader.instead = true;
         }
+        runs(given_up)
     }
 
     /// What other services of this node have yet to read: it is dropped last.

@@ -282,12 +282,12 @@ fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_com
     misses(&mut load, 50, &elsewhere(15), 20);
     assert!(load.is_to_hold_back());
     // The first MiB of all has come in.
-    load.hold_back(|extent| extent.first >= PAGES);
+    let advice = load.hold_back(|extent| extent.first >= PAGES);
     assert!(!load.is_to_hold_back());
-    let advice = load.advise();
-    let dropped: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
-    assert!(advice.loads.is_empty());
+    let dropped: u32 = advice.cancels.iter().map(|extent| extent.pages).sum();
+    assert!(advice.loads.is_empty() && advice.drops.is_empty());
     assert!(dropped >= 46 * PAGES, "{dropped}");
+    assert_eq!(load.advise(), Advice::default());
     assert!(load.claims().is_empty());
     misses(&mut load, 50, &extent(0, 2), 30);
     let again = wished(&mut load);
@@ -310,7 +310,8 @@ fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
     fake.dead.insert(51);
     assert!(!load.tick(ns(19), IDLE, &fake));
     assert!(load.tick(ns(20), IDLE, &fake));
-    assert_eq!(load.stop(|_| true).len(), 3 * 16 / 2);
+    let cancels = load.hold_back(|_| true).cancels;
+    assert_eq!(cancels, [extent(0, 48 * PAGES)]);
 }
 
 #[test]

@@ -143,7 +143,6 @@ impl Stock {
         let pages = self.courses.pages(piece);
         self.held = self.held.saturating_sub(pages);
         self.slot(piece).set(State::Absent);
-        self.drops.extend(self.extent(piece));
     }
 
     /// A reader has had it brought in, be there room or not.

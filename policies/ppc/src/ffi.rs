@@ -29,6 +29,8 @@ pub const IO_UNMAPPED: u32 = 1 << 1;
 pub const IO_MORE: u32 = 1 << 2;
 /// `PPC_IO_DROP`
 pub const IO_DROP: u32 = 1 << 3;
+/// `PPC_IO_CANCEL`
+pub const IO_CANCEL: u32 = 1 << 4;
 /// `PPC_XPU_NONE`
 pub const XPU_NONE: i32 = -1;
 /// `PPC_ENTRY_FILE`
@@ -249,7 +251,8 @@ impl From<&Io> for ppc_io {
             flags: flag(io.large, IO_LARGE)
                 | flag(io.unmapped, IO_UNMAPPED)
                 | flag(io.more, IO_MORE)
-                | flag(io.drop, IO_DROP),
+                | flag(io.drop, IO_DROP)
+                | flag(io.cancel, IO_CANCEL),
             file: io.file.0,
             offset: io.offset,
             length: io.length,
@@ -264,7 +267,7 @@ impl From<&Io> for ppc_io {
 impl ppc_io {
     /// `None` for what the contract forbids.
     pub(crate) fn typed(&self) -> Option<Io> {
-        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP;
+        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP | IO_CANCEL;
 
         let end = self.offset.checked_add(self.length)?;
         let xpu = match self.xpu {
@@ -283,6 +286,7 @@ impl ppc_io {
             unmapped: self.flags & IO_UNMAPPED != 0,
             more: self.flags & IO_MORE != 0,
             drop: self.flags & IO_DROP != 0,
+            cancel: self.flags & IO_CANCEL != 0,
         })
     }
 }

@@ -233,6 +233,9 @@ pub struct Io {
     /// From [`Policy::prefetch`](crate::Policy::prefetch): drop the range, as if by evict. What is
     /// left of it in older plans is not loaded.
     pub drop: bool,
+    /// From [`Policy::prefetch`](crate::Policy::prefetch): what is left of the range in older plans is
+    /// not loaded. What is there stays.
+    pub cancel: bool,
 }
 
 impl Io {
@@ -250,6 +253,7 @@ impl Io {
             unmapped: false,
             more: false,
             drop: false,
+            cancel: false,
         }
     }
 
