@@ -215,18 +215,7 @@ impl Bench {
     /// One load, from nothing cached until all is read.
     fn load(&self, plan: &Plan<'_>) -> Outcome<Load> {
         let logged = self.daemon.log()?.lines().count();
-        // Before anybody hears of files that are opened.
-        self.model.make_cold()?;
-        if let Some(settings) = &plan.settings {
-            let own = ["node=n", "idle=3", &self.store];
-            let settings = settings.iter().map(String::as_str);
-            let all: Vec<&str> = own.into_iter().chain(settings).collect();
-            self.daemon
-                .register(&self.model.mount, &policy("maio"), &all)?;
-        }
-        // Its headers may be.
-        let cached = self.model.cached()?;
-        ensure!(cached <= MIB, "{cached} bytes are cached before");
+        self.prepare(plan)?;
         let ours = plan.settings.is_some();
         let before = self.counters(ours)?;
         self.model.look()?;
@@ -279,6 +268,23 @@ impl Bench {
             println!("      {line}");
         }
         Ok(load)
+    }
+
+    /// Nothing is cached, and we are told of the load to come, if we are to be.
+    fn prepare(&self, plan: &Plan<'_>) -> Outcome {
+        // Before anybody hears of files that are opened.
+        self.model.make_cold()?;
+        if let Some(settings) = &plan.settings {
+            let own = ["node=n", "idle=3", &self.store];
+            let settings = settings.iter().map(String::as_str);
+            let all: Vec<&str> = own.into_iter().chain(settings).collect();
+            self.daemon
+                .register(&self.model.mount, &policy("maio"), &all)?;
+        }
+        // Its headers may be.
+        let cached = self.model.cached()?;
+        ensure!(cached <= MIB, "{cached} bytes are cached before");
+        Ok(())
     }
 
     /// Waits until all have read; how much was cached at most.

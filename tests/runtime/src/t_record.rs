@@ -61,6 +61,28 @@ fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outc
     Ok(())
 }
 
+/// With the module it is exact; otherwise so much may be missing, but nothing that was not read is there.
+fn ensure_close(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: u64) -> Outcome {
+    if Way::now() == Way::Module {
+        return ensure_exact(groups, read);
+    }
+    for (rank, group) in (0..).zip(groups) {
+        let (found, read) = (recorded(group), joined(read(rank)));
+        let right = common(&found, &read);
+        ensure_eq!(
+            bytes(&found),
+            right,
+            "what worker {rank} has read, and others"
+        );
+        ensure!(
+            right + slack >= bytes(&read),
+            "{right} bytes are recorded of worker {rank}, it has read {}",
+            bytes(&read)
+        );
+    }
+    Ok(())
+}
+
 fn bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
@@ -96,7 +118,9 @@ fn heads_first() -> Outcome {
     model.register(&daemon, &[])?;
     let workers = (0..WORKERS).map(|rank| model.worker(rank).heads(8 << 10));
     let groups = groups_of(&model, &daemon, workers.collect())?;
-    ensure_exact(&groups, part)?;
+    // Without the module, how far a read has come is concluded from where it goes on, and now and then
+    // that of a second read at the same place is taken for the first one's.
+    ensure_close(&groups, part, 256 << 10)?;
     daemon.stop()
 }
 
@@ -118,33 +142,10 @@ fn closed_mappings() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
     model.register(&daemon, &[])?;
-    model.make_cold()?;
-    // Without the module mappings are looked at now and then, and are to be there for that.
-    let workers = (0..WORKERS).map(|rank| {
-        let job = model.worker(rank).ranges(mapped(rank)).closed();
-        job.linger(stop(rank))
-    });
-    let readers = model.load_by(0, workers)?;
-    let template = template_of_stayers(&model, &daemon, readers)?;
-    let groups = groups(&template)?;
-    if Way::now() == Way::Module {
-        ensure_exact(&groups, mapped)?;
-        return daemon.stop();
-    }
-    for (rank, group) in (0..).zip(&groups) {
-        let (found, read) = (recorded(group), joined(mapped(rank)));
-        let (all, right) = (bytes(&found), common(&found, &read));
-        println!(
-            "worker {rank}: {right} of {} bytes, {} others",
-            bytes(&read),
-            all - right
-        );
-        ensure!(
-            right >= bytes(&read) * 9 / 10,
-            "{right} bytes are recorded of worker {rank}, it has read {}",
-            bytes(&read)
-        );
-    }
+    let workers = (0..WORKERS).map(|rank| model.worker(rank).ranges(mapped(rank)).closed());
+    let groups = groups_of(&model, &daemon, workers.collect())?;
+    // Without the module, the last few MiB may be mapped after the last look.
+    ensure_close(&groups, mapped, SIZE / 20)?;
     daemon.stop()
 }
 
