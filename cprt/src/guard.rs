@@ -2,7 +2,7 @@
 //!
 //! There is no way to stop code that does not want to be stopped, but to end its process. Until then
 //! it must not take the time of readers: a call that is not short goes on as the nicest thread there
-//! is. The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
+//! is. So it may wait long for a processor where all of them compute; that is not counted against it. The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ use crate::sys;
 
 /// How often a call that goes on is looked at.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// With all that it waits for a processor, no call takes so many times what it may.
+const PATIENCE: u32 = 10;
 
 /// The watch.
 #[derive(Debug)]
@@ -40,8 +43,8 @@ struct Call {
     since: Instant,
     limit: Duration,
     thread: Pid,
-    /// It has been going on for long enough to be made nice.
-    slow: bool,
+    /// It has been going on for long enough to be made nice. How long it had waited for a processor before.
+    slow: Option<Duration>,
 }
 
 impl Guard {
@@ -77,7 +80,7 @@ impl Guard {
                 since,
                 limit,
                 thread,
-                slow: false,
+                slow: None,
             });
             if state.idle {
                 self.changed.notify_one();
@@ -85,7 +88,7 @@ impl Guard {
         }
         let result = call();
         let call = self.lock().call.take();
-        if let Some(call) = call.filter(|call| call.slow) {
+        if let Some(call) = call.filter(|call| call.slow.is_some()) {
             // Without the right to, it stays as it is.
             let _ = sys::nice(call.thread, 0);
         }
@@ -135,18 +138,21 @@ impl Guard {
 
     /// A call that is not short any more.
     fn slow_down(state: &mut State) {
-        let Some(call) = state.call.as_mut().filter(|call| !call.slow) else {
+        let Some(call) = state.call.as_mut().filter(|call| call.slow.is_none()) else {
             return;
         };
         if call.since.elapsed() >= LOOK {
-            call.slow = true;
+            call.slow = Some(waited(call.thread));
             // It is a courtesy.
             let _ = sys::nice(call.thread, 19);
         }
     }
 
     fn look(&self, call: Call) -> Option<String> {
-        if call.since.elapsed() > call.limit {
+        let waited = || waited(call.thread).saturating_sub(call.slow.unwrap_or_default());
+        let taken = call.since.elapsed();
+        let hangs = || taken.saturating_sub(waited()) > call.limit || taken > call.limit * PATIENCE;
+        if taken > call.limit && hangs() {
             let limit = call.limit.as_millis();
             return Some(format!(
                 "its {} hangs: it took longer than {limit} ms",
@@ -173,6 +179,19 @@ impl Guard {
     }
 }
 
+/// How long a thread of ours has waited for a processor since it began; nothing, if the kernel does not
+/// tell.
+fn waited(thread: Pid) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
+    let delay = text.ok().and_then(|text| delay_in(&text));
+    Duration::from_nanos(delay.unwrap_or(0))
+}
+
+/// Of time on a processor, time in wait for one, and how often, in ns.
+fn delay_in(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Bytes of memory that this process has; 0 if it cannot be told.
 pub(crate) fn rss() -> u64 {
     let page = 4096;
@@ -192,6 +211,13 @@ mod tests {
     fn watched(guard: &Arc<Guard>) -> thread::JoinHandle<Option<String>> {
         let guard = Arc::clone(guard);
         thread::spawn(move || guard.watch())
+    }
+
+    #[test]
+    fn time_in_wait_for_a_processor_is_told() {
+        assert_eq!(delay_in("5000 700 3\n"), Some(700));
+        assert_eq!(delay_in(""), None);
+        assert!(waited(gettid()) < Duration::from_mins(5));
     }
 
     #[test]
