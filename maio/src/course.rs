@@ -223,6 +223,19 @@ impl Courses {
         (page - first < u32::from(pages)).then_some(piece)
     }
 
+    /// The pieces of a file from the one that reaches beyond a page up to and with this one.
+    #[must_use]
+    pub(crate) fn up_to(&self, piece: Piece, page: u32) -> Range<Piece> {
+        let last = self.extent(piece);
+        let reaches = |it: &Piece| {
+            let extent = self.extent(*it);
+            let same = extent.map(|it| it.file) == last.map(|it| it.file);
+            same && extent.is_some_and(|it| it.end() > page)
+        };
+        let first = (0..piece).rev().take_while(reaches).last();
+        first.unwrap_or(piece)..piece + 1
+    }
+
     /// Cuts all ranges where one of a group begins or ends, and where a piece would be too long.
     fn cut(&mut self, groups: &[Vec<Extent>]) {
         let all = || groups.iter().flatten().filter(|it| it.pages > 0);

@@ -12,7 +12,7 @@ use crate::course::Courses;
 use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
 use crate::record::{Record, Set};
-use crate::window::{Heard, Issue, Step, Window};
+use crate::window::{Heard, Issue, Step, TABLE, Window};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -39,6 +39,9 @@ const STARTING: u32 = 30;
 const ASTRAY: u64 = (16 << 20) / PAGE;
 /// of a large model, a part.
 const ASTRAY_PART: u64 = 128;
+
+/// This part of the budget is for what readers bring in by themselves.
+const OWN: u64 = 8;
 
 /// What is known of processes.
 pub(crate) trait Processes {
@@ -112,8 +115,8 @@ pub(crate) struct Load {
     heard_ns: u64,
     lost: bool,
     cut_short: bool,
-    /// Its first event was no OPEN: it had begun before.
-    midway: bool,
+    /// Its first event was no OPEN: it had begun before. Unless that is told yet, of this file and process.
+    midway: Option<(u32, u32)>,
     /// Descriptors of its files that are open, if that is told.
     open: Option<u64>,
     /// Pages that nobody was expected to read, less those that somebody was, since.
@@ -151,7 +154,7 @@ impl Load {
             heard_ns: now_ns,
             lost: false,
             cut_short: false,
-            midway: false,
+            midway: None,
             open: None,
             astray: 0,
             deserted: false,
@@ -165,8 +168,9 @@ impl Load {
         load
     }
 
-    /// What is read is recorded; if it has begun `midway`, in vain.
-    pub(crate) fn record(&mut self, midway: bool) {
+    /// What is read is recorded; in vain, if that had begun before what was first heard, of a file and a
+    /// process.
+    pub(crate) fn record(&mut self, midway: Option<(u32, u32)>) {
         self.records = Some(HashMap::new());
         self.midway = midway;
     }
@@ -187,9 +191,8 @@ impl Load {
     /// How much memory there is.
     pub(crate) fn remember(&mut self, memory: Memory) {
         let budget = budget(memory, self.window.held() * PAGE, self.others);
-        // What readers bring in by themselves needs a little room as well.
         self.window
-            .set_budget(budget.min(self.cap) / 16 * 15 / PAGE);
+            .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
     }
 
     /// What other services of this node have yet to read.
@@ -278,7 +281,9 @@ impl Load {
         }
         // It may be told a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
-        self.midway &= event.kind != Kind::Open || began > TOLD_LATE;
+        if event.kind == Kind::Open && began <= TOLD_LATE {
+            self.midway.take_if(|it| *it == (extent.file, process));
+        }
         match event.kind {
             Kind::Open => self.open = Some(self.open.unwrap_or(0) + 1),
             Kind::Close => self.open = self.open.map(|open| open.saturating_sub(1)),
@@ -338,10 +343,14 @@ impl Load {
             return false;
         };
         let courses = Arc::clone(&self.courses);
+        let pieces = match step {
+            // What is mapped is mapped with its neighbours, which may be other workers' parts.
+            Step::Stands => courses.up_to(piece, page.saturating_sub(TABLE)),
+            Step::Misses | Step::Reads => piece..piece + 1,
+        };
         let fits = |group| {
-            courses
-                .course(group)
-                .is_some_and(|it| it.place(piece).is_some())
+            let course = courses.course(group);
+            course.is_some_and(|it| pieces.clone().any(|piece| it.place(piece).is_some()))
         };
         let (group, reader) = match self.crew.seat(process, fits) {
             Some(Seat::Expected(group)) => (group, Some(group)),
@@ -452,7 +461,7 @@ impl Load {
         let unknown = self.window.unknown();
         let parts = if self.lost {
             Err("some events were lost, or readers went around the page cache")
-        } else if self.midway {
+        } else if self.midway.is_some() {
             Err("it had begun before")
         } else if self.cut_short {
             Err("a reader ended in the midst of it")

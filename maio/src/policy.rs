@@ -307,7 +307,7 @@ impl Maio {
             if !matches!(event.kind, Kind::Open | Kind::Miss) {
                 return Ok(());
             }
-            self.begin(host, event)?;
+            self.begin(host, event, number)?;
         }
         if let Some(load) = &mut self.load
             && let Some(extent) = Extent::of_bytes(number, &place(event))
@@ -317,7 +317,7 @@ impl Maio {
         Ok(())
     }
 
-    fn begin(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+    fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
         if self.has_changed(host) {
             self.prepare(host);
             self.rest(host)?;
@@ -327,7 +327,8 @@ impl Maio {
         let mut load = Load::new(outlook, memory(host), cap, quiet, event.time_ns);
         if self.recording {
             let opens = host.features().contain(Features::OPEN);
-            load.record(opens && event.kind != Kind::Open);
+            let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
+            load.record(midway);
         }
         self.load = Some(load);
         self.meet(host);

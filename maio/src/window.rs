@@ -31,7 +31,7 @@ const DISTANCE_PART: u64 = 10;
 /// Keep this much, if that is not half of all.
 const TABLES: u64 = (4 << 20) / PAGE;
 /// Pages that are mapped at once.
-const TABLE: u32 = 512;
+pub(crate) const TABLE: u32 = 512;
 /// Readers go on in steps of at most this part of the budget.
 const STEPS: u64 = 32;
 /// So far a reader has to come elsewhere to be believed.

@@ -101,7 +101,7 @@ fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
     let mut fake = Fake::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(false);
+    load.record(None);
     let first = [
         extent(16 * PAGES, 16 * PAGES),
         extent(32 * PAGES, 16 * PAGES),
@@ -143,7 +143,7 @@ impl Part {
 fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     let mut fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(false);
+    load.record(None);
     reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
@@ -152,23 +152,28 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     // One that ends when all has been read did mean to.
     let mut fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(false);
+    load.record(None);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
     assert!(load.end().parts.is_ok());
     let fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(true);
+    load.record(Some((0, 10)));
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_err(), "it had begun before");
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(true);
+    load.record(Some((0, 10)));
     load.hear(&event(Kind::Open, 10, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_ok(), "it was only told late");
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.record(false);
+    load.record(Some((0, 10)));
+    load.hear(&event(Kind::Open, 11, 100), &extent(0, 1), &fake);
+    reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
+    assert!(load.end().parts.is_err(), "somebody else has opened it");
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    load.record(None);
     load.lose();
     assert!(load.end().parts.is_err(), "some is not known");
 }
@@ -335,7 +340,7 @@ fn when_all_has_been_read_and_closed_it_is_over_soon() {
     let fake = Fake::default();
     for (pages, close, over) in [(48, true, true), (47, true, false), (48, false, false)] {
         let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-        load.record(false);
+        load.record(None);
         load.hear(&event(Kind::Open, 10, 0), &extent(0, 1), &fake);
         reads(&mut load, 10, &[extent(0, pages * PAGES)], 1000, &fake);
         if close {
@@ -345,4 +350,32 @@ fn when_all_has_been_read_and_closed_it_is_over_soon() {
         assert_eq!(load.tick(ns(4), IDLE, &fake), over, "{pages} {close}");
         assert!(load.tick(ns(12), IDLE, &fake));
     }
+}
+
+#[test]
+fn a_beacon_among_neighbours_parts_does_not_make_a_worker_one_of_them() {
+    // A page table has parts of both, that of the second one last.
+    let groups = [vec![extent(0, PAGES)], vec![extent(PAGES, PAGES)]];
+    let outlook = Outlook {
+        courses: Arc::new(Courses::new(&groups)),
+        ..outlook()
+    };
+    let beacon = |load: &mut Load, process, fake: &Fake| {
+        let mut event = event(Kind::Progress, process, 1);
+        event.length = 2 * MIB;
+        load.hear(&event, &extent(2 * PAGES - 1, 1), fake);
+        load.crew.member(process).and_then(|member| member.place)
+    };
+    let mut fake = Fake::default();
+    fake.ranks.extend([(10, 1), (11, 0)]);
+    let mut load = Load::new(outlook.clone(), memory(1024), u64::MAX, false, 0);
+    assert_eq!(beacon(&mut load, 11, &fake), Some((0, 0)));
+    assert_eq!(beacon(&mut load, 10, &fake), Some((1, 1)));
+    let mut load = Load::new(outlook, memory(1024), u64::MAX, false, 0);
+    assert_eq!(
+        beacon(&mut load, 20, &fake),
+        Some((0, 0)),
+        "who comes first"
+    );
+    assert_eq!(beacon(&mut load, 21, &fake), Some((1, 1)));
 }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod planning;
+
 impl Window {
     /// Whether every reader is at its end or gone.
     fn is_done(&self) -> bool {
@@ -581,66 +583,6 @@ fn who_comes_later_is_waited_for_and_gets_what_was_dropped_once_more() {
     assert_eq!(window.loads()[0].extent.first, 512);
 }
 
-/// `cargo test --release -p maio --lib -- --ignored --nocapture planning`
-#[test]
-#[ignore = "a measurement"]
-fn planning_for_the_largest_model_is_quick() {
-    use std::time::Instant;
-
-    use crate::template::models::{Layout, Model};
-
-    let rss = || {
-        let text = std::fs::read_to_string("/proc/self/statm").expect("it");
-        let pages = text
-            .split(' ')
-            .nth(1)
-            .and_then(|pages| pages.parse::<u64>().ok());
-        pages.unwrap_or(0) * 4 / 1024
-    };
-    for (workers, of) in [(8, 16), (16, 16)] {
-        let model = Model::deepseek_671b(Layout::Safetensors);
-        let groups: Vec<_> = (0..workers).map(|worker| model.reads(worker, of)).collect();
-        drop(model);
-        let (before, began) = (rss(), Instant::now());
-        let courses = Arc::new(Courses::new(&groups));
-        let cut = began.elapsed();
-        let mut window = Window::new(Arc::clone(&courses), 64 << 18);
-        let first = Instant::now();
-        let loads = window.loads().len();
-        let first = first.elapsed();
-        let held = rss() - before;
-        // All of them read on in step, with a beacon each 4 MiB.
-        let (mut events, mut slowest, began) = (0, std::time::Duration::ZERO, Instant::now());
-        let mut at = vec![0; groups.len()];
-        let mut unsaid = vec![0; groups.len()];
-        while let Some(worker) = (0..at.len()).find(|&it| at[it] < groups[it].len().min(20_000)) {
-            for reader in worker..at.len() {
-                let Some(extent) = groups[reader].get(at[reader]) else {
-                    continue;
-                };
-                at[reader] += 1;
-                unsaid[reader] += extent.length();
-                if unsaid[reader] < 4 << 20 {
-                    continue;
-                }
-                unsaid[reader] = 0;
-                let one = Instant::now();
-                window.hear(reader, extent, Step::Reads, 1024);
-                window.loads();
-                window.drops();
-                slowest = slowest.max(one.elapsed());
-                events += 1;
-            }
-        }
-        println!(
-            "{workers} workers: {} pieces in {cut:?}, first plan of {loads} ranges in {first:?}, {held} MiB; \
-             {events} events of {:?}, at most {slowest:?}",
-            courses.pieces(),
-            began.elapsed() / events.max(1),
-        );
-    }
-}
-
 #[test]
 fn a_beacon_beside_its_part_shows_a_reader_at_what_it_has_before_that_in_the_same_file() {
     let extent = |file, first, pages| Extent { file, first, pages };
@@ -668,4 +610,76 @@ fn a_beacon_beside_its_part_shows_a_reader_at_what_it_has_before_that_in_the_sam
         window.hear(0, &extent(1, 920, 1), Step::Reads, 1),
         Heard::OffCourse
     );
+}
+
+/// Who reads through a mapping is heard when it comes to a table of pages, and has got all of that.
+fn run_mapped(setup: &Setup, head_start: u64) -> Node {
+    let mut node = Node::new(setup);
+    let count = node.readers.len();
+    let (mut mapped, mut unsaid) = (vec![(0, 0); count], vec![0; count]);
+    node.advise();
+    node.load(u32::try_from(head_start).expect("small"));
+    for turn in 0.. {
+        assert!(turn < 100_000, "no end");
+        node.load(setup.loader);
+        for group in 0..count {
+            for _ in 0..setup.speeds[group] {
+                let reader = &node.readers[group];
+                let Some(&(file, page)) = reader.pages.get(reader.at) else {
+                    break;
+                };
+                let (of, until) = mapped[group];
+                if file != of || page >= until || page < until.saturating_sub(TABLE) {
+                    if !node.cached[file as usize][page as usize] {
+                        node.miss(group, file, page);
+                    }
+                    let cached = &node.cached[file as usize];
+                    let end = ((page / TABLE + 1) * TABLE)
+                        .min(u32::try_from(cached.len()).expect("small"));
+                    let run = (page..end).take_while(|&it| cached[it as usize]).count();
+                    let run = u32::try_from(run).expect("small");
+                    mapped[group] = (file, page + run);
+                    unsaid[group] += run;
+                    if unsaid[group] >= setup.beacon {
+                        let read = u64::from(std::mem::take(&mut unsaid[group]));
+                        let last = Extent {
+                            file,
+                            first: page + run - 1,
+                            pages: 1,
+                        };
+                        node.window.hear(group, &last, Step::Stands, read);
+                        node.advise();
+                    }
+                }
+                node.readers[group].at += 1;
+            }
+        }
+        node.advise();
+        if node.is_done() {
+            break;
+        }
+    }
+    node
+}
+
+#[test]
+fn the_window_slides_for_slices_that_are_read_through_mappings() {
+    for speeds in [vec![60; 4], vec![60, 30, 90, 45]] {
+        let mut groups = slices(4, 48, 256);
+        for extent in groups.iter_mut().flatten() {
+            // All in one file.
+            extent.first += extent.file * 8 * 256;
+            extent.file = 0;
+        }
+        let setup = Setup {
+            groups,
+            budget: 48 * 256 * 2 / 5,
+            loader: 200,
+            speeds,
+            beacon: 86,
+        };
+        let node = run_mapped(&setup, 48 * 256 / 3);
+        assert_eq!(node.misses, 0, "of {}", total(&setup));
+        assert!(!node.over_budget);
+    }
 }
