@@ -123,7 +123,11 @@ impl Crew {
             .map(|it| it.facts)
             .unwrap_or_default();
         let all = || (0..self.expected.len()).filter(|&group| fits(group));
-        let by_rank = all().find(|&it| facts.rank == Some(self.expected[it].worker));
+        // Who has a rank knows better than what it looks at first, which may be a header.
+        let ranks = self.expected.iter();
+        let by_rank = facts
+            .rank
+            .and_then(|rank| ranks.clone().position(|it| it.worker == rank));
         let xpu = |it: &usize| facts.xpu.is_some() && facts.xpu == self.expected[*it].xpu;
         let known = by_rank.or_else(|| all().find(xpu));
         let free = || all().find(|&it| !self.taken[it]);
@@ -251,9 +255,11 @@ mod tests {
         crew.sit(10, 1, 1);
         assert_eq!(crew.stand_up(10), Some(1));
         assert_eq!(crew.missing().collect::<Vec<_>>(), [0, 1, 2]);
-        // A rank that reads something else is none of this service's.
+        // But who knows its rank may look at whatever it likes first.
         crew.add(11, ranked(0), 0);
-        assert_eq!(crew.seat(11, |group| group == 2), Some(Seat::Expected(2)));
+        assert_eq!(crew.seat(11, |group| group == 2), Some(Seat::Expected(0)));
+        crew.add(12, ranked(7), 0);
+        assert_eq!(crew.seat(12, |group| group == 2), Some(Seat::Expected(2)));
     }
 
     #[test]

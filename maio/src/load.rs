@@ -105,6 +105,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Load {
     window: Window,
     courses: Arc<Courses>,
+    files: Arc<[(String, u64)]>,
     crew: Crew,
     records: Option<HashMap<u32, Record>>,
     /// What others take of the memory.
@@ -141,11 +142,12 @@ impl Load {
             courses,
             expected,
             several,
-            ..
+            files,
         } = outlook;
         let mut load = Self {
             window: Window::new(Arc::clone(&courses), 0),
             courses,
+            files,
             crew: Crew::new(expected),
             records: None,
             others: memory.used,
@@ -193,6 +195,11 @@ impl Load {
         let budget = budget(memory, self.window.held() * PAGE, self.others);
         self.window
             .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
+    }
+
+    /// What was dropped and `stays`.
+    pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
+        self.window.look_again(stays);
     }
 
     /// What other services of this node have yet to read.
@@ -342,6 +349,10 @@ impl Load {
             self.window.stray(extent);
             return false;
         };
+        if self.is_small(extent.file) {
+            // Who looks at the configuration need not be a worker.
+            return true;
+        }
         let courses = Arc::clone(&self.courses);
         let pieces = match step {
             // What is mapped is mapped with its neighbours, which may be other workers' parts.
@@ -362,6 +373,11 @@ impl Load {
             self.window.hear(reader, extent, step, read);
         }
         true
+    }
+
+    fn is_small(&self, file: u32) -> bool {
+        let file = self.files.get(file as usize);
+        file.is_some_and(|(_, size)| *size < WORKER * PAGE)
     }
 
     /// Who has read so much of a course is on it, even if it reads something else now and then.

@@ -356,10 +356,10 @@ impl Maio {
     }
 
     fn exchange(&mut self, host: &Host<'_>) {
+        self.exchanged_ns = host.now();
         let (Some(load), Some(neighbours)) = (&mut self.load, &self.neighbours) else {
             return;
         };
-        self.exchanged_ns = host.now();
         match neighbours.exchange(&load.claims()) {
             Ok(claims) => load.heed(claims),
             Err(error) => {
@@ -408,6 +408,8 @@ impl Maio {
         load.remember(memory(host));
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
             if host.now() >= self.exchanged_ns + EXCHANGE {
+                let files = &mut self.files;
+                load.look_again(|extent| !is_absent(files, host, extent));
                 self.exchange(host);
             }
             return host.wake(TICK);

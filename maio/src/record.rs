@@ -10,6 +10,8 @@ use crate::extent::Extent;
 
 /// So many streams of one worker are followed.
 const STREAMS: usize = 32;
+/// Pages of what is small: a table of them, in which late parts are found.
+const STRIPE: u32 = 512;
 /// More ranges are not kept: neighbours with the least between them become one.
 pub(crate) const MOST_RANGES: usize = 1 << 16;
 
@@ -108,7 +110,7 @@ impl Record {
     pub(crate) fn extents(&self) -> Vec<Extent> {
         let mut extents = self.extents.clone();
         extents.retain(|extent| extent.pages > 0);
-        shorten(extents, MOST_RANGES)
+        shorten(without_stripes(extents), MOST_RANGES)
     }
 
     fn append(&mut self, extent: Extent) {
@@ -159,6 +161,32 @@ impl Record {
         known.pages += gone.pages;
         self.streams.retain(|&at| at != late);
     }
+}
+
+/// Of mappings the kernel may tell every other part at once and of the rest late: what is small and
+/// touches another range is where the first of both was.
+fn without_stripes(extents: Vec<Extent>) -> Vec<Extent> {
+    let mut sorted: Vec<(Extent, usize)> = extents.into_iter().zip(0..).collect();
+    sorted.sort_unstable_by_key(|(extent, _)| (extent.file, extent.first));
+    let mut joined: Vec<(Extent, usize)> = Vec::with_capacity(sorted.len());
+    // How long the last part of the last one is.
+    let mut part = 0;
+    for (extent, place) in sorted {
+        match joined.last_mut() {
+            Some((last, first))
+                if last.file == extent.file
+                    && last.end() == extent.first
+                    && part.min(extent.pages) < STRIPE =>
+            {
+                last.pages += extent.pages;
+                *first = place.min(*first);
+            }
+            _ => joined.push((extent, place)),
+        }
+        part = extent.pages;
+    }
+    joined.sort_unstable_by_key(|&(_, place)| place);
+    joined.into_iter().map(|(extent, _)| extent).collect()
 }
 
 /// Joins neighbours in the list with the least between them until there are no more than `most`.
@@ -226,6 +254,18 @@ mod tests {
         assert_eq!(recorded(&all), [(1, 0, 3200)]);
         let back: Vec<_> = all.iter().rev().copied().collect();
         assert_eq!(recorded(&back), [(1, 0, 3200)]);
+    }
+
+    #[test]
+    fn what_is_told_late_of_a_mapping_makes_no_stripes_and_slices_stay() {
+        // Every other 64 KiB of 8 MiB, and the rest when nobody follows these any more.
+        let half = |odd: u32| (0..64).map(move |at: u32| extent(1, (2 * at + odd) * 16, 16));
+        let slices = (0..40).map(|at: u32| extent(2, at * 100, 50));
+        let all: Vec<_> = half(0).chain(slices).chain(half(1)).collect();
+        let recorded = recorded(&all);
+        assert_eq!(recorded[0], (1, 0, 2048));
+        assert_eq!(recorded.len(), 41);
+        assert_eq!(recorded[1..3], [(2, 0, 50), (2, 100, 50)]);
     }
 
     #[test]

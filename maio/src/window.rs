@@ -39,7 +39,7 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 /// Who reads on so far after a jump will not come back for what it has skipped.
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
-const OVERTAKEN_AGAIN: u64 = (32 << 20) / PAGE;
+const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
 /// So many ranges are planned at once: more are there before these are loaded.
 const MOST_ISSUES: usize = 4096;
 /// Whose place has changed so often does not follow its course.
@@ -252,6 +252,12 @@ impl Window {
         runs(given_up)
     }
 
+    /// Which of those that were dropped since it was asked last have stayed all the same: mapped pages do
+    /// without the module. They are held, and dropped again when there is need.
+    pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
+        self.stock.look_again(stays);
+    }
+
     /// What other services of this node have yet to read: it is dropped last.
     pub(crate) fn heed(&mut self, claims: Claims) {
         self.stock.heed(claims);
@@ -427,7 +433,8 @@ impl Window {
         // By the way, or by a jump.
         let far = far.max(news.read.saturating_mul(2));
         let reader = &mut self.readers[number];
-        if news.place < reader.passed {
+        // What is told of mappings may be told late; who waits for a page is there.
+        if news.misses && news.place < reader.passed {
             reader.strays += 1;
         }
         if news.place < reader.front {

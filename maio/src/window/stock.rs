@@ -59,6 +59,8 @@ pub(super) struct Stock {
     /// Of these, pages that are about to be dropped: their place is free the next time.
     going: u64,
     drops: Vec<Extent>,
+    /// Dropped, as far as is known.
+    gone: Vec<Piece>,
 }
 
 impl Stock {
@@ -72,6 +74,7 @@ impl Stock {
             held: 0,
             going: 0,
             drops: Vec::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -189,6 +192,15 @@ impl Stock {
         }
     }
 
+    pub(super) fn look_again(&mut self, mut stays: impl FnMut(&Extent) -> bool) {
+        for piece in std::mem::take(&mut self.gone) {
+            let extent = self.extent(piece);
+            if self.state(piece) == State::Dropped && extent.is_some_and(|it| stays(&it)) {
+                self.came_in(piece);
+            }
+        }
+    }
+
     /// What our readers have yet to read.
     pub(super) fn claims(&self) -> Claims {
         let mut claims = Claims::default();
@@ -213,6 +225,7 @@ impl Stock {
             return false;
         };
         self.slot(piece).set(State::Dropped);
+        self.gone.push(piece);
         self.going += self.courses.pages(piece);
         let Some(extent) = self.around(piece) else {
             return true;
@@ -318,6 +331,25 @@ mod tests {
         window.burn_all();
         let pages: u32 = window.drops().iter().map(|it| it.pages).sum();
         assert_eq!(pages, 1024);
+    }
+
+    #[test]
+    fn what_stays_though_it_was_dropped_is_held_and_dropped_again() {
+        let mut window = small();
+        window.loads();
+        window.leave(0);
+        window.burn_all();
+        assert_eq!(window.drops().len(), 1);
+        window.loads();
+        assert_eq!(window.held(), 0);
+        window.look_again(|extent| extent.first >= 512);
+        assert_eq!(window.held(), 512);
+        window.burn_all();
+        let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
+        assert_eq!(again, [1024]);
+        window.loads();
+        window.look_again(|_| false);
+        assert_eq!(window.held(), 0);
     }
 
     #[test]
