@@ -1,0 +1,112 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use cprt::choice::Kind;
+
+/// Measures what cache policies do for the loading of models, on a simulated SSD.
+#[derive(Debug, Parser)]
+#[command(name = "ppc-bench", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) errand: Option<Errand>,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
+}
+
+/// What is measured.
+#[derive(Debug, Args)]
+pub(crate) struct Wanted {
+    /// A small model, few cases, one round: below two minutes
+    #[arg(long, conflicts_with = "standard")]
+    pub(crate) quick: bool,
+    /// The cases that claims are made of, three rounds: about half an hour. This is the default
+    #[arg(long)]
+    pub(crate) standard: bool,
+    /// More readers: by read, shuffled, one and eight workers
+    #[arg(long)]
+    pub(crate) more: bool,
+    /// Only cases with this in their names; may be given several times
+    #[arg(long = "case", value_name = "TEXT")]
+    pub(crate) cases: Vec<String>,
+    /// How often each case is run
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// How misses are heard of: observe or fuse
+    #[arg(long, default_value = "observe", value_parser = backend)]
+    pub(crate) backend: Kind,
+    /// What the results are called
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Where results are written
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) output: PathBuf,
+    /// List the cases and end
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+fn backend(text: &str) -> Result<Kind, String> {
+    match text.parse() {
+        Ok(kind @ (Kind::Observe | Kind::Fuse)) => Ok(kind),
+        _ => Err("observe or fuse".to_owned()),
+    }
+}
+
+/// What this program starts itself for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Errand {
+    /// Compare the simulated SSD with its model, and end
+    Selfcheck,
+    #[command(hide = true)]
+    Simulate {
+        #[arg(long)]
+        size: u64,
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    #[command(hide = true)]
+    Drive {
+        #[arg(long)]
+        task: String,
+    },
+    #[command(hide = true)]
+    Work {
+        #[arg(long)]
+        rank: u32,
+        #[arg(long)]
+        task: String,
+    },
+    #[command(hide = true)]
+    Prefetch {
+        #[arg(long)]
+        task: String,
+    },
+    #[command(hide = true)]
+    Worker { mount: PathBuf },
+    #[command(hide = true)]
+    Topology,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+        let cli = Cli::try_parse_from(["ppc-bench", "--quick", "--case", "maio", "--rounds", "2"]);
+        let cli = cli.expect("it is sound");
+        assert!(cli.wanted.quick && cli.errand.is_none());
+        assert_eq!(cli.wanted.rounds, Some(2));
+        for wrong in [
+            &["--rounds", "0"][..],
+            &["--quick", "--standard"],
+            &["--backend", "module"],
+        ] {
+            let words = ["ppc-bench"].iter().chain(wrong);
+            assert!(Cli::try_parse_from(words).is_err(), "{wrong:?}");
+        }
+    }
+}

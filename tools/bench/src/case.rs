@@ -1,0 +1,216 @@
+//! What is measured: policies, readers and how much memory there is, each with each other's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::reader::{Access, Order, Profile};
+
+/// Who reads ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Policy {
+    /// The kernel, as it does by itself.
+    Native,
+    /// The kernel, as far as one may reasonably tell it to.
+    #[serde(rename = "native-4096k")]
+    Native4096,
+    /// The policy that loads everything at the first event.
+    Eager,
+    /// What frameworks have built in.
+    Framework,
+    /// The policy that has loaded everything before, as far as there is room.
+    Precache,
+    /// MAIO, which knows the headers only.
+    MaioFirst,
+    /// MAIO, which has seen a load like this.
+    MaioReplay,
+    /// MAIO, with a template of readers that go the other way.
+    MaioWrong,
+}
+
+impl Policy {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Native,
+        Self::Native4096,
+        Self::Eager,
+        Self::Framework,
+        Self::Precache,
+        Self::MaioFirst,
+        Self::MaioReplay,
+        Self::MaioWrong,
+    ];
+
+    pub(crate) fn is_maio(self) -> bool {
+        matches!(self, Self::MaioFirst | Self::MaioReplay | Self::MaioWrong)
+    }
+
+    /// How far the kernel reads ahead, in KiB.
+    pub(crate) fn read_ahead(self) -> u64 {
+        match self {
+            Self::Native4096 => 4096,
+            _ => 128,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Native => "native",
+            Self::Native4096 => "native-4096k",
+            Self::Eager => "eager",
+            Self::Framework => "framework",
+            Self::Precache => "precache",
+            Self::MaioFirst => "maio-first",
+            Self::MaioReplay => "maio-replay",
+            Self::MaioWrong => "maio-wrong",
+        })
+    }
+}
+
+/// What readers find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Regime {
+    /// Nothing is cached, and there is memory for everything.
+    Ample,
+    /// Nothing is cached, and there is memory for less than half of it.
+    Limited,
+    /// Everything is cached.
+    Cached,
+    /// Nothing is cached, and the device is slow.
+    Slow,
+}
+
+impl fmt::Display for Regime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ample => "ample",
+            Self::Limited => "limited",
+            Self::Cached => "cached",
+            Self::Slow => "slow",
+        })
+    }
+}
+
+/// One of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) policy: Policy,
+    pub(crate) reader: Profile,
+    pub(crate) regime: Regime,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.policy, self.reader, self.regime)
+    }
+}
+
+const ALL_BUT_WRONG: [Policy; 7] = [
+    Policy::Native,
+    Policy::Native4096,
+    Policy::Eager,
+    Policy::Framework,
+    Policy::Precache,
+    Policy::MaioFirst,
+    Policy::MaioReplay,
+];
+const FEW: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
+
+fn cell(policies: &[Policy], reader: Profile, regime: Regime) -> Vec<Case> {
+    let case = |&policy: &Policy| Case {
+        policy,
+        reader,
+        regime,
+    };
+    policies.iter().map(case).collect()
+}
+
+/// What is enough to see it work.
+pub(crate) fn quick() -> Vec<Case> {
+    let full = Profile::full();
+    [
+        cell(&ALL_BUT_WRONG, full, Regime::Ample),
+        cell(&ALL_BUT_WRONG, full.by(Access::Dropped), Regime::Limited),
+    ]
+    .concat()
+}
+
+/// What claims are made of.
+pub(crate) fn standard() -> Vec<Case> {
+    let (full, tp) = (Profile::full(), Profile::tp());
+    let dropped = |reader: Profile| reader.by(Access::Dropped);
+    let harmless = [Policy::Native, Policy::MaioReplay];
+    [
+        cell(&ALL_BUT_WRONG, full, Regime::Ample),
+        cell(&ALL_BUT_WRONG, tp, Regime::Ample),
+        cell(&ALL_BUT_WRONG, dropped(full), Regime::Limited),
+        cell(&ALL_BUT_WRONG, dropped(tp), Regime::Limited),
+        cell(&ALL_BUT_WRONG, full, Regime::Limited),
+        cell(&harmless, full, Regime::Cached),
+        cell(&harmless, full.by(Access::Direct), Regime::Ample),
+        cell(&[Policy::MaioWrong], full, Regime::Ample),
+        cell(&harmless, full, Regime::Slow),
+    ]
+    .concat()
+}
+
+/// What else readers do.
+pub(crate) fn more() -> Vec<Case> {
+    let (full, tp) = (Profile::full(), Profile::tp());
+    let shuffled = tp.in_order(Order::Shuffled);
+    [
+        cell(&FEW, full.by(Access::Pread), Regime::Ample),
+        cell(&FEW, full.by(Access::Pread), Regime::Limited),
+        cell(&FEW, shuffled, Regime::Ample),
+        cell(&FEW, full.with(1), Regime::Ample),
+        cell(&FEW, full.with(1).by(Access::Dropped), Regime::Limited),
+        cell(&FEW, tp.with(8), Regime::Ample),
+        cell(&FEW, tp.with(8).by(Access::Dropped), Regime::Limited),
+    ]
+    .concat()
+}
+
+/// Those of which the name has one of these words in it; all, if there are no words.
+pub(crate) fn matching(cases: Vec<Case>, words: &[String]) -> Vec<Case> {
+    let wanted = |case: &Case| {
+        let name = case.to_string();
+        words.is_empty() || words.iter().any(|word| name.contains(word))
+    };
+    cases.into_iter().filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_that_are_theirs_alone() {
+        let all = [standard(), more()].concat();
+        let names: std::collections::BTreeSet<_> = all.iter().map(Case::to_string).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(names.contains("maio-replay/tp-dropped/limited"));
+        assert!(names.contains("native-4096k/full-kept/ample"));
+        for case in quick() {
+            assert!(names.contains(&case.to_string()), "{case}");
+        }
+    }
+
+    #[test]
+    fn words_choose() {
+        let words = ["maio-replay/full".to_owned(), "slow".to_owned()];
+        let chosen = matching(standard(), &words);
+        assert_eq!(chosen.len(), 7);
+        assert_eq!(matching(quick(), &[]).len(), quick().len());
+    }
+
+    #[test]
+    fn names_in_json_are_those_that_are_shown() {
+        for policy in Policy::ALL {
+            let json = serde_json::to_string(&policy).expect("a word");
+            assert_eq!(json, format!("\"{policy}\""));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A file system on a simulated SSD: made and filled while the device is as fast as it can be, then
+//! mounted read-only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::command;
+use crate::error::{Failure, Result, file, system};
+use crate::place::Place;
+use crate::ssd::{Readings, Simulator, Timing};
+
+/// Mounted; it is gone when this is.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// Where its files are.
+    pub(crate) path: PathBuf,
+    node: PathBuf,
+    pub(crate) simulator: Simulator,
+}
+
+impl Disk {
+    /// One for so many bytes, filled by somebody.
+    pub(crate) fn make(
+        place: &Place,
+        bytes: u64,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Self> {
+        let simulator = Simulator::start(&place.folder("ssd")?, bytes)?;
+        let node = attach(&simulator.file())?;
+        // From here on it is taken down by itself.
+        let disk = Self {
+            path: place.folder("model")?,
+            node,
+            simulator,
+        };
+        let options = "-q -F -b 4096 -m 0 -N 256 -O ^has_journal,^resize_inode -E nodiscard,lazy_itable_init=0";
+        let mut words: Vec<&std::ffi::OsStr> = options.split(' ').map(AsRef::as_ref).collect();
+        words.push(disk.node.as_os_str());
+        command::run("mkfs.ext4", &words)?;
+        disk.mount(MsFlags::MS_NOATIME)?;
+        fill(&disk.path)?;
+        umount2(&disk.path, MntFlags::empty()).map_err(file("Unmounting", &disk.path))?;
+        disk.mount(MsFlags::MS_NOATIME | MsFlags::MS_RDONLY)?;
+        Ok(disk)
+    }
+
+    fn mount(&self, flags: MsFlags) -> Result<()> {
+        mount(
+            Some(&self.node),
+            &self.path,
+            Some("ext4"),
+            flags,
+            None::<&str>,
+        )
+        .map_err(file("Mounting", &self.node))
+    }
+
+    /// The device that files are on.
+    pub(crate) fn node(&self) -> &Path {
+        &self.node
+    }
+
+    /// How far the kernel reads ahead in files that are opened from now on.
+    pub(crate) fn read_ahead(&self, kib: u64) -> Result<()> {
+        let name = self.node.file_name().unwrap_or_default();
+        let path = Path::new("/sys/block")
+            .join(name)
+            .join("queue/read_ahead_kb");
+        fs::write(&path, kib.to_string()).map_err(file("Writing", &path))
+    }
+
+    /// From now on it is as fast as that.
+    pub(crate) fn be(&mut self, timing: Timing) -> Result<()> {
+        self.simulator.be(Some(timing))
+    }
+
+    /// Counts from now on.
+    pub(crate) fn reset(&mut self) -> Result<()> {
+        self.simulator.reset()
+    }
+
+    pub(crate) fn read(&mut self) -> Result<Readings> {
+        self.simulator.read()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Who still reads, by a failure of ours, must not keep the rest.
+        if umount2(&self.path, MntFlags::empty()).is_err() {
+            let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+        }
+        let _ = command::run("losetup", &["--detach".as_ref(), self.node.as_os_str()]);
+    }
+}
+
+/// Makes a loop device of a file.
+fn attach(path: &Path) -> Result<PathBuf> {
+    let words = ["--find", "--show", "--direct-io=on"].map(AsRef::as_ref);
+    let mut words = words.to_vec();
+    words.push(path.as_os_str());
+    let node = command::run("losetup", &words).map_err(|failure| Failure::Unavailable {
+        what: "A loop device",
+        why: failure.to_string(),
+        remedy: "try 'modprobe loop'; in a container, '--privileged' with /dev mounted",
+    })?;
+    let name = Path::new(&node).file_name().unwrap_or_default().to_owned();
+    let direct = Path::new("/sys/block").join(name).join("loop/dio");
+    let text = fs::read_to_string(direct).map_err(system("Looking at the loop device"))?;
+    if text.trim() == "1" {
+        return Ok(node.into());
+    }
+    let _ = command::run("losetup", &["--detach".as_ref(), node.as_ref()]);
+    Err(Failure::Said(
+        "The loop device does no direct I/O: what it reads would be cached twice".to_owned(),
+    ))
+}

@@ -1,0 +1,75 @@
+//! What is on top of a simulated SSD: mounts and loop devices, by the folder that it is in.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, umount2};
+
+use crate::command;
+
+/// Unmounts all that is mounted below a folder, but one, and gives its loop devices back.
+pub(crate) fn clear(folder: &Path, but: Option<&Path>) {
+    let list = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let (others, device): (Vec<_>, Vec<_>) = mounts_below(&list, folder)
+        .into_iter()
+        .filter(|at| Some(at.as_path()) != but)
+        .partition(|at| at.file_name() != Some("ssd".as_ref()));
+    // A loop device goes when nothing of it is mounted, what it is made of when it has gone.
+    unmount(&others);
+    for node in loops_of(folder) {
+        let _ = command::run("losetup", &["--detach".as_ref(), node.as_os_str()]);
+    }
+    unmount(&device);
+}
+
+/// The last that was mounted first.
+fn unmount(places: &[PathBuf]) {
+    for at in places.iter().rev() {
+        let _ = umount2(at, MntFlags::MNT_DETACH);
+    }
+}
+
+fn mounts_below(list: &[u8], folder: &Path) -> Vec<PathBuf> {
+    let lines = list.split(|&byte| byte == b'\n');
+    // Our folders have no blanks, so nothing is escaped.
+    let places = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
+    places
+        .map(|place| PathBuf::from(OsString::from_vec(place.to_vec())))
+        .filter(|place| place.starts_with(folder) && place != folder)
+        .collect()
+}
+
+/// The loop devices that are made of a file below a folder.
+fn loops_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        let text = fs::read_to_string(entry.path().join("loop/backing_file"));
+        text.is_ok_and(|text| Path::new(text.trim()).starts_with(folder))
+    });
+    ours.map(|entry| Path::new("/dev").join(entry.file_name()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_below_is_found_and_nothing_else() {
+        let list = b"36 35 0:50 / /run/b ro shared:1 - tmpfs t ro\n\
+            37 36 0:51 / /run/b/1/ssd rw - fuse f rw\n\
+            38 36 7:0 / /run/b/1/model ro - ext4 /dev/loop0 ro\n\
+            39 36 7:1 / /run/b/10 ro - ext4 /dev/loop1 ro\n\n- -\n";
+        let found = mounts_below(list, Path::new("/run/b/1"));
+        let expected = ["/run/b/1/ssd", "/run/b/1/model"].map(PathBuf::from);
+        assert_eq!(found, expected);
+        assert_eq!(mounts_below(b"", Path::new("/")), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn nothing_of_ours_is_below_a_folder_that_is_not_there() {
+        assert_eq!(loops_of(Path::new("/no/such/folder")), [] as [PathBuf; 0]);
+    }
+}

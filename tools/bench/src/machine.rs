@@ -1,0 +1,80 @@
+//! What else goes on on this machine.
+
+use std::fs;
+
+use crate::result::Machine;
+use crate::units::float;
+
+/// CPU time of all processors since the machine started, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    busy: u64,
+    all: u64,
+}
+
+/// Of a second.
+const TICK: f64 = 0.01;
+
+pub(crate) fn ticks() -> Ticks {
+    parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn parse(stat: &str) -> Ticks {
+    let line = stat.lines().next().unwrap_or_default();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map_while(|it| it.parse().ok())
+        .collect();
+    // User, nice, system, idle, waiting, two kinds of interrupts, stolen; guests are in the first.
+    let all = numbers.iter().take(8).sum();
+    let idle: u64 = numbers.iter().skip(3).take(2).sum();
+    Ticks {
+        busy: all - idle,
+        all,
+    }
+}
+
+/// The part of all CPU time between two moments that is not accounted for by so many seconds of ours.
+pub(crate) fn others(before: Ticks, after: Ticks, ours: f64) -> f64 {
+    let busy = float(after.busy.saturating_sub(before.busy)) * TICK;
+    let all = float(after.all.saturating_sub(before.all)) * TICK;
+    if all > 0.0 {
+        ((busy - ours) / all).max(0.0)
+    } else {
+        0.0
+    }
+}
+
+pub(crate) fn machine() -> Machine {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = memory
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(1));
+    let kib: u64 = total.and_then(|total| total.parse().ok()).unwrap_or(0);
+    Machine {
+        kernel: kernel.trim().to_owned(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        memory: kib << 10,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ours_is_others() {
+        let before = parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n");
+        let after = parse("cpu  200 0 100 850 50 0 0 0 7 7\n");
+        assert_eq!((before.busy, before.all), (150, 1000));
+        let part = others(before, after, 0.5);
+        assert!((part - 0.5).abs() < 1e-9, "{part}");
+        assert!(others(before, after, 9.0).abs() < 1e-9);
+        assert!(others(before, before, 0.0).abs() < 1e-9);
+        assert_eq!(parse(""), Ticks::default());
+    }
+}

@@ -1,0 +1,82 @@
+//! Measures what cache policies do for the loading of models, on a simulated SSD.
+//!
+//! ```text
+//! case = policy x reader x regime
+//! rounds ─ run ─┬─ cold (nothing is cached)         rig: ssd ─ disk ─ model
+//!               ├─ runtime (a policy) or prefetcher
+//!               └─ reader (driver, workers)  ─▶ result ─ table, bars, JSON
+//! ```
+//!
+//! What is slow here sleeps: the device, copies to accelerators, frameworks. So two cores are enough
+//! for what would be many, and the ratios of a real machine remain.
+
+mod args;
+mod case;
+mod cgroup;
+mod cold;
+mod command;
+mod disk;
+mod error;
+mod helper;
+mod leftovers;
+mod machine;
+mod measure;
+mod median;
+mod model;
+mod place;
+mod prefetcher;
+mod reader;
+mod result;
+mod rig;
+mod rounds;
+mod run;
+mod runtime;
+mod selfcheck;
+mod signals;
+mod ssd;
+#[allow(
+    unsafe_code,
+    reason = "memory that is mapped, and three settings of a process"
+)]
+mod sys;
+mod table;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Cli, Errand};
+use crate::error::Result;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.errand {
+        None => measure::measure(&cli.wanted),
+        Some(errand) => run_errand(errand).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("ppc-bench: {}", cprt::error::chain(&failure));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_errand(errand: Errand) -> Result<()> {
+    match errand {
+        Errand::Selfcheck => measure::selfcheck(),
+        Errand::Simulate { size, folder } => ssd::simulate(&folder, size),
+        Errand::Drive { task } => reader::drive(&serde_json::from_str(&task)?),
+        Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),
+        Errand::Prefetch { task } => prefetcher::prefetch(&serde_json::from_str(&task)?),
+        // These two are for the runtime to call.
+        Errand::Worker { .. } => Ok(cprt::worker::run()?),
+        Errand::Topology => {
+            print!("{}", cprt::topology::Topology::detect()?);
+            Ok(())
+        }
+    }
+}

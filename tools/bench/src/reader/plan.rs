@@ -1,0 +1,129 @@
+//! What a worker does, step by step.
+
+use std::ops::Range;
+
+use super::profile::{Mode, Order, Profile};
+use crate::model::{Model, Placed, Split};
+
+/// A tensor, or a worker's part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Which of the model's shards.
+    pub(crate) shard: usize,
+    /// What it touches of it: a number in each page is checked.
+    pub(crate) touch: Range<u64>,
+    /// What it takes in whole: the sum of all numbers is checked. Within what it touches.
+    pub(crate) take: Range<u64>,
+    /// Bytes that go to its device.
+    pub(crate) copied: u64,
+}
+
+/// The steps of one of a profile's workers.
+pub(crate) fn steps(model: &Model, profile: &Profile, rank: u32) -> Vec<Step> {
+    let mut all = Vec::new();
+    for (number, shard) in model.shards.iter().enumerate() {
+        let of_shard = shard.tensors.iter();
+        all.extend(of_shard.map(|tensor| step(number, tensor, profile, rank)));
+    }
+    match profile.order {
+        Order::Natural => {}
+        Order::Shuffled => shuffle(&mut all, u64::from(rank)),
+        Order::Backwards => all.reverse(),
+    }
+    all
+}
+
+fn step(shard: usize, tensor: &Placed, profile: &Profile, rank: u32) -> Step {
+    let all = tensor.bytes.clone();
+    // Shared evenly, as shapes are chosen so.
+    let each = (all.end - all.start) / u64::from(profile.workers);
+    let begin = all.start + u64::from(rank) * each;
+    let share = begin..begin + each;
+    let (touch, take) = match (profile.mode, tensor.split) {
+        (_, Split::Whole) => (all.clone(), all),
+        (Mode::Full, _) => (all, share),
+        (Mode::Tp, Split::Rows) => (share.clone(), share),
+        // A part of each row, and as much of it checked as it takes.
+        (Mode::Tp, Split::Columns) => (all, share),
+    };
+    Step {
+        shard,
+        copied: take.end - take.start,
+        touch,
+        take,
+    }
+}
+
+/// In an order that is the same each time (Fisher and Yates, Knuth's numbers).
+fn shuffle(steps: &mut [Step], seed: u64) {
+    let mut state = seed.wrapping_add(1);
+    for left in (1..steps.len()).rev() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let number = state >> 33;
+        let at = number % (left as u64 + 1);
+        steps.swap(left, crate::units::index(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SMALL;
+
+    fn bytes(steps: &[Step], of: impl Fn(&Step) -> u64) -> u64 {
+        steps.iter().map(of).sum()
+    }
+
+    #[test]
+    fn all_workers_together_take_every_byte_once() {
+        let model = Model::new(&SMALL);
+        for (profile, workers) in [(Profile::full(), 4), (Profile::tp().with(8), 8)] {
+            let mut taken: Vec<_> = (0..workers)
+                .flat_map(|rank| steps(&model, &profile, rank))
+                .map(|step| (step.shard, step.take.start, step.take.end))
+                .collect();
+            taken.sort_unstable();
+            // What all hold whole is there once for each.
+            taken.dedup();
+            for (number, shard) in model.shards.iter().enumerate() {
+                let mut end = shard.header.len() as u64;
+                for &(_, from, to) in taken.iter().filter(|(it, ..)| *it == number) {
+                    assert_eq!(from, end);
+                    end = to;
+                }
+                assert_eq!(end, shard.size);
+            }
+        }
+    }
+
+    #[test]
+    fn who_reads_slices_touches_less_and_copies_the_same() {
+        let model = Model::new(&SMALL);
+        let full = steps(&model, &Profile::full(), 1);
+        let tp = steps(&model, &Profile::tp(), 1);
+        let touched = |steps: &[Step]| bytes(steps, |it| it.touch.end - it.touch.start);
+        let copied = |steps: &[Step]| bytes(steps, |it| it.copied);
+        assert!(touched(&tp) * 2 < touched(&full));
+        assert_eq!(copied(&tp), copied(&full));
+        assert!(touched(&full) > model.bytes() - 100_000);
+    }
+
+    #[test]
+    fn an_order_is_the_same_each_time_and_another_for_each() {
+        let model = Model::new(&SMALL);
+        let shuffled = Profile::full().in_order(Order::Shuffled);
+        let one = steps(&model, &shuffled, 1);
+        assert_eq!(one, steps(&model, &shuffled, 1));
+        let order = |steps: Vec<Step>| steps.into_iter().map(|it| it.touch).collect::<Vec<_>>();
+        assert_ne!(order(one.clone()), order(steps(&model, &shuffled, 2)));
+        let mut sorted = one;
+        sorted.sort_by_key(|it| (it.shard, it.touch.start));
+        let natural = steps(&model, &Profile::full(), 1);
+        assert_eq!(sorted, natural);
+        let mut backwards = steps(&model, &Profile::full().in_order(Order::Backwards), 1);
+        backwards.reverse();
+        assert_eq!(backwards, natural);
+    }
+}

@@ -1,0 +1,186 @@
+//! A worker: one process of those that load a model.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::ops::Range;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Step, steps};
+use super::profile::{Access, Task};
+use super::source::{PIECE, Source};
+use crate::error::{Failure, Result, file, system};
+use crate::model::{Model, Pattern, Shard, sum};
+use crate::sys;
+use crate::units::{PAGE, index, now, transfer};
+
+/// What became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Worked {
+    /// In ns of the clock that all processes share.
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    /// Page faults that had to wait for the device, and all others.
+    pub(crate) major_faults: u64,
+    pub(crate) minor_faults: u64,
+    /// CPU time, in ms.
+    pub(crate) cpu_ms: u64,
+    /// Bytes touched, and pieces of them that were not what had been written.
+    pub(crate) touched: u64,
+    pub(crate) wrong: u64,
+}
+
+/// Is the worker of a rank: a line on standard input has it begin, the end of it has it end.
+pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
+    sys::end_with_parent();
+    sys::sleep_exactly();
+    let model = Model::new(&task.shape);
+    let steps = steps(&model, &task.profile, rank);
+    say("ready")?;
+    let mut line = String::new();
+    let mut input = std::io::stdin().lock();
+    let read = input.read_line(&mut line).map_err(system("Waiting"))?;
+    if read == 0 {
+        return Ok(());
+    }
+    let before = getrusage(UsageWho::RUSAGE_SELF).map_err(system("Counting page faults"))?;
+    let mut worker = Worker {
+        task,
+        model: &model,
+        open: HashMap::new(),
+        worked: Worked {
+            began: now(),
+            ..Worked::default()
+        },
+    };
+    for (at, step) in steps.iter().enumerate() {
+        worker.step(step)?;
+        let next = steps.get(at + 1).map(|it| it.shard);
+        if task.profile.access != Access::Kept && next != Some(step.shard) {
+            worker.open.remove(&step.shard);
+        }
+    }
+    let Worker {
+        mut worked, open, ..
+    } = worker;
+    worked.ended = now();
+    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(system("Counting page faults"))?;
+    let more = |after: i64, before: i64| u64::try_from(after - before).unwrap_or(0);
+    worked.major_faults = more(usage.major_page_faults(), before.major_page_faults());
+    worked.minor_faults = more(usage.minor_page_faults(), before.minor_page_faults());
+    let cpu = usage.user_time() + usage.system_time() - before.user_time() - before.system_time();
+    worked.cpu_ms = u64::try_from(cpu.num_milliseconds()).unwrap_or(0);
+    say(&serde_json::to_string(&worked)?)?;
+    // It would serve from now on.
+    let _ = input.read_to_end(&mut Vec::new());
+    drop(open);
+    Ok(())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    let said = writeln!(output, "{line}").and_then(|()| output.flush());
+    said.map_err(system("Telling the driver"))
+}
+
+struct Worker<'a> {
+    task: &'a Task,
+    model: &'a Model,
+    open: HashMap<usize, Source>,
+    worked: Worked,
+}
+
+impl Worker<'_> {
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let shard = &self.model.shards[step.shard];
+        let path = self.task.folder.join(&shard.name);
+        if !self.open.contains_key(&step.shard) {
+            let source = self.open(shard, &path)?;
+            self.open.insert(step.shard, source);
+        }
+        let source = self.open.get_mut(&step.shard);
+        let source = source.ok_or_else(|| Failure::Said("No file is open".to_owned()))?;
+        sleep(Duration::from_micros(self.task.tensor_us));
+        let length = step.touch.end - step.touch.start;
+        let mut at = step.touch.start;
+        while at < step.touch.end {
+            // To the same borders whatever a tensor's offset is.
+            let end = ((at / PIECE + 1) * PIECE).min(step.touch.end);
+            let piece = at..end;
+            let bytes = source.piece(&piece).map_err(file("Reading", &path))?;
+            self.worked.wrong += check(shard.pattern, bytes, &piece, &step.take);
+            let copied = u128::from(step.copied) * u128::from(end - at) / u128::from(length.max(1));
+            sleep(transfer(u64::try_from(copied).unwrap_or(0), self.task.copy));
+            at = end;
+        }
+        self.worked.touched += length;
+        Ok(())
+    }
+
+    /// Opens a file and looks at its header, as whoever wants to know where tensors are does.
+    fn open(&mut self, shard: &Shard, path: &Path) -> Result<Source> {
+        let opened = Source::open(path, self.task.profile.access);
+        let mut source = opened.map_err(file("Opening", path))?;
+        let header = source
+            .piece(&(0..shard.header.len() as u64))
+            .map_err(file("Reading", path))?;
+        self.worked.wrong += u64::from(header != shard.header);
+        Ok(source)
+    }
+}
+
+/// How much is wrong with a piece: pages that are not those that belong there, by a number in each, and
+/// sums of what is taken in whole.
+fn check(pattern: Pattern, bytes: &[u8], piece: &Range<u64>, take: &Range<u64>) -> u64 {
+    let mut wrong = 0;
+    let mut page = piece.start / PAGE * PAGE;
+    while page < piece.end {
+        // Somewhere in the page, elsewhere in each.
+        let within = (page / PAGE).wrapping_mul(0x9e37) % (PAGE / 8) * 8;
+        let last = piece.end.saturating_sub(8);
+        let at = (page + within).clamp(piece.start, last.max(piece.start));
+        let word = index(at - piece.start);
+        let found = bytes
+            .get(word..word + 8)
+            .and_then(|word| word.try_into().ok());
+        if found.map(u64::from_le_bytes) != Some(pattern.word(at)) {
+            wrong += 1;
+        }
+        page += PAGE;
+    }
+    let taken = piece.start.max(take.start)..piece.end.min(take.end);
+    if !taken.is_empty() {
+        let part = index(taken.start - piece.start)..index(taken.end - piece.start);
+        let sum = bytes.get(part).map(sum);
+        wrong += u64::from(sum != Some(pattern.sum(&taken)));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_page_and_a_wrong_byte_are_seen() {
+        let pattern = Pattern::of_file(1);
+        let piece = 1000..41_000;
+        let mut bytes = vec![0; 40_000];
+        pattern.fill(1000, &mut bytes);
+        assert_eq!(check(pattern, &bytes, &piece, &piece), 0);
+        assert_eq!(check(pattern, &bytes, &piece, &(2000..3000)), 0);
+        assert_eq!(check(Pattern::of_file(2), &bytes, &piece, &(0..0)), 11);
+        // Within a page that is taken, anything; of others, another page.
+        bytes[5000] ^= 1;
+        assert_eq!(check(pattern, &bytes, &piece, &piece), 1);
+        pattern.fill(1000, &mut bytes);
+        bytes.copy_within(3096..7192, 7192);
+        assert!(check(pattern, &bytes, &piece, &(0..0)) > 0);
+        assert!(check(pattern, &[], &piece, &piece) > 0, "nothing was read");
+    }
+}

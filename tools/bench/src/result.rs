@@ -1,0 +1,166 @@
+//! What a measurement comes to, as it is written to `target/bench/NAME.json`.
+//!
+//! Times are seconds, amounts bytes, unless a name says otherwise. What is added later has a default,
+//! so that older files can be read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Policy, Regime};
+use crate::reader::Profile;
+use crate::ssd::{Lateness, Timing};
+
+/// All of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Results {
+    /// Of this structure: 1.
+    pub(crate) format: u32,
+    /// What was asked for: quick, standard or the like.
+    pub(crate) profile: String,
+    /// How misses were heard of.
+    pub(crate) backend: String,
+    pub(crate) machine: Machine,
+    pub(crate) testbed: Testbed,
+    /// How well the simulated SSD keeps to its model, before the first run.
+    pub(crate) checks: Vec<Check>,
+    /// In the order in which they were first run.
+    pub(crate) cases: Vec<CaseResult>,
+    /// What was to be shown, and whether it was.
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// Where it was measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) kernel: String,
+    pub(crate) processors: usize,
+    pub(crate) memory: u64,
+    /// Of this program.
+    pub(crate) version: String,
+}
+
+/// What was measured with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Testbed {
+    pub(crate) timing: Timing,
+    /// Of all files of the model.
+    pub(crate) model: u64,
+    pub(crate) files: usize,
+    /// Of the memory cgroup where it is limited.
+    pub(crate) limit: u64,
+    /// What the runtime may fill of that.
+    pub(crate) window: u64,
+    /// How long the device takes for the model: what it has divided by its bandwidth.
+    pub(crate) device: f64,
+    /// From reading the configuration to the first weight.
+    pub(crate) start: f64,
+    /// Whether the simulated SSD runs before all other processes.
+    pub(crate) runs_first: bool,
+}
+
+/// A few requests, and how long they should have taken.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Check {
+    pub(crate) what: String,
+    /// Bytes per second by the model, and as measured.
+    pub(crate) expected: f64,
+    pub(crate) measured: f64,
+}
+
+/// One case, in all rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CaseResult {
+    pub(crate) name: String,
+    pub(crate) policy: Policy,
+    pub(crate) reader: Profile,
+    pub(crate) regime: Regime,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// One load.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Run {
+    pub(crate) round: usize,
+    /// From opening the configuration to the end of the last worker.
+    pub(crate) load: f64,
+    /// Read from the device, as it has counted itself.
+    pub(crate) device_bytes: u64,
+    pub(crate) requests: u64,
+    /// The part of the device's bandwidth that was used during the load, up to 1.
+    pub(crate) utilisation: f64,
+    /// Of all workers.
+    pub(crate) major_faults: u64,
+    pub(crate) minor_faults: u64,
+    /// CPU time of all readers, of the runtime's worker with its policy, and of the simulated SSD.
+    pub(crate) reader_cpu: f64,
+    pub(crate) runtime_cpu: f64,
+    pub(crate) device_cpu: f64,
+    /// The most page cache that was charged to the readers' cgroup, and anonymous memory.
+    pub(crate) peak_cache: u64,
+    pub(crate) peak_anonymous: u64,
+    /// The most memory that the runtime's worker took.
+    pub(crate) runtime_memory: u64,
+    /// Bytes that had been loaded when the load began, by a policy that loads before.
+    pub(crate) before: u64,
+    /// Touched by all workers, and what of it was wrong.
+    pub(crate) touched: u64,
+    pub(crate) wrong: u64,
+    /// Bytes of the model that were cached before, where nothing should have been.
+    pub(crate) dirty: u64,
+    pub(crate) lateness: Lateness,
+    /// The part of the machine's CPU time that neither we nor the device took.
+    pub(crate) others: f64,
+    /// By the above, others have disturbed it, twice.
+    pub(crate) disturbed: bool,
+    /// What the runtime counted, by the names of `ppcctl stats`.
+    pub(crate) stats: std::collections::BTreeMap<String, u64>,
+    /// What policy and runtime had to say.
+    pub(crate) notes: Vec<String>,
+    /// What happened when.
+    pub(crate) timeline: Timeline,
+}
+
+/// A run over time. Moments are seconds after its begin.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Timeline {
+    /// Bytes that the device delivered in each tenth of a second.
+    pub(crate) device: Vec<u64>,
+    /// When the first of these was, usually a little before the begin.
+    pub(crate) device_from: f64,
+    /// When workers began and ended to read.
+    pub(crate) workers: Vec<(f64, f64)>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// One look.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Sample {
+    pub(crate) at: f64,
+    /// Charged to the readers' cgroup.
+    pub(crate) cache: u64,
+    pub(crate) anonymous: u64,
+    /// By the runtime: waiting and in flight, loaded and dropped so far.
+    pub(crate) queued: u64,
+    pub(crate) loaded: u64,
+    pub(crate) evicted: u64,
+}
+
+/// Something that was to be shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bar {
+    pub(crate) what: String,
+    pub(crate) case: String,
+    /// Measured, and what it should be at most.
+    pub(crate) value: f64,
+    pub(crate) limit: f64,
+    pub(crate) passed: bool,
+}
+
+impl Results {
+    /// The case of a name.
+    pub(crate) fn case(&self, name: &str) -> Option<&CaseResult> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+}

@@ -1,0 +1,99 @@
+//! The testbed, standing: a disk with a model on it, and what it is measured with.
+
+use std::path::PathBuf;
+
+use cprt::choice::Kind;
+
+use crate::case::Regime;
+use crate::disk::Disk;
+use crate::error::Result;
+use crate::model::{self, Model, Shape};
+use crate::place::Place;
+use crate::reader::{Profile, Task};
+use crate::ssd::Timing;
+use crate::units::{MB, MIB, nanoseconds, seconds, transfer};
+
+/// Of a device that is slow.
+pub(crate) const SLOW: u64 = 20 * MB;
+/// Of the model, where memory is limited, in percent.
+const LIMIT: u64 = 45;
+/// Of the limit, what the runtime may fill, in percent.
+const THRESHOLD: u64 = 80;
+
+/// What a framework takes besides reading and copying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) start_ms: u64,
+    pub(crate) tensor_us: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rig {
+    // In this order they go.
+    pub(crate) disk: Disk,
+    pub(crate) mirror: PathBuf,
+    pub(crate) place: Place,
+    pub(crate) shape: Shape,
+    pub(crate) model: Model,
+    pub(crate) usual: Timing,
+    pub(crate) kind: Kind,
+    pub(crate) pace: Pace,
+}
+
+impl Rig {
+    pub(crate) fn build(
+        place: Place,
+        shape: Shape,
+        usual: Timing,
+        kind: Kind,
+        pace: Pace,
+    ) -> Result<Self> {
+        let model = Model::new(&shape);
+        // A file system needs a little for itself.
+        let size = (model.bytes() + model.bytes() / 20 + 32 * MIB).next_multiple_of(MIB);
+        let disk = Disk::make(&place, size, |folder| model::write(&model, folder))?;
+        let mirror = place.folder("mirror")?;
+        Ok(Self {
+            disk,
+            mirror,
+            place,
+            shape,
+            model,
+            usual,
+            kind,
+            pace,
+        })
+    }
+
+    pub(crate) fn timing(&self, regime: Regime) -> Timing {
+        match regime {
+            Regime::Slow => Timing {
+                bandwidth: SLOW,
+                ..self.usual
+            },
+            _ => self.usual,
+        }
+    }
+
+    /// Of the memory cgroup where memory is limited.
+    pub(crate) fn limit(&self) -> u64 {
+        self.model.bytes() * LIMIT / 100
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        self.limit() * THRESHOLD / 100
+    }
+
+    pub(crate) fn task(&self, profile: Profile) -> Task {
+        let mut task = Task::new(self.shape, profile, &self.disk.path);
+        task.start_ms = self.pace.start_ms;
+        task.tensor_us = self.pace.tensor_us;
+        task
+    }
+
+    /// How long the device takes for the model at least, in seconds.
+    pub(crate) fn device(&self, regime: Regime) -> f64 {
+        let bandwidth = self.timing(regime).bandwidth;
+        seconds(nanoseconds(transfer(self.model.bytes(), bandwidth)))
+    }
+}

@@ -1,0 +1,121 @@
+//! All cases, round after round, so that what changes on the machine meanwhile changes all of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use maio::template::Store;
+
+use crate::case::{Case, Policy, Regime};
+use crate::error::{Failure, Result, file};
+use crate::reader::Order;
+use crate::result::{CaseResult, Run};
+use crate::rig::Rig;
+use crate::run::run;
+
+/// Replies that are later than this, in us, of one in a hundred, make another device.
+const LATE: u32 = 500;
+/// More of the machine's CPU time than this for others is a race for it.
+const OTHERS: f64 = 0.35;
+
+/// Runs them all.
+pub(crate) fn all(rig: &mut Rig, cases: &[Case], rounds: usize) -> Result<Vec<CaseResult>> {
+    let mut results: Vec<CaseResult> = cases.iter().map(empty).collect();
+    let count = rounds * cases.len();
+    for round in 0..rounds {
+        for (number, (case, result)) in cases.iter().zip(&mut results).enumerate() {
+            let done = round * cases.len() + number + 1;
+            eprint!("[{done}/{count}] {case} ");
+            let mut run = once(rig, case)?;
+            if is_disturbed(&run) {
+                eprint!("disturbed, again ");
+                run = once(rig, case)?;
+                run.disturbed = is_disturbed(&run);
+            }
+            run.round = round + 1;
+            let disturbed = if run.disturbed { ", disturbed" } else { "" };
+            eprintln!("{:.2} s{disturbed}", run.load);
+            result.runs.push(run);
+        }
+    }
+    Ok(results)
+}
+
+fn empty(case: &Case) -> CaseResult {
+    CaseResult {
+        name: case.to_string(),
+        policy: case.policy,
+        reader: case.reader,
+        regime: case.regime,
+        runs: Vec::new(),
+    }
+}
+
+fn is_disturbed(run: &Run) -> bool {
+    run.lateness.p99 > LATE || run.others > OTHERS
+}
+
+fn once(rig: &mut Rig, case: &Case) -> Result<Run> {
+    let store = store(rig, case)?;
+    let mut run = run(rig, case, &store)?;
+    if case.policy == Policy::MaioFirst && !has_template(&store)? {
+        run.notes.push("no template was kept".to_owned());
+    }
+    Ok(run)
+}
+
+/// A store that is as MAIO is to find it: a copy of what was recorded, as a run may change it.
+fn store(rig: &mut Rig, case: &Case) -> Result<PathBuf> {
+    let recorded = match case.policy {
+        Policy::MaioReplay => Some(case.reader),
+        Policy::MaioWrong => Some(case.reader.in_order(Order::Backwards)),
+        _ => None,
+    };
+    let store = rig.place.path.join("store");
+    let _ = fs::remove_dir_all(&store);
+    let Some(reader) = recorded else {
+        make(&store)?;
+        return Ok(store);
+    };
+    let base = rig.place.path.join(format!("recorded-{reader}"));
+    if !base.exists() {
+        make(&base)?;
+        let recording = Case {
+            policy: Policy::MaioFirst,
+            reader,
+            regime: Regime::Ample,
+        };
+        eprint!("(recording) ");
+        let run = run(rig, &recording, &base)?;
+        // Where there is to be none, there is nothing to replay either.
+        if !has_template(&base)? && reader.access != crate::reader::Access::Direct {
+            let notes = run.notes.join("; ");
+            return Err(Failure::Said(format!(
+                "{recording} left no template ({notes})"
+            )));
+        }
+    }
+    copy(&base, &store)?;
+    Ok(store)
+}
+
+fn make(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(file("Making", folder))
+}
+
+fn has_template(store: &Path) -> Result<bool> {
+    Ok(!Store::at(store).list()?.is_empty())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    make(to)?;
+    let entries = fs::read_dir(from).map_err(file("Listing", from))?;
+    for entry in entries.flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to)?;
+        } else {
+            fs::copy(&from, &to).map_err(file("Copying", &from))?;
+        }
+    }
+    Ok(())
+}

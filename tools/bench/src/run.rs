@@ -1,0 +1,225 @@
+//! One run of a case: cold, and with everything that is counted.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::case::{Case, Policy, Regime};
+use crate::cgroup::Group;
+use crate::cold;
+use crate::error::{Failure, Result};
+use crate::helper::{Heard, Helper};
+use crate::machine;
+use crate::reader::{Ended, Loaded};
+use crate::result::{Run, Sample, Timeline};
+use crate::rig::Rig;
+use crate::runtime::{Runtime, Wanted};
+use crate::signals;
+use crate::ssd::{BIN, Readings};
+use crate::units::{float, index, seconds};
+
+/// How often memory and the runtime are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Services go on when they have loaded; who watches them sees the end of the load.
+const LINGER: Duration = Duration::from_millis(300);
+/// No load takes as long.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// What there is while a load runs.
+struct Stage {
+    group: Group,
+    driver: Helper,
+    prefetcher: Option<Helper>,
+    runtime: Option<Runtime>,
+}
+
+/// Runs a case once.
+pub(crate) fn run(rig: &mut Rig, case: &Case, store: &PathBuf) -> Result<Run> {
+    let dirty = prepare(rig, case)?;
+    let device_cpu = rig.disk.read()?.cpu_ms;
+    rig.disk.reset()?;
+    let mut stage = set(rig, case, store)?;
+    let mut run = Run {
+        dirty,
+        before: match case.policy {
+            Policy::Precache => cold::cached(&rig.model, &rig.disk.path)?,
+            _ => 0,
+        },
+        ..Run::default()
+    };
+    let ticks = machine::ticks();
+    let (loaded, samples) = load(&mut stage)?;
+    let after = machine::ticks();
+    sleep(LINGER);
+    let readings = rig.disk.read()?;
+    fill(&mut run, &loaded, &readings, samples);
+    run.device_cpu = float(readings.cpu_ms - device_cpu) / 1e3;
+    if let Some(stats) = stage.runtime.as_ref().and_then(Runtime::stats) {
+        run.runtime_cpu = float(stats.worker_cpu_ms) / 1e3;
+        run.runtime_memory = run.runtime_memory.max(stats.worker_rss);
+        run.stats = stats
+            .fields()
+            .into_iter()
+            .map(|(name, _, value)| (name.to_owned(), value))
+            .collect();
+    }
+    let ours = run.reader_cpu + run.runtime_cpu + run.device_cpu;
+    run.others = machine::others(ticks, after, ours);
+    run.utilisation = run.utilisation / run.load / float(rig.timing(case.regime).bandwidth);
+    // A recording is kept when the policy ends, with its readers still there.
+    run.notes = stage.runtime.map(Runtime::end).unwrap_or_default();
+    stage.driver.end()?;
+    stage.prefetcher.map_or(Ok(()), Helper::end)?;
+    drop(stage.group);
+    Ok(run)
+}
+
+/// Nothing is cached, or everything; says how much is that should not.
+fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
+    rig.disk.read_ahead(case.policy.read_ahead())?;
+    let folder = rig.disk.path.clone();
+    if case.regime == Regime::Cached {
+        rig.disk.simulator.be(None)?;
+        cold::warm_all(&rig.model, &folder)?;
+        rig.disk.be(rig.timing(case.regime))?;
+        return Ok(0);
+    }
+    rig.disk.be(rig.timing(case.regime))?;
+    cold::drop_all(&rig.model, &folder)?;
+    cold::cached(&rig.model, &folder)
+}
+
+fn set(rig: &Rig, case: &Case, store: &PathBuf) -> Result<Stage> {
+    let limit = (case.regime == Regime::Limited).then(|| rig.limit());
+    let group = Group::make(&std::process::id().to_string(), limit)?;
+    let wanted = Wanted {
+        policy: case.policy,
+        kind: rig.kind,
+        folder: &rig.disk.path,
+        mirror: &rig.mirror,
+        cgroup: &group.path,
+        tp: case.reader.tp_size(),
+        store,
+    };
+    let runtime = Runtime::start(&wanted)?;
+    if case.policy == Policy::Precache
+        && let Some(runtime) = &runtime
+    {
+        runtime.settle()?;
+    }
+    let mut task = rig.task(case.reader);
+    if let Some(folder) = runtime.as_ref().and_then(Runtime::folder) {
+        folder.clone_into(&mut task.folder);
+    }
+    task.cgroup = Some(group.path.clone());
+    let driver = Helper::start("drive", &task)?;
+    let prefetcher = match case.policy {
+        Policy::Framework => Some(Helper::start("prefetch", &task)?),
+        _ => None,
+    };
+    Ok(Stage {
+        group,
+        driver,
+        prefetcher,
+        runtime,
+    })
+}
+
+/// Has it begin, and looks at it until it is over.
+fn load(stage: &mut Stage) -> Result<(Loaded, Vec<(u64, Sample, u64)>)> {
+    stage.driver.go()?;
+    if let Some(prefetcher) = &mut stage.prefetcher {
+        prefetcher.go()?;
+    }
+    let began = Instant::now();
+    let mut samples = Vec::new();
+    loop {
+        samples.push(look(stage));
+        match stage.driver.hear(LOOK) {
+            Ok(Heard::Line(line)) => {
+                samples.push(look(stage));
+                return match serde_json::from_str(&line)? {
+                    Ended::Loaded(loaded) => Ok((loaded, samples)),
+                    Ended::Failed(why) => Err(Failure::Said(format!("A reader failed: {why}"))),
+                };
+            }
+            Ok(Heard::Nothing) => {}
+            Err(_) if signals::came() => return Err(Failure::Interrupted),
+            Err(failure) => return Err(failure),
+        }
+        if signals::came() {
+            return Err(Failure::Interrupted);
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(Failure::Said("A load does not end".to_owned()));
+        }
+    }
+}
+
+/// When, what, and the memory of the runtime's worker.
+fn look(stage: &Stage) -> (u64, Sample, u64) {
+    let at = crate::units::now();
+    let charged = stage.group.charged();
+    let stats = stage
+        .runtime
+        .as_ref()
+        .and_then(Runtime::stats)
+        .unwrap_or_default();
+    let sample = Sample {
+        at: 0.0,
+        cache: charged.cache,
+        anonymous: charged.anonymous,
+        queued: stats.queued_bytes + stats.in_flight_bytes,
+        loaded: stats.loaded_bytes,
+        evicted: stats.evicted_bytes,
+    };
+    (at, sample, stats.worker_rss)
+}
+
+fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<(u64, Sample, u64)>) {
+    let end = loaded
+        .workers
+        .iter()
+        .map(|it| it.ended)
+        .max()
+        .unwrap_or(loaded.began);
+    run.load = seconds(end - loaded.began);
+    run.device_bytes = device.bytes;
+    run.requests = device.requests;
+    run.lateness = device.lateness;
+    let sum = |of: fn(&crate::reader::Worked) -> u64| loaded.workers.iter().map(of).sum::<u64>();
+    run.major_faults = sum(|it| it.major_faults);
+    run.minor_faults = sum(|it| it.minor_faults);
+    run.reader_cpu = float(sum(|it| it.cpu_ms)) / 1e3;
+    run.touched = sum(|it| it.touched);
+    run.wrong = sum(|it| it.wrong);
+    let since = |then: u64| {
+        let later = seconds(then.saturating_sub(loaded.began));
+        later - seconds(loaded.began.saturating_sub(then))
+    };
+    let workers = loaded
+        .workers
+        .iter()
+        .map(|it| (since(it.began), since(it.ended)));
+    run.timeline = Timeline {
+        device: device.bins.clone(),
+        device_from: since(device.since),
+        workers: workers.collect(),
+        samples: Vec::new(),
+    };
+    // For now, bytes between begin and end.
+    let bins = |then: u64| index(then.saturating_sub(device.since) / BIN);
+    let within = device
+        .bins
+        .iter()
+        .skip(bins(loaded.began))
+        .take(bins(end) - bins(loaded.began) + 1);
+    run.utilisation = float(within.sum());
+    for (at, mut sample, memory) in samples {
+        sample.at = since(at);
+        run.peak_cache = run.peak_cache.max(sample.cache);
+        run.peak_anonymous = run.peak_anonymous.max(sample.anonymous);
+        run.runtime_memory = run.runtime_memory.max(memory);
+        run.timeline.samples.push(sample);
+    }
+}

@@ -1,0 +1,159 @@
+//! A policy of the runtime at work on the model's folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cprt::choice::Kind;
+use cprt::config::Config;
+use cprt::protocol::Settings;
+use cprt::session::{Log, Options, Session};
+use cprt::stats::Stats;
+use nix::mount::{MntFlags, umount2};
+
+use crate::case::Policy;
+use crate::error::{Failure, Result};
+
+/// Lines of a policy's log that are kept, and down to which level.
+const MOST_NOTES: usize = 20;
+const INFO: u32 = 3;
+/// How long a policy that loads everything before may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Where it works, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) policy: Policy,
+    pub(crate) kind: Kind,
+    pub(crate) folder: &'a Path,
+    /// Where FUSE mirrors the folder.
+    pub(crate) mirror: &'a Path,
+    pub(crate) cgroup: &'a Path,
+    /// How many workers share a layer.
+    pub(crate) tp: u32,
+    /// Where MAIO's templates are.
+    pub(crate) store: &'a Path,
+}
+
+/// It ends with this.
+pub(crate) struct Runtime {
+    session: Option<Session>,
+    notes: Arc<Mutex<Vec<String>>>,
+    /// What is to be unmounted.
+    mirror: Option<PathBuf>,
+}
+
+/// The library of a policy; none for those that need none.
+fn library(policy: Policy) -> Option<&'static str> {
+    match policy {
+        Policy::Native | Policy::Native4096 | Policy::Framework => None,
+        Policy::Eager => Some("eager"),
+        Policy::Precache => Some("precache"),
+        Policy::MaioFirst | Policy::MaioReplay | Policy::MaioWrong => Some("maio"),
+    }
+}
+
+fn settings(wanted: &Wanted<'_>) -> Settings {
+    let mut settings = Settings::new();
+    if wanted.policy.is_maio() {
+        let pairs = [
+            ("service", format!("model=bench,tp={}", wanted.tp)),
+            ("store", wanted.store.display().to_string()),
+            ("leases", "none".to_owned()),
+        ];
+        settings.extend(pairs.map(|(key, value)| (key.to_owned(), value)));
+    }
+    settings
+}
+
+impl Runtime {
+    /// Starts what a policy needs: nothing for some.
+    pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Option<Self>> {
+        let Some(name) = library(wanted.policy) else {
+            return Ok(None);
+        };
+        let notes: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = Arc::clone(&notes);
+        let log: Log = Arc::new(move |level, text: &str| {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if level <= INFO && kept.len() < MOST_NOTES {
+                kept.push(text.to_owned());
+            }
+        });
+        let mut options = Options {
+            directory: wanted.folder.to_owned(),
+            library: cprt::policies::look_up(Path::new(name))?,
+            settings: settings(wanted),
+            cgroup: Some(wanted.cgroup.to_owned()),
+            // Not what this machine's daemon is told, so that results can be compared.
+            config: Config::default(),
+        };
+        let (session, mirror) = if wanted.kind == Kind::Fuse {
+            options.directory = wanted.mirror.to_owned();
+            let session = Session::mirror(&options, wanted.folder, &log)?;
+            (session, Some(wanted.mirror.to_owned()))
+        } else {
+            (Session::on(&options, wanted.kind, &log)?, None)
+        };
+        Ok(Some(Self {
+            session: Some(session),
+            notes,
+            mirror,
+        }))
+    }
+
+    /// Where readers find the model.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.mirror.as_deref()
+    }
+
+    pub(crate) fn stats(&self) -> Option<Stats> {
+        self.session.as_ref()?.stats()
+    }
+
+    /// Waits until it loads nothing more.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let began = Instant::now();
+        let (mut last, mut calm) = (u64::MAX, 0);
+        while began.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(50));
+            let Some(stats) = self.stats() else {
+                return Err(Failure::Said("The policy's worker has ended".to_owned()));
+            };
+            // What waits for memory waits for ever.
+            let moves = stats.load_bytes != last || stats.in_flight_bytes > 0;
+            calm = if moves { 0 } else { calm + 1 };
+            last = stats.load_bytes;
+            if calm >= 6 {
+                return Ok(());
+            }
+        }
+        Err(Failure::Said("The policy does not come to rest".to_owned()))
+    }
+
+    /// Has it end; says what it had to say, and why it had ended before, if it had.
+    pub(crate) fn end(mut self) -> Vec<String> {
+        let fault = self.finish();
+        let mut notes = self
+            .notes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        notes.extend(fault.map(|fault| format!("the policy failed: {fault}")));
+        notes
+    }
+
+    fn finish(&mut self) -> Option<String> {
+        if let Some(at) = self.mirror.take() {
+            let _ = umount2(&at, MntFlags::MNT_DETACH);
+        }
+        self.session.take()?.end()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}

@@ -1,0 +1,23 @@
+//! A simulated SSD: a process that serves one file through FUSE as slowly as a device would be.
+//!
+//! ```text
+//! loop device ─ FUSE file ─ server (one thread) ─ service (when is it done?) ─ timer (one thread) ─ reply
+//!                                │                                               │
+//!                              image (anonymous memory)                        meter
+//! ```
+//!
+//! [`service`] is the model and pure. The process, [`simulate`], is told what to be by lines of JSON;
+//! [`Simulator`] is whoever holds it. It is a process of its own, as one that waits for a device that
+//! it serves itself can never be killed; and when its holder is gone it clears up what is on top of it.
+
+mod meter;
+mod server;
+mod service;
+mod simulate;
+mod simulator;
+mod timer;
+
+pub(crate) use meter::{BIN, Lateness, Readings};
+pub(crate) use service::Timing;
+pub(crate) use simulate::simulate;
+pub(crate) use simulator::{FILE, Simulator};

@@ -1,0 +1,111 @@
+//! Results as a table of text.
+
+use crate::case::Policy;
+use crate::median::median;
+use crate::result::{CaseResult, Results, Run};
+use crate::units::{MB, float};
+
+const TITLES: [&str; 11] = [
+    "load s", "+-", "/native", "/F", "device", "busy", "faults", "CPU s/GB", "cache MB", "RSS MB",
+    "",
+];
+
+/// The median of a number of each run; runs that were disturbed count only if all were.
+pub(crate) fn of_runs(case: &CaseResult, of: impl Fn(&Run) -> f64) -> Option<f64> {
+    quiet(case, of).map(|it| it.value)
+}
+
+fn quiet(case: &CaseResult, of: impl Fn(&Run) -> f64) -> Option<crate::median::Median> {
+    let calm = case.runs.iter().filter(|run| !run.disturbed);
+    median(calm.map(&of)).or_else(|| median(case.runs.iter().map(&of)))
+}
+
+/// Of a case that differs in the policy only.
+pub(crate) fn beside<'r>(
+    results: &'r Results,
+    case: &CaseResult,
+    policy: Policy,
+) -> Option<&'r CaseResult> {
+    results
+        .cases
+        .iter()
+        .find(|it| it.policy == policy && it.reader == case.reader && it.regime == case.regime)
+}
+
+/// One line for each case, those of a cell together.
+pub(crate) fn table(results: &Results) -> String {
+    let mut cells: Vec<String> = Vec::new();
+    for case in &results.cases {
+        let cell = cell(case);
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
+    let mut text = format!("{:<14}", "");
+    for title in TITLES {
+        text += &format!(" {title:>8}");
+    }
+    text.push('\n');
+    for name in cells {
+        text += &format!("{name}\n");
+        for case in results.cases.iter().filter(|case| cell(case) == name) {
+            text += &row(results, case);
+        }
+    }
+    text
+}
+
+fn cell(case: &CaseResult) -> String {
+    format!("{}, {}", case.reader, case.regime)
+}
+
+fn row(results: &Results, case: &CaseResult) -> String {
+    let Some(load) = quiet(case, |run| run.load) else {
+        return String::new();
+    };
+    let model = float(results.testbed.model);
+    let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
+    let native = beside(results, case, Policy::Native).and_then(|it| of_runs(it, |run| run.load));
+    let ratio = native.map_or_else(
+        || "-".to_owned(),
+        |native| format!("{:.2}", load.value / native),
+    );
+    let megabytes = |bytes: f64| format!("{:.0}", bytes / float(MB));
+    let marks = [
+        (case.runs.iter().any(|run| run.disturbed), "disturbed"),
+        (case.runs.iter().any(|run| run.wrong > 0), "WRONG BYTES"),
+        (case.runs.iter().any(|run| run.dirty > 0), "NOT COLD"),
+    ];
+    let marks: Vec<_> = marks
+        .iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, mark)| *mark)
+        .collect();
+    let columns = [
+        format!("{:.2}", load.value),
+        format!("{:.0}%", load.spread * 100.0),
+        ratio,
+        format!("{:.2}", load.value / device_time(results, case)),
+        format!("{:.3}", value(|run| float(run.device_bytes)) / model),
+        format!("{:.0}%", value(|run| run.utilisation) * 100.0),
+        format!("{:.0}", value(|run| float(run.major_faults))),
+        format!("{:.2}", value(|run| run.runtime_cpu) / (model / 1e9)),
+        megabytes(value(|run| float(run.peak_cache))),
+        megabytes(value(|run| float(run.runtime_memory))),
+        marks.join(", "),
+    ];
+    let mut text = format!("  {:<12}", case.policy.to_string());
+    for column in columns {
+        text += &format!(" {column:>8}");
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+/// How long the device takes for the model in this case, at least.
+fn device_time(results: &Results, case: &CaseResult) -> f64 {
+    let model = float(results.testbed.model);
+    match case.regime {
+        crate::case::Regime::Slow => model / float(crate::rig::SLOW),
+        _ => model / float(results.testbed.timing.bandwidth),
+    }
+}
