@@ -17,6 +17,10 @@ pub(crate) struct Cli {
 
 /// What is measured.
 #[derive(Debug, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a word of the command line"
+)]
 pub(crate) struct Wanted {
     /// A small model, few cases, one round: below two minutes
     #[arg(long, conflicts_with = "standard")]

@@ -30,17 +30,6 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Native,
-        Self::Native4096,
-        Self::Eager,
-        Self::Framework,
-        Self::Precache,
-        Self::MaioFirst,
-        Self::MaioReplay,
-        Self::MaioWrong,
-    ];
-
     pub(crate) fn is_maio(self) -> bool {
         matches!(self, Self::MaioFirst | Self::MaioReplay | Self::MaioWrong)
     }
@@ -208,7 +197,7 @@ mod tests {
 
     #[test]
     fn names_in_json_are_those_that_are_shown() {
-        for policy in Policy::ALL {
+        for policy in [ALL_BUT_WRONG.as_slice(), &[Policy::MaioWrong]].concat() {
             let json = serde_json::to_string(&policy).expect("a word");
             assert_eq!(json, format!("\"{policy}\""));
         }

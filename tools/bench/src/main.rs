@@ -11,6 +11,7 @@
 //! for what would be many, and the ratios of a real machine remain.
 
 mod args;
+mod bars;
 mod case;
 mod cgroup;
 mod cold;

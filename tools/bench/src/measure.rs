@@ -11,10 +11,10 @@ use crate::error::{Failure, Result, file};
 use crate::model::{SMALL, STANDARD, Shape};
 use crate::place::Place;
 use crate::result::{Check, Results, Testbed};
-use crate::rig::{Pace, Rig};
+use crate::rig::{Rig, Takes};
 use crate::ssd::Timing;
-use crate::units::MB;
-use crate::{machine, rounds, selfcheck, signals, table};
+use crate::units::{MB, MIB, float};
+use crate::{bars, machine, rounds, selfcheck, signals, table};
 
 /// What the testbed was made with: at these, the kernel alone uses a sixth of the device, as it was
 /// found to on real machines.
@@ -24,21 +24,25 @@ const TIMING: Timing = Timing {
     slots: 64,
 };
 /// What frameworks take, for the standard model.
-const PACE: Pace = Pace {
+const TAKES: Takes = Takes {
     start_ms: 2000,
     tensor_us: 5000,
+    piece: 16 * MIB,
 };
 /// For the small one: less, as the model is.
-const SMALL_PACE: Pace = Pace {
+const SMALL_TAKES: Takes = Takes {
     start_ms: 460,
     tensor_us: 1150,
+    piece: 4 * MIB,
 };
 
 /// Measures what is wanted; false if something was broken.
 pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     let cases = cases(wanted);
     if wanted.list {
-        cases.iter().for_each(|case| println!("{case}"));
+        for case in &cases {
+            println!("{case}");
+        }
         return Ok(true);
     }
     if cases.is_empty() {
@@ -46,36 +50,45 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         return Err(Failure::Said(all));
     }
     let rounds = wanted.rounds.unwrap_or(if wanted.quick { 1 } else { 3 });
-    let (shape, pace) = if wanted.quick {
-        (SMALL, SMALL_PACE)
+    let (shape, takes) = if wanted.quick {
+        (SMALL, SMALL_TAKES)
     } else {
-        (STANDARD, PACE)
+        (STANDARD, TAKES)
     };
-    let mut rig = stand(shape, pace, wanted.backend)?;
+    let mut rig = stand(shape, takes, wanted.backend)?;
     let checks = check(&mut rig)?;
-    let results = Results {
+    let mut results = Results {
         format: 1,
         profile: profile(wanted),
         backend: wanted.backend.to_string(),
         machine: machine::machine(),
         testbed: testbed(&rig),
         checks,
-        cases: rounds::all(&mut rig, &cases, rounds as usize)?,
+        cases: Vec::new(),
         bars: Vec::new(),
     };
+    let ended = rounds::all(&mut rig, &cases, rounds as usize, &mut results.cases);
     drop(rig);
-    print!("\n{}", table::table(&results));
+    // What there is by then is worth something.
+    results.cases.retain(|case| !case.runs.is_empty());
+    results.bars = bars::bars(&results);
+    print!(
+        "\n{}\n{}",
+        table::table(&results),
+        bars::list(&results.bars)
+    );
     let name = wanted
         .name
         .clone()
         .unwrap_or_else(|| results.profile.clone());
     write(&results, &wanted.output, &name)?;
+    ended?;
     Ok(is_sound(&results))
 }
 
 /// Compares the simulated SSD with its model.
 pub(crate) fn selfcheck() -> Result<()> {
-    let mut rig = stand(SMALL, SMALL_PACE, Kind::Observe)?;
+    let mut rig = stand(SMALL, SMALL_TAKES, Kind::Observe)?;
     check(&mut rig).map(drop)
 }
 
@@ -98,11 +111,11 @@ fn profile(wanted: &Wanted) -> String {
     .to_owned()
 }
 
-fn stand(shape: Shape, pace: Pace, kind: Kind) -> Result<Rig> {
+fn stand(shape: Shape, takes: Takes, kind: Kind) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
     eprintln!("making a disk and a model on it");
-    Rig::build(place, shape, TIMING, kind, pace)
+    Rig::build(place, shape, TIMING, kind, takes)
 }
 
 fn check(rig: &mut Rig) -> Result<Vec<Check>> {
@@ -140,7 +153,8 @@ fn testbed(rig: &Rig) -> Testbed {
         limit: rig.limit(),
         window: rig.window(),
         device: rig.device(Regime::Ample),
-        start: f64::from(u32::try_from(rig.pace.start_ms).unwrap_or(0)) / 1e3,
+        start: float(rig.takes.start_ms) / 1e3,
+        warm: rig.warm(),
         runs_first: rig.disk.simulator.runs_first,
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::{Failure, Result, file};
-use crate::leftovers;
+use crate::{cgroup, leftovers};
 
 const ROOT: &str = "/run/ppc-bench";
 
@@ -34,6 +34,7 @@ impl Place {
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
             Failure::Said("Another ppc-bench runs, and both would measure each other".to_owned())
         })?;
+        cgroup::clear();
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
             if entry.path().is_dir() || entry.file_name() != "lock" {
                 eprintln!(

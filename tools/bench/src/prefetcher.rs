@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::error::{Result, system};
 use crate::model::Model;
 use crate::reader::Task;
-use crate::units::{MIB, index};
+use crate::units::index;
 use crate::{cgroup, sys};
 
 const THREADS: usize = 8;
-const PIECE: u64 = 16 * MIB;
 
 /// Is the prefetcher: a line on standard input has it begin, the end of it has it end.
 pub(crate) fn prefetch(task: &Task) -> Result<()> {
@@ -23,7 +22,7 @@ pub(crate) fn prefetch(task: &Task) -> Result<()> {
     if let Some(group) = &task.cgroup {
         cgroup::join(group)?;
     }
-    let pieces = pieces(&Model::new(&task.shape));
+    let pieces = pieces(&Model::new(&task.shape), task.piece);
     let next = AtomicUsize::new(0);
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
@@ -34,7 +33,7 @@ pub(crate) fn prefetch(task: &Task) -> Result<()> {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let mut buffer = vec![0; index(PIECE)];
+                let mut buffer = vec![0; index(task.piece)];
                 while let Some((name, offset)) = pieces.get(next.fetch_add(1, Relaxed)) {
                     // Who really needs it will hear of it.
                     if let Ok(file) = File::open(task.folder.join(name)) {
@@ -59,10 +58,10 @@ fn read(file: &File, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn pieces(model: &Model) -> Vec<(PathBuf, u64)> {
+fn pieces(model: &Model, piece: u64) -> Vec<(PathBuf, u64)> {
     let mut all = Vec::new();
     for shard in &model.shards {
-        let offsets = (0..shard.size.div_ceil(PIECE)).map(|number| number * PIECE);
+        let offsets = (0..shard.size.div_ceil(piece)).map(|number| number * piece);
         all.extend(offsets.map(|offset| (PathBuf::from(&shard.name), offset)));
     }
     all
@@ -76,12 +75,12 @@ mod tests {
     #[test]
     fn pieces_cover_all_files_in_their_order() {
         let model = Model::new(&SMALL);
-        let pieces = pieces(&model);
+        let pieces = pieces(&model, 1 << 20);
         assert!(pieces.is_sorted());
         for shard in &model.shards {
             let last = pieces.iter().rfind(|(name, _)| *name == *shard.name);
             let (_, last) = last.expect("some of it");
-            assert!(*last < shard.size && last + PIECE >= shard.size);
+            assert!(*last < shard.size && last + (1 << 20) >= shard.size);
         }
     }
 }

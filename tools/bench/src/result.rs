@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::case::{Policy, Regime};
 use crate::reader::Profile;
 use crate::ssd::{Lateness, Timing};
+use crate::units::float;
 
 /// All of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +54,8 @@ pub(crate) struct Testbed {
     pub(crate) device: f64,
     /// From reading the configuration to the first weight.
     pub(crate) start: f64,
+    /// How long a load by four workers takes if all is cached and nothing takes CPU time.
+    pub(crate) warm: f64,
     /// Whether the simulated SSD runs before all other processes.
     pub(crate) runs_first: bool,
 }
@@ -110,7 +113,7 @@ pub(crate) struct Run {
     pub(crate) lateness: Lateness,
     /// The part of the machine's CPU time that neither we nor the device took.
     pub(crate) others: f64,
-    /// By the above, others have disturbed it, twice.
+    /// The device was late, twice, or others took much of the CPU time.
     pub(crate) disturbed: bool,
     /// What the runtime counted, by the names of `ppcctl stats`.
     pub(crate) stats: std::collections::BTreeMap<String, u64>,
@@ -158,9 +161,76 @@ pub(crate) struct Bar {
     pub(crate) passed: bool,
 }
 
-impl Results {
-    /// The case of a name.
-    pub(crate) fn case(&self, name: &str) -> Option<&CaseResult> {
-        self.cases.iter().find(|case| case.name == name)
+impl Testbed {
+    /// How long a load takes at least where memory is limited: while the framework starts the window is
+    /// filled, then the device has to bring in the rest.
+    pub(crate) fn limited_floor(&self) -> f64 {
+        let rest = float(self.model.saturating_sub(self.window));
+        let streamed = self.start + rest / float(self.timing.bandwidth);
+        streamed.max(self.warm).max(self.device)
+    }
+}
+
+/// Results made up for tests.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    /// One run of each policy: 1 GB at 0.25 GB/s.
+    pub(crate) fn results(reader: Profile, regime: Regime, loads: &[(Policy, f64)]) -> Results {
+        let case = |&(policy, load): &(Policy, f64)| CaseResult {
+            name: format!("{policy}/{reader}/{regime}"),
+            policy,
+            reader,
+            regime,
+            runs: vec![Run {
+                round: 1,
+                load,
+                device_bytes: 1_000_000_000,
+                ..Run::default()
+            }],
+        };
+        Results {
+            format: 1,
+            profile: "test".to_owned(),
+            backend: "observe".to_owned(),
+            machine: Machine::default(),
+            testbed: Testbed {
+                timing: Timing {
+                    latency_us: 1500,
+                    bandwidth: 250_000_000,
+                    slots: 64,
+                },
+                model: 1_000_000_000,
+                files: 7,
+                limit: 250_000_000,
+                window: 200_000_000,
+                device: 4.0,
+                start: 1.0,
+                warm: 2.0,
+                runs_first: true,
+            },
+            checks: Vec::new(),
+            cases: loads.iter().map(case).collect(),
+            bars: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_the_same_when_they_are_read_again() {
+        let loads = [(Policy::Native, 2.0), (Policy::MaioReplay, 1.0)];
+        let written = samples::results(Profile::tp(), Regime::Limited, &loads);
+        let text = serde_json::to_string(&written).expect("JSON");
+        let read: Results = serde_json::from_str(&text).expect("the same");
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
+        assert!(text.contains(r#""policy":"maio-replay""#));
+        // Of an older program.
+        let run: Run = serde_json::from_str(r#"{"load": 2.5}"#).expect("some of it");
+        assert!((run.load - 2.5).abs() < 1e-9 && run.round == 0);
     }
 }

@@ -9,9 +9,9 @@ use crate::disk::Disk;
 use crate::error::Result;
 use crate::model::{self, Model, Shape};
 use crate::place::Place;
-use crate::reader::{Profile, Task};
+use crate::reader::{Profile, Task, steps};
 use crate::ssd::Timing;
-use crate::units::{MB, MIB, nanoseconds, seconds, transfer};
+use crate::units::{MB, MIB, float, nanoseconds, seconds, transfer};
 
 /// Of a device that is slow.
 pub(crate) const SLOW: u64 = 20 * MB;
@@ -22,9 +22,11 @@ const THRESHOLD: u64 = 80;
 
 /// What a framework takes besides reading and copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct Takes {
     pub(crate) start_ms: u64,
     pub(crate) tensor_us: u64,
+    /// What its prefetcher reads at once: buffers count where memory is limited.
+    pub(crate) piece: u64,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub(crate) struct Rig {
     pub(crate) model: Model,
     pub(crate) usual: Timing,
     pub(crate) kind: Kind,
-    pub(crate) pace: Pace,
+    pub(crate) takes: Takes,
 }
 
 impl Rig {
@@ -46,7 +48,7 @@ impl Rig {
         shape: Shape,
         usual: Timing,
         kind: Kind,
-        pace: Pace,
+        takes: Takes,
     ) -> Result<Self> {
         let model = Model::new(&shape);
         // A file system needs a little for itself.
@@ -61,7 +63,7 @@ impl Rig {
             model,
             usual,
             kind,
-            pace,
+            takes,
         })
     }
 
@@ -86,9 +88,20 @@ impl Rig {
 
     pub(crate) fn task(&self, profile: Profile) -> Task {
         let mut task = Task::new(self.shape, profile, &self.disk.path);
-        task.start_ms = self.pace.start_ms;
-        task.tensor_us = self.pace.tensor_us;
+        task.start_ms = self.takes.start_ms;
+        task.tensor_us = self.takes.tensor_us;
+        task.piece = self.takes.piece;
         task
+    }
+
+    /// How long a load by four workers takes, in seconds, if all is cached and nothing takes CPU time.
+    pub(crate) fn warm(&self) -> f64 {
+        let task = self.task(Profile::full());
+        let steps = steps(&self.model, task.profile, 0);
+        let copied = steps.iter().map(|step| step.copied).sum();
+        let copying = seconds(nanoseconds(transfer(copied, task.copy)));
+        let overhead = task.tensor_us * steps.len() as u64;
+        copying + float(overhead) / 1e6 + float(task.start_ms) / 1e3
     }
 
     /// How long the device takes for the model at least, in seconds.

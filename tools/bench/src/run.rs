@@ -25,6 +25,9 @@ const LINGER: Duration = Duration::from_millis(300);
 /// No load takes as long.
 const PATIENCE: Duration = Duration::from_secs(400);
 
+/// When, what, and the memory of the runtime's worker.
+type Look = (u64, Sample, u64);
+
 /// What there is while a load runs.
 struct Stage {
     group: Group,
@@ -126,7 +129,7 @@ fn set(rig: &Rig, case: &Case, store: &PathBuf) -> Result<Stage> {
 }
 
 /// Has it begin, and looks at it until it is over.
-fn load(stage: &mut Stage) -> Result<(Loaded, Vec<(u64, Sample, u64)>)> {
+fn load(stage: &mut Stage) -> Result<(Loaded, Vec<Look>)> {
     stage.driver.go()?;
     if let Some(prefetcher) = &mut stage.prefetcher {
         prefetcher.go()?;
@@ -156,8 +159,7 @@ fn load(stage: &mut Stage) -> Result<(Loaded, Vec<(u64, Sample, u64)>)> {
     }
 }
 
-/// When, what, and the memory of the runtime's worker.
-fn look(stage: &Stage) -> (u64, Sample, u64) {
+fn look(stage: &Stage) -> Look {
     let at = crate::units::now();
     let charged = stage.group.charged();
     let stats = stage
@@ -176,7 +178,7 @@ fn look(stage: &Stage) -> (u64, Sample, u64) {
     (at, sample, stats.worker_rss)
 }
 
-fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<(u64, Sample, u64)>) {
+fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<Look>) {
     let end = loaded
         .workers
         .iter()

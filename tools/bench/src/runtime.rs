@@ -19,7 +19,7 @@ use crate::error::{Failure, Result};
 const MOST_NOTES: usize = 20;
 const INFO: u32 = 3;
 /// How long a policy that loads everything before may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Where it works, and how.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Runtime {
             config: Config::default(),
         };
         let (session, mirror) = if wanted.kind == Kind::Fuse {
-            options.directory = wanted.mirror.to_owned();
+            wanted.mirror.clone_into(&mut options.directory);
             let session = Session::mirror(&options, wanted.folder, &log)?;
             (session, Some(wanted.mirror.to_owned()))
         } else {

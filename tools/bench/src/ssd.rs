@@ -20,4 +20,4 @@ mod timer;
 pub(crate) use meter::{BIN, Lateness, Readings};
 pub(crate) use service::Timing;
 pub(crate) use simulate::simulate;
-pub(crate) use simulator::{FILE, Simulator};
+pub(crate) use simulator::Simulator;

@@ -42,12 +42,11 @@ pub(crate) fn table(results: &Results) -> String {
         }
     }
     let mut text = format!("{:<14}", "");
-    for title in TITLES {
-        text += &format!(" {title:>8}");
-    }
+    text += &TITLES.map(|title| format!(" {title:>8}")).concat();
     text.push('\n');
     for name in cells {
-        text += &format!("{name}\n");
+        text += &name;
+        text.push('\n');
         for case in results.cases.iter().filter(|case| cell(case) == name) {
             text += &row(results, case);
         }
@@ -95,9 +94,7 @@ fn row(results: &Results, case: &CaseResult) -> String {
         marks.join(", "),
     ];
     let mut text = format!("  {:<12}", case.policy.to_string());
-    for column in columns {
-        text += &format!(" {column:>8}");
-    }
+    text += &columns.map(|column| format!(" {column:>8}")).concat();
     text.trim_end().to_owned() + "\n"
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Step {
 }
 
 /// The steps of one of a profile's workers.
-pub(crate) fn steps(model: &Model, profile: &Profile, rank: u32) -> Vec<Step> {
+pub(crate) fn steps(model: &Model, profile: Profile, rank: u32) -> Vec<Step> {
     let mut all = Vec::new();
     for (number, shard) in model.shards.iter().enumerate() {
         let of_shard = shard.tensors.iter();
@@ -33,18 +33,17 @@ pub(crate) fn steps(model: &Model, profile: &Profile, rank: u32) -> Vec<Step> {
     all
 }
 
-fn step(shard: usize, tensor: &Placed, profile: &Profile, rank: u32) -> Step {
+fn step(shard: usize, tensor: &Placed, profile: Profile, rank: u32) -> Step {
     let all = tensor.bytes.clone();
     // Shared evenly, as shapes are chosen so.
     let each = (all.end - all.start) / u64::from(profile.workers);
     let begin = all.start + u64::from(rank) * each;
-    let share = begin..begin + each;
+    let own = begin..begin + each;
     let (touch, take) = match (profile.mode, tensor.split) {
         (_, Split::Whole) => (all.clone(), all),
-        (Mode::Full, _) => (all, share),
-        (Mode::Tp, Split::Rows) => (share.clone(), share),
-        // A part of each row, and as much of it checked as it takes.
-        (Mode::Tp, Split::Columns) => (all, share),
+        (Mode::Tp, Split::Rows) => (own.clone(), own),
+        // A part of each row, of which as much is checked as it takes; or all, to take a part.
+        (Mode::Tp, Split::Columns) | (Mode::Full, _) => (all, own),
     };
     Step {
         shard,
@@ -81,7 +80,7 @@ mod tests {
         let model = Model::new(&SMALL);
         for (profile, workers) in [(Profile::full(), 4), (Profile::tp().with(8), 8)] {
             let mut taken: Vec<_> = (0..workers)
-                .flat_map(|rank| steps(&model, &profile, rank))
+                .flat_map(|rank| steps(&model, profile, rank))
                 .map(|step| (step.shard, step.take.start, step.take.end))
                 .collect();
             taken.sort_unstable();
@@ -101,8 +100,8 @@ mod tests {
     #[test]
     fn who_reads_slices_touches_less_and_copies_the_same() {
         let model = Model::new(&SMALL);
-        let full = steps(&model, &Profile::full(), 1);
-        let tp = steps(&model, &Profile::tp(), 1);
+        let full = steps(&model, Profile::full(), 1);
+        let tp = steps(&model, Profile::tp(), 1);
         let touched = |steps: &[Step]| bytes(steps, |it| it.touch.end - it.touch.start);
         let copied = |steps: &[Step]| bytes(steps, |it| it.copied);
         assert!(touched(&tp) * 2 < touched(&full));
@@ -114,15 +113,15 @@ mod tests {
     fn an_order_is_the_same_each_time_and_another_for_each() {
         let model = Model::new(&SMALL);
         let shuffled = Profile::full().in_order(Order::Shuffled);
-        let one = steps(&model, &shuffled, 1);
-        assert_eq!(one, steps(&model, &shuffled, 1));
+        let one = steps(&model, shuffled, 1);
+        assert_eq!(one, steps(&model, shuffled, 1));
         let order = |steps: Vec<Step>| steps.into_iter().map(|it| it.touch).collect::<Vec<_>>();
-        assert_ne!(order(one.clone()), order(steps(&model, &shuffled, 2)));
+        assert_ne!(order(one.clone()), order(steps(&model, shuffled, 2)));
         let mut sorted = one;
         sorted.sort_by_key(|it| (it.shard, it.touch.start));
-        let natural = steps(&model, &Profile::full(), 1);
+        let natural = steps(&model, Profile::full(), 1);
         assert_eq!(sorted, natural);
-        let mut backwards = steps(&model, &Profile::full().in_order(Order::Backwards), 1);
+        let mut backwards = steps(&model, Profile::full().in_order(Order::Backwards), 1);
         backwards.reverse();
         assert_eq!(backwards, natural);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Shape;
-use crate::units::MB;
+use crate::units::{MB, MIB};
 
 /// What of each tensor a worker touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl Profile {
     }
 
     /// How many workers share a layer.
-    pub(crate) fn tp_size(&self) -> u32 {
+    pub(crate) fn tp_size(self) -> u32 {
         match self.mode {
             Mode::Full => 1,
             Mode::Tp => self.workers,
@@ -128,6 +128,8 @@ pub(crate) struct Task {
     pub(crate) tensor_us: u64,
     /// From the host to the device, in bytes per second, of each worker.
     pub(crate) copy: u64,
+    /// What a framework's prefetcher reads at once.
+    pub(crate) piece: u64,
 }
 
 impl Task {
@@ -141,6 +143,7 @@ impl Task {
             start_ms: 2000,
             tensor_us: 5000,
             copy: 600 * MB,
+            piece: 16 * MIB,
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     sys::end_with_parent();
     sys::sleep_exactly();
     let model = Model::new(&task.shape);
-    let steps = steps(&model, &task.profile, rank);
+    let steps = steps(&model, task.profile, rank);
     say("ready")?;
     let mut line = String::new();
     let mut input = std::io::stdin().lock();

@@ -16,7 +16,7 @@ use super::timer::Device;
 
 const ROOT: u64 = 1;
 const DISK: u64 = 2;
-const LONG: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_hours(1);
 
 /// Requests that the kernel may have under way. Without it there are twelve, and that would be the
 /// device that is measured. It is told to this connection only.

@@ -1,0 +1,217 @@
+//! What was to be shown, and whether the results show it.
+
+use std::fmt::Write as _;
+
+use crate::case::{Policy, Regime};
+use crate::reader::{Access, Mode, Order};
+use crate::result::{Bar, CaseResult, Results, Run};
+use crate::table::{beside, of_runs};
+use crate::units::float;
+
+/// What two cases may differ by without one being better.
+const NOISE: f64 = 1.05;
+
+/// One line for each that can be told from the cases there are.
+pub(crate) fn bars(results: &Results) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for case in results.cases.iter().filter(|case| case.policy.is_maio()) {
+        let ledger = Ledger {
+            results,
+            case,
+            load: of_runs(case, |run| run.load).unwrap_or(0.0),
+        };
+        ledger.every_case(&mut bars);
+        match case.regime {
+            _ if is_harmless(case) => ledger.harmless(&mut bars),
+            Regime::Ample => ledger.ample(&mut bars),
+            Regime::Limited => ledger.limited(&mut bars),
+            Regime::Cached | Regime::Slow => {}
+        }
+    }
+    bars
+}
+
+/// Where there is nothing to gain, nothing may be lost.
+fn is_harmless(case: &CaseResult) -> bool {
+    let nothing = matches!(case.regime, Regime::Cached | Regime::Slow);
+    nothing || case.reader.access == Access::Direct || case.policy == Policy::MaioWrong
+}
+
+/// One case, and those that it is compared with.
+struct Ledger<'r> {
+    results: &'r Results,
+    case: &'r CaseResult,
+    load: f64,
+}
+
+impl Ledger<'_> {
+    fn load_of(&self, policy: Policy) -> Option<f64> {
+        let case = beside(self.results, self.case, policy)?;
+        of_runs(case, |run| run.load)
+    }
+
+    fn bar(&self, bars: &mut Vec<Bar>, what: &str, value: f64, limit: f64) {
+        bars.push(Bar {
+            what: what.to_owned(),
+            case: self.case.name.clone(),
+            value,
+            limit,
+            passed: value <= limit,
+        });
+    }
+
+    /// The load time as a part of another's.
+    fn against(&self, bars: &mut Vec<Bar>, what: &str, other: Option<f64>, limit: f64) {
+        if let Some(other) = other.filter(|&other| other > 0.0) {
+            self.bar(bars, what, self.load / other, limit);
+        }
+    }
+
+    fn every_case(&self, bars: &mut Vec<Bar>) {
+        let model = float(self.results.testbed.model);
+        let value = |of: fn(&Run) -> f64| of_runs(self.case, of).unwrap_or(0.0);
+        if self.case.regime != Regime::Cached && self.case.reader.access != Access::Direct {
+            let bytes = value(|run| float(run.device_bytes)) / model;
+            self.bar(bars, "device bytes / model", bytes, 1.02);
+        }
+        let cpu = value(|run| run.runtime_cpu) / (model / 1e9);
+        match self.case.regime {
+            Regime::Ample => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.25),
+            Regime::Limited => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.45),
+            Regime::Cached | Regime::Slow => {}
+        }
+    }
+
+    fn harmless(&self, bars: &mut Vec<Bar>) {
+        self.against(bars, "load / native", self.load_of(Policy::Native), 1.03);
+    }
+
+    fn ample(&self, bars: &mut Vec<Bar>) {
+        if self.case.policy == Policy::MaioFirst {
+            let replay = self.load_of(Policy::MaioReplay);
+            return self.against(bars, "load / replay", replay, 1.10);
+        }
+        let precache = self.load_of(Policy::Precache).unwrap_or(0.0);
+        let floor = self.results.testbed.device.max(precache);
+        self.against(bars, "load / max(F, precache)", Some(floor), 1.10);
+        let native = match self.case.reader.mode {
+            Mode::Full => 0.20,
+            Mode::Tp => 0.38,
+        };
+        self.gain(bars, native, 0.75);
+        self.peers(bars, NOISE);
+    }
+
+    fn limited(&self, bars: &mut Vec<Bar>) {
+        if self.case.policy == Policy::MaioFirst {
+            return;
+        }
+        match (self.case.reader.access, self.case.reader.mode) {
+            (Access::Kept, _) => {
+                self.against(bars, "load / native", self.load_of(Policy::Native), 0.50);
+            }
+            (_, mode) => {
+                let floor = self.results.testbed.limited_floor();
+                self.against(bars, "load / limited floor", Some(floor), 1.15);
+                let native = if mode == Mode::Full { 0.25 } else { 0.50 };
+                self.gain(bars, native, 0.90);
+            }
+        }
+        self.peers(bars, 0.5);
+    }
+
+    /// The gain over the kernel, where readers are those that it is claimed for.
+    fn gain(&self, bars: &mut Vec<Bar>, native: f64, native_4096: f64) {
+        let reader = self.case.reader;
+        if reader.workers == 4 && reader.order == Order::Natural {
+            self.against(bars, "load / native", self.load_of(Policy::Native), native);
+            let far = self.load_of(Policy::Native4096);
+            self.against(bars, "load / native-4096k", far, native_4096);
+        }
+    }
+
+    fn peers(&self, bars: &mut Vec<Bar>, limit: f64) {
+        for policy in [Policy::Eager, Policy::Framework, Policy::Precache] {
+            // What was loaded before the load began takes no time of it, however much memory there is.
+            let before = policy == Policy::Precache && self.case.regime == Regime::Ample;
+            if !before {
+                let what = format!("load / {policy}");
+                self.against(bars, &what, self.load_of(policy), limit);
+            }
+        }
+    }
+}
+
+/// As text: those that were missed last, where they are seen.
+pub(crate) fn list(bars: &[Bar]) -> String {
+    let (passed, missed): (Vec<&Bar>, Vec<&Bar>) = bars.iter().partition(|bar| bar.passed);
+    let mut text = String::new();
+    for bar in passed.iter().chain(&missed) {
+        let word = if bar.passed { "PASS" } else { "MISS" };
+        let Bar {
+            what,
+            case,
+            value,
+            limit,
+            ..
+        } = bar;
+        // Into a string it cannot fail.
+        let _ = writeln!(
+            text,
+            "{word}  {value:6.3} of {limit:5.3}  {what:<28} {case}"
+        );
+    }
+    text + &format!("{} passed, {} missed\n", passed.len(), missed.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::Profile;
+    use crate::result::samples::results;
+
+    fn bar(bars: &[Bar], what: &str) -> Option<(f64, bool)> {
+        let found = bars.iter().find(|bar| bar.what == what);
+        found.map(|bar| ((bar.value * 1000.0).round() / 1000.0, bar.passed))
+    }
+
+    #[test]
+    fn an_ample_replay_is_held_against_the_device_and_its_peers() {
+        let full = Profile::full();
+        let loads = [
+            (Policy::Native, 20.0),
+            (Policy::Eager, 3.0),
+            (Policy::Precache, 3.0),
+            (Policy::MaioReplay, 4.2),
+            (Policy::MaioFirst, 4.4),
+        ];
+        let found = bars(&results(full, Regime::Ample, &loads));
+        assert_eq!(bar(&found, "load / native"), Some((0.21, false)));
+        assert_eq!(bar(&found, "load / max(F, precache)"), Some((1.05, true)));
+        assert_eq!(bar(&found, "load / eager"), Some((1.4, false)));
+        assert_eq!(bar(&found, "load / precache"), None);
+        assert_eq!(bar(&found, "load / replay"), Some((1.048, true)));
+        assert_eq!(bar(&found, "load / framework"), None, "it was not run");
+        let text = list(&found);
+        assert!(text.ends_with("6 passed, 2 missed\n"), "{text}");
+    }
+
+    #[test]
+    fn a_limited_replay_is_held_against_what_the_window_allows() {
+        let tp = Profile::tp().by(Access::Dropped);
+        let loads = [(Policy::Native, 10.0), (Policy::MaioReplay, 5.0)];
+        let results = results(tp, Regime::Limited, &loads);
+        // 1 s to start, and then 1 GB less a window of 0.2 GB at 0.25 GB/s.
+        assert!((results.testbed.limited_floor() - 4.2).abs() < 1e-9);
+        let found = bars(&results);
+        assert_eq!(bar(&found, "load / limited floor"), Some((1.19, false)));
+        assert_eq!(bar(&found, "load / native"), Some((0.5, true)));
+    }
+
+    #[test]
+    fn where_nothing_is_gained_nothing_is_lost() {
+        let loads = [(Policy::Native, 10.0), (Policy::MaioWrong, 10.4)];
+        let found = bars(&results(Profile::full(), Regime::Ample, &loads));
+        assert_eq!(bar(&found, "load / native"), Some((1.04, false)));
+    }
+}
