@@ -63,6 +63,11 @@ fn backend(text: &str) -> Result<Kind, String> {
 pub(crate) enum Errand {
     /// Compare the simulated SSD with its model, and end
     Selfcheck,
+    /// Write the page of results that are there
+    Report {
+        /// A file of results, target/bench/NAME.json
+        results: PathBuf,
+    },
     #[command(hide = true)]
     Simulate {
         #[arg(long)]

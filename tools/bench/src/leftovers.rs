@@ -4,10 +4,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use nix::mount::{MntFlags, umount2};
 
 use crate::command;
+
+/// Who reads there may need a moment to end.
+const TRIES: u32 = 20;
 
 /// Unmounts all that is mounted below a folder, but one, and gives its loop devices back.
 pub(crate) fn clear(folder: &Path, but: Option<&Path>) {
@@ -18,8 +23,15 @@ pub(crate) fn clear(folder: &Path, but: Option<&Path>) {
         .partition(|at| at.file_name() != Some("ssd".as_ref()));
     // A loop device goes when nothing of it is mounted, what it is made of when it has gone.
     unmount(&others);
-    for node in loops_of(folder) {
-        let _ = command::run("losetup", &["--detach".as_ref(), node.as_os_str()]);
+    for _ in 0..TRIES {
+        let nodes = loops_of(folder);
+        if nodes.is_empty() {
+            break;
+        }
+        for node in nodes {
+            let _ = command::run("losetup", &["--detach".as_ref(), node.as_os_str()]);
+        }
+        sleep(Duration::from_millis(100));
     }
     unmount(&device);
 }

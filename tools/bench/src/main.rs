@@ -27,6 +27,7 @@ mod model;
 mod place;
 mod prefetcher;
 mod reader;
+mod report;
 mod result;
 mod rig;
 mod rounds;
@@ -69,6 +70,10 @@ fn main() -> ExitCode {
 fn run_errand(errand: Errand) -> Result<()> {
     match errand {
         Errand::Selfcheck => measure::selfcheck(),
+        Errand::Report { results } => {
+            println!("{}", report::write(&results)?.display());
+            Ok(())
+        }
         Errand::Simulate { size, folder } => ssd::simulate(&folder, size),
         Errand::Drive { task } => reader::drive(&serde_json::from_str(&task)?),
         Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),

@@ -14,7 +14,7 @@ use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
 use crate::ssd::Timing;
 use crate::units::{MB, MIB, float};
-use crate::{bars, machine, rounds, selfcheck, signals, table};
+use crate::{bars, machine, report, rounds, selfcheck, signals, table};
 
 /// What the testbed was made with: at these, the kernel alone uses a sixth of the device, as it was
 /// found to on real machines.
@@ -164,7 +164,7 @@ fn write(results: &Results, folder: &Path, name: &str) -> Result<()> {
     let path = folder.join(format!("{name}.json"));
     let text = serde_json::to_string(results)?;
     fs::write(&path, text).map_err(file("Writing", &path))?;
-    println!("\n{}", path.display());
+    println!("\n{}\n{}", path.display(), report::write(&path)?.display());
     Ok(())
 }
 

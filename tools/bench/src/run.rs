@@ -30,10 +30,11 @@ type Look = (u64, Sample, u64);
 
 /// What there is while a load runs.
 struct Stage {
-    group: Group,
+    // In this order they go: a group goes when nobody is in it.
     driver: Helper,
     prefetcher: Option<Helper>,
     runtime: Option<Runtime>,
+    group: Group,
 }
 
 /// Runs a case once.
@@ -121,10 +122,10 @@ fn set(rig: &Rig, case: &Case, store: &PathBuf) -> Result<Stage> {
         _ => None,
     };
     Ok(Stage {
-        group,
         driver,
         prefetcher,
         runtime,
+        group,
     })
 }
 

@@ -99,7 +99,7 @@ fn row(results: &Results, case: &CaseResult) -> String {
 }
 
 /// How long the device takes for the model in this case, at least.
-fn device_time(results: &Results, case: &CaseResult) -> f64 {
+pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
     let model = float(results.testbed.model);
     match case.regime {
         crate::case::Regime::Slow => model / float(crate::rig::SLOW),

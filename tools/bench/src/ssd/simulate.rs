@@ -4,6 +4,7 @@ use std::io::{self, BufRead as _, Write as _};
 use std::path::Path;
 
 use fuser::{Config, MountOption, Session, SessionACL};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,10 @@ pub(crate) fn simulate(folder: &Path, size: u64) -> Result<()> {
     }
     let ended = session.umount_and_join();
     device.end();
+    if ended.is_err() {
+        // Somebody still has it open, and finds out that it is gone.
+        let _ = umount2(folder, MntFlags::MNT_DETACH);
+    }
     let _ = std::fs::remove_dir(folder);
     ended.map_err(system("Unmounting FUSE"))
 }
