@@ -114,6 +114,14 @@ guest-programs: rust
 	@RUSTFLAGS='-C target-feature=+crt-static' cargo build --quiet --locked --target $(GUEST_TARGET) \
 		--package rfs-uapi --examples
 
+##@ Measuring
+# On this machine, as root: loop devices, mounts and memory cgroups are made and taken away again.
+BENCH := --quick
+.PHONY: bench
+bench: tools ## loads of a model with and without policies, on a simulated SSD; BENCH=--standard for all
+	@cargo build --quiet --locked --release --package ppc-bench
+	@$(TOOLS_OUT)/ppc-bench $(BENCH) --output $(TOOLS_OUT)/../bench
+
 ##@ Checking
 .PHONY: check
 check: check-rust check-scripts check-uapi check-module ## every static check there is

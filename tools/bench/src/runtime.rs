@@ -16,7 +16,7 @@ use crate::case::Policy;
 use crate::error::{Failure, Result};
 
 /// Lines of a policy's log that are kept, and down to which level.
-const MOST_NOTES: usize = 20;
+const MOST_NOTES: usize = 100;
 const INFO: u32 = 3;
 /// How long a policy that loads everything before may take.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -193,8 +193,7 @@ fn over_time(
     let mut svg = Svg::new(WIDTH, end + AXIS);
     let start = scale.at(results.testbed.start);
     svg.rect("phase", (LEFT, 14.0), (start - LEFT, end - 14.0));
-    svg.text("note", (LEFT + 2.0, 11.0), "framework starts");
-    svg.text("note", (start + 4.0, 11.0), "workers read");
+    svg.text("note", (start + 4.0, 11.0), "workers begin");
     axis(&mut svg, scale, 14.0, end);
     for (number, (case, run)) in runs.iter().enumerate() {
         let bottom = 14.0 + BAND * float(number as u64 + 1);

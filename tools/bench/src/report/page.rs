@@ -76,7 +76,9 @@ fn introduction(results: &Results) -> String {
          <b>precache</b>, everything loaded before the load begins, as far as there is room for it. Readers \
          touch every byte (full) or their share (tp); they keep mappings until the end (kept) or drop \
          them file by file (dropped). Where memory is limited, readers and who reads ahead for them have \
-         {:.2} GB together. Nothing was cached before, unless it says so, and every byte was checked.</p>\n\
+         {:.2} GB together. Nothing was cached before, unless it says so, and every byte was checked. In charts over time the \
+         shaded part is the start of the framework, in which nobody reads weights; the upright line is the end \
+         of the load, and the dashed one what the device can do, or the limit of memory.</p>\n\
          <p class=\"say\">Linux {}, {} processors, {:.0} GB of memory; misses heard of by {}; ppc-bench {}.{}</p>\n",
         gb(testbed.model),
         testbed.files,
