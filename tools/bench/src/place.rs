@@ -36,7 +36,7 @@ impl Place {
         })?;
         cgroup::clear();
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-            if entry.path().is_dir() || entry.file_name() != "lock" {
+            if entry.file_name() != "lock" {
                 eprintln!(
                     "clearing up after one that was killed: {}",
                     entry.path().display()

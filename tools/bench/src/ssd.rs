@@ -6,7 +6,7 @@
 //!                              image (anonymous memory)                        meter
 //! ```
 //!
-//! [`service`] is the model and pure. The process, [`simulate`], is told what to be by lines of JSON;
+//! [`service`] is the model and pure. The process, [`simulate()`], is told what to be by lines of JSON;
 //! [`Simulator`] is whoever holds it. It is a process of its own, as one that waits for a device that
 //! it serves itself can never be killed; and when its holder is gone it clears up what is on top of it.
 
