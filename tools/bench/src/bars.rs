@@ -14,7 +14,11 @@ const NOISE: f64 = 1.05;
 /// One line for each that can be told from the cases there are.
 pub(crate) fn bars(results: &Results) -> Vec<Bar> {
     let mut bars = Vec::new();
-    for case in results.cases.iter().filter(|case| case.policy.is_maio()) {
+    for case in results
+        .cases
+        .iter()
+        .filter(|case| case.policy.is_maio() && !case.runs.is_empty())
+    {
         let ledger = Ledger {
             results,
             case,

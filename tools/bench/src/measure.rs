@@ -70,7 +70,9 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     let ended = rounds::all(&mut rig, &cases, rounds as usize, &mut results.cases);
     drop(rig);
     // What there is by then is worth something.
-    results.cases.retain(|case| !case.runs.is_empty());
+    results
+        .cases
+        .retain(|case| !case.runs.is_empty() || !case.left_out.is_empty());
     results.bars = bars::bars(&results);
     print!(
         "\n{}\n{}",

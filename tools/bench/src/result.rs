@@ -76,6 +76,9 @@ pub(crate) struct CaseResult {
     pub(crate) policy: Policy,
     pub(crate) reader: Profile,
     pub(crate) regime: Regime,
+    /// Why there are fewer runs than rounds, if there are.
+    #[serde(default)]
+    pub(crate) left_out: String,
     pub(crate) runs: Vec<Run>,
 }
 
@@ -183,6 +186,7 @@ pub(crate) mod samples {
             policy,
             reader,
             regime,
+            left_out: String::new(),
             runs: vec![Run {
                 round: 1,
                 load,

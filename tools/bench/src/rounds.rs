@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use maio::template::Store;
 
 use crate::case::{Case, Policy, Regime};
-use crate::error::{Failure, Result, file};
-use crate::reader::Order;
+use crate::error::{Result, file};
+use crate::reader::{Access, Order, Profile};
 use crate::result::{CaseResult, Run};
 use crate::rig::Rig;
 use crate::run::run;
 
 /// Replies that are later than this, in us, of one in a hundred, make another device.
 const LATE: u32 = 500;
+/// A recording that has lost events is not kept; so often it is tried.
+const RECORDINGS: usize = 3;
 /// More of the machine's CPU time than this for others is a race for it.
 const OTHERS: f64 = 0.35;
 
@@ -33,10 +35,14 @@ pub(crate) fn all(
             }
             let done = round * cases.len() + number + 1;
             eprint!("[{done}/{count}] {case} ");
-            let mut run = once(rig, case)?;
+            let Some(mut run) = once(rig, case)? else {
+                eprintln!("left out");
+                "no load was recorded that could be replayed".clone_into(&mut result.left_out);
+                continue;
+            };
             if is_late(&run) {
                 eprint!("the device was late, again ");
-                run = once(rig, case)?;
+                run = once(rig, case)?.unwrap_or(run);
             }
             // Who takes the machine's CPU time will do so the next time, too.
             run.disturbed = is_late(&run) || run.others > OTHERS;
@@ -55,6 +61,7 @@ fn empty(case: &Case) -> CaseResult {
         policy: case.policy,
         reader: case.reader,
         regime: case.regime,
+        left_out: String::new(),
         runs: Vec::new(),
     }
 }
@@ -63,17 +70,21 @@ fn is_late(run: &Run) -> bool {
     run.lateness.p99 > LATE
 }
 
-fn once(rig: &mut Rig, case: &Case) -> Result<Run> {
-    let store = store(rig, case)?;
+/// `None` if there is nothing to replay.
+fn once(rig: &mut Rig, case: &Case) -> Result<Option<Run>> {
+    let Some(store) = store(rig, case)? else {
+        return Ok(None);
+    };
     let mut run = run(rig, case, &store)?;
     if case.policy == Policy::MaioFirst && !has_template(&store)? {
         run.notes.push("no template was kept".to_owned());
     }
-    Ok(run)
+    Ok(Some(run))
 }
 
-/// A store that is as MAIO is to find it: a copy of what was recorded, as a run may change it.
-fn store(rig: &mut Rig, case: &Case) -> Result<PathBuf> {
+/// A store that is as MAIO is to find it: a copy of what was recorded, as a run may change it. `None` if
+/// nothing was.
+fn store(rig: &mut Rig, case: &Case) -> Result<Option<PathBuf>> {
     let recorded = match case.policy {
         Policy::MaioReplay => Some(case.reader),
         Policy::MaioWrong => Some(case.reader.in_order(Order::Backwards)),
@@ -83,28 +94,39 @@ fn store(rig: &mut Rig, case: &Case) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&store);
     let Some(reader) = recorded else {
         make(&store)?;
-        return Ok(store);
+        return Ok(Some(store));
     };
     let base = rig.place.path.join(format!("recorded-{reader}"));
-    if !base.exists() {
-        make(&base)?;
-        let recording = Case {
-            policy: Policy::MaioFirst,
-            reader,
-            regime: Regime::Ample,
-        };
-        eprint!("(recording) ");
-        let run = run(rig, &recording, &base)?;
-        // Where there is to be none, there is nothing to replay either.
-        if !has_template(&base)? && reader.access != crate::reader::Access::Direct {
-            let notes = run.notes.join("; ");
-            return Err(Failure::Said(format!(
-                "{recording} left no template ({notes})"
-            )));
-        }
+    if !base.exists() && !record(rig, reader, &base)? {
+        let _ = fs::remove_dir_all(&base);
+        return Ok(None);
     }
     copy(&base, &store)?;
-    Ok(store)
+    Ok(Some(store))
+}
+
+/// Has a load recorded, which does not count; says whether it was kept.
+fn record(rig: &mut Rig, reader: Profile, base: &Path) -> Result<bool> {
+    make(base)?;
+    let recording = Case {
+        policy: Policy::MaioFirst,
+        reader,
+        regime: Regime::Ample,
+    };
+    for _ in 0..RECORDINGS {
+        eprint!("(recording) ");
+        let run = run(rig, &recording, base)?;
+        // Of who reads past the cache there is to be no template, and nothing is replayed.
+        if has_template(base)? || reader.access == Access::Direct {
+            return Ok(true);
+        }
+        let lost = run.stats.get("lost").copied().unwrap_or(0);
+        eprintln!(
+            "it was not kept, with {lost} events lost: {}",
+            run.notes.join("; ")
+        );
+    }
+    Ok(false)
 }
 
 fn make(folder: &Path) -> Result<()> {

@@ -1,6 +1,6 @@
 //! One run of a case: cold, and with everything that is counted.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ struct Stage {
 }
 
 /// Runs a case once.
-pub(crate) fn run(rig: &mut Rig, case: &Case, store: &PathBuf) -> Result<Run> {
+pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
     let dirty = prepare(rig, case)?;
     let device_cpu = rig.disk.read()?.cpu_ms;
     rig.disk.reset()?;
@@ -93,7 +93,7 @@ fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
     cold::cached(&rig.model, &folder)
 }
 
-fn set(rig: &Rig, case: &Case, store: &PathBuf) -> Result<Stage> {
+fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
     let limit = (case.regime == Regime::Limited).then(|| rig.limit());
     let group = Group::make(&std::process::id().to_string(), limit)?;
     let wanted = Wanted {

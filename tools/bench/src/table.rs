@@ -60,7 +60,7 @@ fn cell(case: &CaseResult) -> String {
 
 fn row(results: &Results, case: &CaseResult) -> String {
     let Some(load) = quiet(case, |run| run.load) else {
-        return String::new();
+        return format!("  {:<12} {}\n", case.policy.to_string(), case.left_out);
     };
     let model = float(results.testbed.model);
     let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
