@@ -206,7 +206,7 @@ fn over_time(
         svg.line("ground", (LEFT, bottom), (WIDTH - RIGHT, bottom));
         // Where the last worker was done.
         let x = scale.at(run.load);
-        svg.line("end", (x, bottom - BAND + 8.0), (x, bottom));
+        svg.line("done", (x, bottom - BAND + 8.0), (x, bottom));
     }
     svg.finish(what)
 }

@@ -23,7 +23,7 @@ text.end { text-anchor: end; } text.tick { text-anchor: middle; }
 .ours { fill: var(--ours); } .theirs { fill: var(--theirs); } .dot { fill: var(--ink); opacity: .6; }
 .area { fill: var(--ours); opacity: .75; } .cache { fill: var(--cache); opacity: .75; }
 .grid { stroke: var(--grid); } .ground { stroke: var(--soft); } .phase { fill: var(--phase); }
-.floor, .limit { stroke: var(--ink); stroke-dasharray: 4 3; } .end { stroke: var(--ink); }
+.floor, .limit { stroke: var(--ink); stroke-dasharray: 4 3; } .done { stroke: var(--ink); }
 ";
 
 /// All of it.
@@ -76,9 +76,11 @@ fn introduction(results: &Results) -> String {
          <b>precache</b>, everything loaded before the load begins, as far as there is room for it. Readers \
          touch every byte (full) or their share (tp); they keep mappings until the end (kept) or drop \
          them file by file (dropped). Where memory is limited, readers and who reads ahead for them have \
-         {:.2} GB together. Nothing was cached before, unless it says so, and every byte was checked. In charts over time the \
-         shaded part is the start of the framework, in which nobody reads weights; the upright line is the end \
-         of the load, and the dashed one what the device can do, or the limit of memory.</p>\n\
+         {:.2} GB together. Nothing was cached before, unless it says so, and every byte was checked.</p>\n\
+         <p>The dashed line in charts of load times is what the device takes at least; where memory is \
+         limited, with as much of the model there as may be when workers begin. In charts over time the \
+         shaded part is the start of the framework, in which nobody reads weights; the upright line is the \
+         end of the load, and the dashed one what the device can do, or the limit of memory.</p>\n\
          <p class=\"say\">Linux {}, {} processors, {:.0} GB of memory; misses heard of by {}; ppc-bench {}.{}</p>\n",
         gb(testbed.model),
         testbed.files,
@@ -132,11 +134,11 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
         return String::new();
     };
     let (floor, name) = match first.regime {
-        Regime::Limited => (results.testbed.limited_floor(), "the least possible"),
-        Regime::Cached => (results.testbed.warm, "the least possible"),
+        Regime::Limited => (results.testbed.limited_floor(), "the limited floor"),
+        Regime::Cached => (results.testbed.warm, "if nothing is waited for"),
         _ => (
             table::device_time(results, first).max(results.testbed.warm),
-            "the least possible",
+            "the least that the device takes",
         ),
     };
     let title = match first.regime {
