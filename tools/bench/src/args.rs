@@ -25,7 +25,7 @@ pub(crate) struct Wanted {
     /// A small model, few cases, one round: below two minutes
     #[arg(long, conflicts_with = "standard")]
     pub(crate) quick: bool,
-    /// The cases that claims are made of, three rounds: about half an hour. This is the default
+    /// The cases that claims are made of, three rounds: about forty minutes. This is the default
     #[arg(long)]
     pub(crate) standard: bool,
     /// More readers: by read, shuffled, one and eight workers
