@@ -38,6 +38,9 @@ const BEACONS: u64 = 64;
 const CACHED: u64 = 99;
 /// Other services are told and heard this often, in ns.
 const EXCHANGE: u64 = 1_000_000_000;
+/// What was dropped is looked at this often, in ns: mapped pages stay without the module, until they are
+/// unmapped.
+const LOOK_AGAIN: u64 = 250_000_000;
 /// A load of which so much was not expected, in percent, was not this template's.
 const DRIFT: u64 = 5;
 /// Less than this is a look at a file, whatever part it is.
@@ -59,6 +62,7 @@ pub struct Maio {
     load: Option<Load>,
     neighbours: Option<Neighbours>,
     exchanged_ns: u64,
+    looked_ns: u64,
     recording: bool,
     saving: Option<Saving>,
 }
@@ -103,6 +107,7 @@ impl Policy for Maio {
             load: None,
             neighbours: None,
             exchanged_ns: 0,
+            looked_ns: 0,
             recording: false,
             saving: None,
         };
@@ -407,9 +412,13 @@ impl Maio {
         };
         load.remember(memory(host));
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
-            if host.now() >= self.exchanged_ns + EXCHANGE {
+            let now = host.now();
+            if now >= self.looked_ns + LOOK_AGAIN {
+                self.looked_ns = now;
                 let files = &mut self.files;
                 load.look_again(|extent| !is_absent(files, host, extent));
+            }
+            if now >= self.exchanged_ns + EXCHANGE {
                 self.exchange(host);
             }
             return host.wake(TICK);
