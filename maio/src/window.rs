@@ -40,6 +40,8 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
+/// With less than this part of the budget ahead, a reader takes the place of what other services need.
+const AHEAD_PART: u64 = 16;
 /// So many ranges are planned at once: more are there before these are loaded.
 const MOST_ISSUES: usize = 4096;
 /// Whose place has changed so often does not follow its course.
@@ -541,7 +543,9 @@ impl Window {
         };
         let again = reader.issued < reader.again && self.stock.is_needed(piece);
         if self.stock.state(piece) == State::Absent {
-            if !self.stock.hold_within(piece, self.budget) {
+            // What is here and needed elsewhere is worth more than what will be needed here one day.
+            let spares = reader.ahead() * AHEAD_PART > self.budget;
+            if !self.stock.hold_within(piece, self.budget, spares) {
                 return false;
             }
         } else if !again {

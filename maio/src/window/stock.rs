@@ -125,11 +125,13 @@ impl Stock {
         }
     }
 
-    /// It has come in, or is about to. False if there is no room for it, whatever may go.
-    pub(super) fn hold_within(&mut self, piece: Piece, budget: u64) -> bool {
+    /// It has come in, or is about to. False if there is no room for it, whatever may go; that `spares`
+    /// what is lent or not.
+    pub(super) fn hold_within(&mut self, piece: Piece, budget: u64, spares: bool) -> bool {
         let pages = self.courses.pages(piece);
         while self.held() + pages > budget {
-            if !self.burn() {
+            let none = spares && self.burnable.is_empty();
+            if none || !self.burn() {
                 return false;
             }
         }
@@ -284,7 +286,7 @@ impl Stock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Window;
+    use super::super::{Step, Window};
     use super::*;
 
     fn extent(first: u32, pages: u32) -> Extent {
@@ -331,6 +333,29 @@ mod tests {
         window.burn_all();
         let pages: u32 = window.drops().iter().map(|it| it.pages).sum();
         assert_eq!(pages, 1024);
+    }
+
+    #[test]
+    fn no_more_than_a_little_ahead_takes_the_place_of_what_others_need() {
+        let pieces = (0..40).map(|at| extent(at * 512, 512));
+        let courses = Courses::new(&[pieces.collect()]);
+        let mut window = Window::new(Arc::new(courses), 32 * 512);
+        window.loads();
+        let mut claims = Claims::default();
+        claims.add(&extent(0, 40 * 512));
+        window.heed(claims);
+        // At page 24 of 40 pieces, with 8 ahead and the ones behind lent.
+        for at in 0..24 {
+            window.hear(0, &extent(at * 512, 512), Step::Reads, 0);
+        }
+        assert_eq!(window.loads(), [], "8 pieces are a quarter");
+        for at in 24..30 {
+            window.hear(0, &extent(at * 512, 512), Step::Reads, 0);
+        }
+        window.loads();
+        assert_eq!(window.drops().len(), 1);
+        let ahead: Vec<_> = window.loads().iter().map(|it| it.extent.pages).collect();
+        assert_eq!(ahead, [512], "when that is gone");
     }
 
     #[test]
