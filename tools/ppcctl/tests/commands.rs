@@ -93,7 +93,9 @@ fn reg_policy_finds_names() {
     run(&["reg-policy", "/mnt/m", "no-such-policy"]).failed(
         4,
         &[
-            "There is no no-such-policy.so in /usr/lib/ppc",
+            "There is no no-such-policy.so in ",
+            // After `make tools` those beside the program come first.
+            "/usr/lib/ppc; name the directory",
             "./no-such-policy.so",
             "PPC_POLICY_PATH",
         ],
