@@ -33,10 +33,12 @@ const TABLE: u64 = 2 * MIB;
 /// One load by these workers, and the groups that come of it, in their order.
 fn groups_of(model: &Model, daemon: &Daemon, workers: Vec<Job>) -> Outcome<Vec<Value>> {
     model.make_cold()?;
-    for reader in model.load_by(0, workers)? {
-        reader.finish()?;
-    }
-    groups(&model.template(daemon)?)
+    // As they do: one that ends while others have some way to go has been cut short.
+    let stayers = (0..)
+        .zip(workers)
+        .map(|(number, job)| job.linger(stop(number)));
+    let readers = model.load_by(0, stayers)?;
+    groups(&template_of_stayers(model, daemon, readers)?)
 }
 
 fn groups(template: &Value) -> Outcome<Vec<Value>> {
@@ -142,16 +144,10 @@ fn closed_mappings() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
     model.register(&daemon, &[])?;
-    model.make_cold()?;
-    // One that ends while others have some way to go has been cut short.
-    let workers = (0..WORKERS).map(|rank| {
-        let job = model.worker(rank).ranges(mapped(rank)).closed();
-        job.linger(stop(rank))
-    });
-    let readers = model.load_by(0, workers)?;
-    let template = template_of_stayers(&model, &daemon, readers)?;
+    let workers = (0..WORKERS).map(|rank| model.worker(rank).ranges(mapped(rank)).closed());
+    let groups = groups_of(&model, &daemon, workers.collect())?;
     // Without the module, the last few MiB may be mapped after the last look.
-    ensure_close(&groups(&template)?, mapped, SIZE / 20)?;
+    ensure_close(&groups, mapped, SIZE / 20)?;
     daemon.stop()
 }
 
