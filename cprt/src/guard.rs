@@ -2,7 +2,8 @@
 //!
 //! There is no way to stop code that does not want to be stopped, but to end its process. Until then
 //! it must not take the time of readers: a call that is not short goes on as the nicest thread there
-//! is. So it may wait long for a processor where all of them compute; that is not counted against it. The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
+//! is. So it may wait long for a processor where all of them compute; that is not counted against it.
+//! The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

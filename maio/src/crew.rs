@@ -77,10 +77,14 @@ impl Crew {
             .map(|(&process, member)| (process, member))
     }
 
+    fn of_rank(&self, rank: Option<u32>) -> Option<usize> {
+        let mut groups = self.expected.iter();
+        groups.position(|group| rank == Some(group.worker))
+    }
+
     /// The group of a rank that nobody has been yet.
     pub(crate) fn ranked(&self, rank: Option<u32>) -> Option<usize> {
-        let mut groups = self.expected.iter().zip(&self.taken);
-        groups.position(|(group, taken)| rank == Some(group.worker) && !taken)
+        self.of_rank(rank).filter(|&group| !self.taken[group])
     }
 
     /// The groups that nobody has turned out to be.
@@ -124,10 +128,7 @@ impl Crew {
             .unwrap_or_default();
         let all = || (0..self.expected.len()).filter(|&group| fits(group));
         // Who has a rank knows better than what it looks at first, which may be a header.
-        let ranks = self.expected.iter();
-        let by_rank = facts
-            .rank
-            .and_then(|rank| ranks.clone().position(|it| it.worker == rank));
+        let by_rank = self.of_rank(facts.rank);
         let xpu = |it: &usize| facts.xpu.is_some() && facts.xpu == self.expected[*it].xpu;
         let known = by_rank.or_else(|| all().find(xpu));
         let free = || all().find(|&it| !self.taken[it]);

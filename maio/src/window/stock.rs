@@ -222,9 +222,15 @@ impl Stock {
 
     /// Drops one piece; false if none may go.
     fn burn(&mut self) -> bool {
-        let next = self.burnable.pop_front().or_else(|| self.lent.pop_front());
-        let Some(piece) = next else {
-            return false;
+        let piece = loop {
+            let next = self.burnable.pop_front().or_else(|| self.lent.pop_front());
+            let Some(piece) = next else {
+                return false;
+            };
+            // It may have been given up since.
+            if self.state(piece) == State::Held {
+                break piece;
+            }
         };
         self.slot(piece).set(State::Dropped);
         self.gone.push(piece);
@@ -356,6 +362,20 @@ mod tests {
         assert_eq!(window.drops().len(), 1);
         let ahead: Vec<_> = window.loads().iter().map(|it| it.extent.pages).collect();
         assert_eq!(ahead, [512], "when that is gone");
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_dropped_and_not_counted_twice() {
+        let mut window = small();
+        assert_eq!(window.loads().len(), 1);
+        window.leave(0);
+        let given_up = window.hold_back(|extent| extent.first >= 512);
+        assert_eq!(given_up, [extent(512, 512)]);
+        assert_eq!(window.held(), 512);
+        window.burn_all();
+        assert_eq!(window.drops(), [extent(0, 512)]);
+        window.loads();
+        assert_eq!(window.held(), 0);
     }
 
     #[test]
