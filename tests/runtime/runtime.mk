@@ -30,7 +30,8 @@ cprt-bench: guest-root guest-programs ## what policies that misbehave, and heari
 # MAIO and a model of about so many MiB that four workers read, by mappings or with MAIO_BENCH_BY=read: what
 # readers had to read themselves, what the disk gave, and which bars that reaches. The guest has the disk in
 # its memory. A call of the policy that takes longer than MAIO_BENCH_DEADLINE ends the worker, and where four
-# readers compute on two processors some do. `maio-bench-host` does the same on this machine's own kernel, without the module; as root.
+# readers compute on two processors some do. `maio-bench-host` does the same on this machine's own kernel,
+# without the module; as root.
 MAIO_BENCH_MIB ?= 2048
 MAIO_BENCH_BY ?= mmap
 MAIO_BENCH_DEADLINE ?= 2 s
