@@ -188,7 +188,13 @@ struct Load {
     flags: u32,
 }
 
+/// How often a program is handed in before it counts as refused.
+const ATTEMPTS: usize = 8;
+
 /// Has the kernel check a program for a tracepoint and make it ready.
+///
+/// It stops checking, with EAGAIN, when it thinks that a signal waits for the thread, as it may for
+/// a moment in a process that starts others.
 pub(crate) fn load(code: &[u64]) -> io::Result<OwnedFd> {
     let attr = Load {
         kind: TRACEPOINT,
@@ -202,9 +208,16 @@ pub(crate) fn load(code: &[u64]) -> io::Result<OwnedFd> {
         version: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads the structure, whose size it is told, the instructions, of which there
-    // are as many as it says, and a string that ends with a NUL.
-    made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })
+    let once = || {
+        // SAFETY: the kernel reads the structure, whose size it is told, the instructions, of which
+        // there are as many as it says, and a string that ends with a NUL.
+        made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })
+    };
+    let busy = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+    (1..ATTEMPTS).fold(once(), |made, _| match made {
+        Err(error) if busy(&error) => once(),
+        made => made,
+    })
 }
 
 /// A ring of records.
