@@ -236,6 +236,20 @@ impl Courses {
         first.unwrap_or(piece)..piece + 1
     }
 
+    /// Where a group's reading ends within a range, if it does so fewer than `most` pages before the
+    /// range's end; the range's end otherwise.
+    #[must_use]
+    pub(crate) fn reach(&self, group: usize, range: &Extent, most: u32) -> u32 {
+        let reads = |page| {
+            let piece = self.at(range.file, page);
+            let place = piece.zip(self.course(group));
+            place.is_some_and(|(piece, course)| course.place(piece).is_some())
+        };
+        let first = range.first.max(range.end().saturating_sub(most));
+        let last = (first..range.end()).rev().find(|&page| reads(page));
+        last.map_or(range.end(), |last| last + 1)
+    }
+
     /// Cuts all ranges where one of a group begins or ends, and where a piece would be too long.
     fn cut(&mut self, groups: &[Vec<Extent>]) {
         let all = || groups.iter().flatten().filter(|it| it.pages > 0);
@@ -378,6 +392,20 @@ mod tests {
         assert_eq!(courses.at(2, 115), None);
         assert_eq!(courses.at(1, 0), None);
         assert_eq!(courses.at(3, 0), None);
+    }
+
+    #[test]
+    fn a_group_reaches_to_the_end_of_its_part_if_that_is_near() {
+        let one = vec![extent(0, 0, 100), extent(0, 103, 2)];
+        let other = vec![extent(0, 99, 100)];
+        let courses = Courses::new(&[one, other]);
+        let reach = |first, pages| courses.reach(0, &extent(0, first, pages), 16);
+        assert_eq!(reach(96, 16), 105);
+        assert_eq!(reach(80, 23), 100);
+        assert_eq!(reach(90, 8), 98, "it reads all of it");
+        assert_eq!(reach(90, 40), 130, "it ends too far before");
+        assert_eq!(reach(105, 5), 110, "it reads nothing of it");
+        assert_eq!(courses.reach(2, &extent(0, 90, 16), 16), 106, "nobody");
     }
 
     #[test]

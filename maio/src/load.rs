@@ -43,6 +43,9 @@ const ASTRAY_PART: u64 = 128;
 /// This part of the budget is for what readers bring in by themselves.
 const OWN: u64 = 8;
 
+/// Pages that one fault maps.
+const ALONG: u32 = 16;
+
 /// What is known of processes.
 pub(crate) trait Processes {
     fn facts(&self, process: u32) -> Facts;
@@ -281,10 +284,8 @@ impl Load {
                 self.window.come_back(group);
             }
         }
-        if let Some(records) = &mut self.records
-            && event.kind == Kind::Touch
-        {
-            records.entry(process).or_default().add(extent);
+        if event.kind == Kind::Touch {
+            self.note(process, extent, event.mmap);
         }
         // It may be told a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
@@ -317,6 +318,21 @@ impl Load {
         } else {
             self.astray.saturating_add(read)
         };
+    }
+
+    /// Who reads what, if that is recorded. A fault maps what is cached behind it, up to 64 KiB, of
+    /// which the last may be another worker's: it counts unless this worker's part is known to end
+    /// there.
+    fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
+        let Some(records) = &mut self.records else {
+            return;
+        };
+        let member = self.crew.member(process).filter(|_| mapped);
+        let group = member.and_then(|member| member.place);
+        let reach = |(group, _)| self.courses.reach(group, extent, ALONG);
+        let end = group.map_or(extent.end(), reach);
+        let record = records.entry(process).or_default();
+        record.add_up_to(extent, end);
     }
 
     /// Some events could not be told.

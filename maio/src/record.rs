@@ -4,7 +4,7 @@
 //! kernel tells late of mappings. A piece goes on one of the last ranges if it touches that, and
 //! begins a new one otherwise.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::extent::Extent;
 
@@ -71,11 +71,37 @@ pub(crate) struct Record {
     streams: Vec<usize>,
     seen: HashMap<u32, Set>,
     pages: u64,
+    /// What may have been mapped only along with what was read before it, the latest at the end.
+    along: VecDeque<Extent>,
 }
 
 impl Record {
+    /// The worker has read this, the pages from `end` on perhaps not: those count if it goes on behind
+    /// them.
+    pub(crate) fn add_up_to(&mut self, extent: &Extent, end: u32) -> u64 {
+        let end = end.clamp(extent.first, extent.end());
+        let (mut read, mut along) = (*extent, *extent);
+        read.pages = end - extent.first;
+        (along.first, along.pages) = (end, extent.end() - end);
+        let pages = self.add(&read);
+        if along.pages > 0 {
+            if self.along.len() == STREAMS {
+                self.along.pop_front();
+            }
+            self.along.push_back(along);
+        }
+        pages
+    }
+
     /// The worker has read this; returns how many pages of it for the first time.
     pub(crate) fn add(&mut self, extent: &Extent) -> u64 {
+        let before = |it: &Extent| it.file == extent.file && it.end() == extent.first;
+        let along = self.along.iter().rposition(before);
+        let along = along.and_then(|at| self.along.remove(at));
+        along.map_or(0, |it| self.take(&it)) + self.take(extent)
+    }
+
+    fn take(&mut self, extent: &Extent) -> u64 {
         let new = self
             .seen
             .entry(extent.file)
@@ -315,6 +341,18 @@ mod tests {
             [extent(0, 0, 913), extent(1, 0, 1)]
         );
         assert_eq!(shorten(all, 1).len(), 1);
+    }
+
+    #[test]
+    fn what_was_mapped_along_counts_if_it_goes_on_behind() {
+        let mut record = Record::default();
+        assert_eq!(record.add_up_to(&extent(0, 0, 16), 10), 10);
+        assert_eq!(record.add(&extent(1, 16, 16)), 16, "of another file");
+        assert_eq!(record.add_up_to(&extent(0, 40, 16), 56), 16);
+        assert_eq!(record.add(&extent(0, 16, 16)), 22);
+        assert_eq!(record.add_up_to(&extent(0, 100, 4), 0), 0);
+        let pages = record.files().map(|(_, set)| set.pages());
+        assert_eq!(pages.sum::<u64>(), 64);
     }
 
     proptest! {

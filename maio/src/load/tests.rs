@@ -140,6 +140,34 @@ impl Part {
 }
 
 #[test]
+fn what_is_mapped_along_behind_a_workers_part_is_not_what_it_read() {
+    let mut fake = Fake::default();
+    fake.ranks.extend([(10, 0), (11, 1)]);
+    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    load.record(None);
+    // Faults at every 16th page from the second on, and the last one of the part maps 10 pages more.
+    reads(&mut load, 10, &[extent(0, 1)], 1000, &fake);
+    let mut touch = event(Kind::Touch, 10, 1000);
+    touch.mmap = true;
+    for first in (10..16 * PAGES).step_by(16) {
+        load.hear(&touch, &extent(first, 16), &fake);
+    }
+    load.hear(&touch, &extent(1, 9), &fake);
+    reads(
+        &mut load,
+        11,
+        &[extent(16 * PAGES, 32 * PAGES)],
+        1000,
+        &fake,
+    );
+    assert!(load.tick(ns(13), IDLE, &fake));
+    let parts = load.end().parts.expect("it was whole");
+    let extents: Vec<_> = parts.into_iter().map(|part| part.extents).collect();
+    let own = [extent(0, 16 * PAGES), extent(16 * PAGES, 32 * PAGES)];
+    assert_eq!(extents, own.map(|own| vec![own]));
+}
+
+#[test]
 fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     let mut fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
