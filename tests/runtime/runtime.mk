@@ -30,13 +30,14 @@ cprt-bench: guest-root guest-programs ## what policies that misbehave, and heari
 # MAIO and a model of about so many MiB that four workers read, by mappings or with MAIO_BENCH_BY=read: what
 # readers had to read themselves, what the disk gave, and which bars that reaches. The guest has the disk in
 # its memory. A call of the policy that takes longer than MAIO_BENCH_DEADLINE ends the worker, and where four
-# readers compute on two processors some do. `maio-bench-host` does the same on this machine's own kernel,
-# without the module; as root.
+# readers compute on two processors some do. The kernel reads MAIO_BENCH_READAHEAD KiB ahead. `maio-bench-host`
+# does the same on this machine's own kernel, without the module; as root.
 MAIO_BENCH_MIB ?= 2048
 MAIO_BENCH_BY ?= mmap
 MAIO_BENCH_DEADLINE ?= 2 s
+MAIO_BENCH_READAHEAD ?= 128
 MAIO_BENCH := MAIO_BENCH_MIB=$(MAIO_BENCH_MIB) MAIO_BENCH_BY=$(MAIO_BENCH_BY) \
-	MAIO_BENCH_DEADLINE="$(MAIO_BENCH_DEADLINE)"
+	MAIO_BENCH_DEADLINE="$(MAIO_BENCH_DEADLINE)" MAIO_BENCH_READAHEAD=$(MAIO_BENCH_READAHEAD)
 .PHONY: maio-bench maio-bench-host
 maio-bench: export GUEST_ROOT := $(abspath $(GUEST_ROOT))
 maio-bench: guest-root guest-programs ## what MAIO spares the readers of a model, and what it takes

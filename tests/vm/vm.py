@@ -54,24 +54,32 @@ def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, s
     planned = []
     for name in names:
         runs, has_old_memory = kernel_tests(name)
-        own = [test for test in tests if pattern or is_run(test, runs)]
-        if name == debug.NAME and not pattern:
-            kept = jobs.RUNTIME_ON_DEBUG
-            own = [test for test in own if test.program == jobs.MODULE_TESTS or test.name.startswith(kept)]
-        plain = [test for test in own if not test.needs_old_memory()]
-        old = [test for test in own if test.needs_old_memory() and has_old_memory]
-        planned += [jobs.Job(name, fs, plain, factor, folder) for fs in file_systems if plain]
-        # Pages of whatever file system: one is enough.
-        planned += [jobs.Job(name, fs, old, factor, folder, cgroup1=True) for fs in file_systems[:1] if old]
+        for fs in file_systems:
+            own = [test for test in tests if pattern or is_run(test, fs, runs)]
+            if name == debug.NAME and not pattern:
+                kept = jobs.RUNTIME_ON_DEBUG
+                own = [test for test in own if test.program == jobs.MODULE_TESTS or test.name.startswith(kept)]
+            plain = [test for test in own if not test.needs_old_memory()]
+            old = [test for test in own if test.needs_old_memory() and has_old_memory]
+            planned += [jobs.Job(name, fs, plain, factor, folder)] if plain else []
+            # Pages of whatever file system: one is enough.
+            planned += [jobs.Job(name, fs, old, factor, folder, cgroup1=True)] if old and fs == file_systems[0] else []
     if not planned:
         raise ArchiveError(f"{pattern!r} is for other kernels than {', '.join(names)}")
     return planned
 
 
-def is_run(test: jobs.Test, runs: tuple[str, ...]) -> bool:
-    """Whether a test is among these: `PROGRAM`, or `PROGRAM:BEGINNING` for those whose names begin so."""
-    entries = (entry.partition(":") for entry in runs)
-    return any(test.program == program and test.name.startswith(start) for program, _, start in entries)
+def is_run(test: jobs.Test, fs: str, runs: tuple[str, ...]) -> bool:
+    """Whether a test is among these on a file system: `PROGRAM`, or `PROGRAM:BEGINNING` for those whose names begin
+    so; with `@FS` on that one only.
+    """
+
+    def has(entry: str) -> bool:
+        tests, _, only = entry.partition("@")
+        program, _, start = tests.partition(":")
+        return test.program == program and test.name.startswith(start) and only in ("", fs)
+
+    return any(has(entry) for entry in runs)
 
 
 def kernel_tests(name: str) -> tuple[tuple[str, ...], bool]:
