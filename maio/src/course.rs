@@ -212,13 +212,7 @@ impl Courses {
     /// The piece that a page of a file belongs to.
     #[must_use]
     pub(crate) fn at(&self, file: u32, page: u32) -> Option<Piece> {
-        let file = file as usize;
-        let (start, end) = (*self.files.get(file)?, *self.files.get(file + 1)?);
-        let firsts = &self.first[start as usize..end as usize];
-        let before = firsts
-            .partition_point(|&first| first <= page)
-            .checked_sub(1)?;
-        let piece = start + u32::try_from(before).ok()?;
+        let piece = self.up_to_page(file, page)?;
         let (first, pages) = (self.first[piece as usize], self.pages[piece as usize]);
         (page - first < u32::from(pages)).then_some(piece)
     }
@@ -240,14 +234,32 @@ impl Courses {
     /// range's end; the range's end otherwise.
     #[must_use]
     pub(crate) fn reach(&self, group: usize, range: &Extent, most: u32) -> u32 {
-        let reads = |page| {
-            let piece = self.at(range.file, page);
-            let place = piece.zip(self.course(group));
-            place.is_some_and(|(piece, course)| course.place(piece).is_some())
+        let all = range.end();
+        let Some(course) = self.course(group) else {
+            return all;
         };
-        let first = range.first.max(range.end().saturating_sub(most));
-        let last = (first..range.end()).rev().find(|&page| reads(page));
-        last.map_or(range.end(), |last| last + 1)
+        let first = range.first.max(all.saturating_sub(most));
+        let mut at = all;
+        while at > first
+            && let Some(piece) = self.up_to_page(range.file, at - 1)
+            && let Some(extent) = self.extent(piece)
+            && extent.end() > first
+        {
+            if course.place(piece).is_some() {
+                return extent.end().min(all);
+            }
+            at = extent.first;
+        }
+        all
+    }
+
+    /// The last piece of a file that begins at a page or before.
+    fn up_to_page(&self, file: u32, page: u32) -> Option<Piece> {
+        let file = file as usize;
+        let (start, end) = (*self.files.get(file)?, *self.files.get(file + 1)?);
+        let firsts = &self.first[start as usize..end as usize];
+        let before = firsts.partition_point(|&first| first <= page);
+        Some(start + u32::try_from(before.checked_sub(1)?).ok()?)
     }
 
     /// Cuts all ranges where one of a group begins or ends, and where a piece would be too long.

@@ -43,8 +43,8 @@ const ASTRAY_PART: u64 = 128;
 /// This part of the budget is for what readers bring in by themselves.
 const OWN: u64 = 8;
 
-/// Pages that one fault maps.
-const ALONG: u32 = 16;
+/// Pages that one fault maps at most: those of a large folio.
+const ALONG: u32 = 512;
 
 /// What is known of processes.
 pub(crate) trait Processes {
@@ -284,9 +284,6 @@ impl Load {
                 self.window.come_back(group);
             }
         }
-        if event.kind == Kind::Touch {
-            self.note(process, extent, event.mmap);
-        }
         // It may be told a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
         if event.kind == Kind::Open && began <= TOLD_LATE {
@@ -308,6 +305,9 @@ impl Load {
         }
         let read = event.length / PAGE;
         let known = self.follow(process, extent, step, read);
+        if event.kind == Kind::Touch {
+            self.note(process, extent, event.mmap);
+        }
         let read = if step == Step::Stands {
             read
         } else {
@@ -320,9 +320,9 @@ impl Load {
         };
     }
 
-    /// Who reads what, if that is recorded. A fault maps what is cached behind it, up to 64 KiB, of
-    /// which the last may be another worker's: it counts unless this worker's part is known to end
-    /// there.
+    /// Who reads what, if that is recorded. A fault maps what is cached behind it, 64 KiB or the rest
+    /// of a large folio, of which the last may be another worker's: it counts unless this worker's part
+    /// is known to end there. If that was wrong, it will be missed next time, which counts.
     fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
         let Some(records) = &mut self.records else {
             return;
