@@ -43,6 +43,11 @@ impl Mapping {
         (from < to).then(|| place(from)..place(to))
     }
 
+    /// What of the file it has.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.range_of(&self.addresses)
+    }
+
     /// What of the file is at these addresses, which are within the mapping.
     pub(crate) fn range_of(&self, addresses: &Range<u64>) -> Range<u64> {
         let place = |at: u64| {

@@ -22,8 +22,11 @@ const SELDOM: Duration = Duration::from_millis(320);
 const IN_VAIN: u32 = 8;
 /// A look is to take no more than this part of the time.
 const SHARE: u32 = 20;
-/// A process may map a file anew; that is seen after so many looks.
-const MAPPED_ANEW: u32 = 16;
+/// A process may map a file anew, and pages that were there may be gone: that is seen after so many
+/// looks. The others are for what was not there.
+const ANEW: u32 = 16;
+/// As long as a page table reaches: it is worth leaving out what is known to be there.
+const TABLE: u64 = 2 << 20;
 /// So many are followed at once.
 const MOST: usize = 256;
 
@@ -60,6 +63,10 @@ struct Reader {
     file: Identity,
     pagemap: Pagemap,
     mappings: Vec<Mapping>,
+    /// What was there last time.
+    known: Ranges,
+    /// Nothing had changed then.
+    rests: bool,
     looks: u32,
     pace: Pace,
     due: Instant,
@@ -88,6 +95,8 @@ impl Looks {
             file,
             pagemap,
             mappings: Vec::new(),
+            known: Ranges::default(),
+            rests: false,
             looks: 0,
             pace: Pace::NEW,
             due: now + OFTEN,
@@ -121,6 +130,7 @@ impl Looks {
             let gone = found.is_none();
             let changed = each(process, id, found);
             let took = began.elapsed();
+            reader.rests = !changed;
             match reader.pace.next(changed, took) {
                 Some(wait) if !gone => reader.due = Instant::now() + wait,
                 _ => return false,
@@ -132,23 +142,33 @@ impl Looks {
 
 impl Reader {
     fn look(&mut self, process: u32) -> Option<Ranges> {
-        if self.looks.is_multiple_of(MAPPED_ANEW) {
+        let anew = self.looks.is_multiple_of(ANEW);
+        if anew {
             self.mappings = mappings::of(process, self.file);
+        }
+        if anew || self.rests {
+            self.known = Ranges::default();
         }
         self.looks = self.looks.wrapping_add(1);
         if self.mappings.is_empty() {
             return None;
         }
-        let mut found = Vec::new();
+        let mut found: Vec<_> = self.known.iter().cloned().collect();
         for mapping in &self.mappings {
-            let pages = self.pagemap.present(&mapping.addresses).ok()?;
-            found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
+            for gap in self.known.gaps(&mapping.range(), TABLE) {
+                let Some(addresses) = mapping.addresses_of(&gap) else {
+                    continue;
+                };
+                let pages = self.pagemap.present(&addresses).ok()?;
+                found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
+            }
         }
         if found.is_empty() {
             // It may have been unmapped meanwhile, and something else may be there next time.
             self.looks = 0;
         }
-        Some(Ranges::of(found))
+        self.known = Ranges::of(found);
+        Some(self.known.clone())
     }
 }
 

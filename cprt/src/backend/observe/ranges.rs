@@ -52,6 +52,22 @@ impl Ranges {
         new
     }
 
+    /// What of a range is not in it, where only what is at least so long counts as being in it.
+    pub(super) fn gaps(&self, within: &Range<u64>, least: u64) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = within.start;
+        for range in self.0.iter().filter(|it| it.end - it.start >= least) {
+            if at < range.start.min(within.end) {
+                gaps.push(at..range.start.min(within.end));
+            }
+            at = at.max(range.end);
+        }
+        if at < within.end {
+            gaps.push(at..within.end);
+        }
+        gaps
+    }
+
     /// What is in it and not in the other.
     pub(super) fn without(&self, other: &Self) -> Self {
         let mut left = Vec::new();
@@ -86,6 +102,22 @@ mod tests {
 
     fn set(ranges: &[(u64, u64)]) -> Ranges {
         Ranges::of(ranges.iter().map(|&(from, to)| from..to).collect())
+    }
+
+    #[test]
+    fn gaps_are_what_is_not_there_and_what_is_short() {
+        let all = set(&[(10, 20), (30, 32), (40, 60)]);
+        let gaps = |set: &Ranges, from, to, least| {
+            let gaps = set.gaps(&(from..to), least).into_iter();
+            gaps.map(|gap| (gap.start, gap.end)).collect::<Vec<_>>()
+        };
+        let every = [(0, 10), (20, 30), (32, 40), (60, 100)];
+        assert_eq!(gaps(&all, 0, 100, 1), every);
+        assert_eq!(gaps(&all, 0, 100, 5), [(0, 10), (20, 40), (60, 100)]);
+        assert_eq!(gaps(&all, 15, 45, 5), [(20, 40)]);
+        assert_eq!(gaps(&all, 42, 58, 5), []);
+        assert_eq!(gaps(&all, 70, 80, 5), [(70, 80)]);
+        assert_eq!(gaps(&set(&[]), 5, 6, 5), [(5, 6)]);
     }
 
     #[test]
