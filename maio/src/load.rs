@@ -244,7 +244,8 @@ impl Load {
         self.window.drops()
     }
 
-    pub(crate) fn advise(&mut self) -> Advice {
+    /// What to do, of what has been issued some being `absent` still.
+    pub(crate) fn advise(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
@@ -252,6 +253,7 @@ impl Load {
             };
         }
         self.held_back = false;
+        self.window.go_on(absent);
         let loads = self.window.loads();
         let crew = &self.crew;
         let wish = |issue: Issue| {

@@ -134,11 +134,12 @@ impl Policy for Maio {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
+        let files = &mut self.files;
+        let absent = |extent: &Extent| is_absent(files, host, extent);
         let advice = if load.is_to_hold_back() {
-            let files = &mut self.files;
-            load.hold_back(|extent| is_absent(files, host, extent))
+            load.hold_back(absent)
         } else {
-            load.advise()
+            load.advise(absent)
         };
         self.carry_out(host, &advice, plan)
     }

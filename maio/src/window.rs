@@ -11,8 +11,8 @@
 //! held, prefetched or kept, stays within the budget. Readers get pieces in turn, the one with the
 //! least ahead first, so that none waits for what another does not need yet.
 //!
-//! A reader that misses what has been issued has overtaken the loader, which goes on from there. One
-//! that is somewhere else altogether is believed when it has read on there for a while: a look into
+//! A reader that misses what has been issued has overtaken the loader, unless that is just there, and
+//! the loader goes on from where it is. One that is somewhere else altogether is believed when it has read on there for a while: a look into
 //! the last file, as some readers have it before they begin, is not where it is.
 
 use std::ops::Range;
@@ -40,6 +40,9 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
+/// The loader is just where a reader waits if anything is there within so many pages behind that, which
+/// come in at the same time.
+const AT_ONCE: u64 = (8 << 20) / PAGE;
 /// With less than this part of the budget ahead, a reader takes the place of what other services need.
 const AHEAD_PART: u64 = 16;
 /// So many ranges are planned at once: more are there before these are loaded.
@@ -96,7 +99,9 @@ struct Reader {
     /// come so far.
     skipped: Vec<Range<usize>>,
     settled: u64,
-    /// Where it overtook the loader last, in pages.
+    /// Where it waits for what has been issued, and may have overtaken the loader.
+    waits: Option<usize>,
+    /// Where it did so last, in pages.
     overtaken: Option<u64>,
     /// Up to this place it is issued once more: what is there already costs nothing.
     again: usize,
@@ -117,6 +122,7 @@ impl Reader {
             elsewhere: None,
             skipped: Vec::new(),
             settled: 0,
+            waits: None,
             overtaken: None,
             again: 0,
             instead: true,
@@ -385,6 +391,30 @@ impl Window {
         self.stock.need(pieces);
     }
 
+    /// For readers that wait for what has been issued, it is issued once more from there on, in place of
+    /// what was before, if all behind that is `absent`.
+    pub(crate) fn go_on(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
+        for reader in &mut self.readers {
+            let Some(place) = reader.waits.take() else {
+                continue;
+            };
+            let next = (place + 1..reader.issued).map_while(|it| reader.course.piece(it));
+            let mut left = AT_ONCE;
+            let near = next.take_while(|&piece| {
+                let goes_on = left > 0;
+                left = left.saturating_sub(self.courses.pages(piece));
+                goes_on
+            });
+            let mut near = near.filter_map(|piece| self.courses.extent(piece));
+            if near.all(|extent| absent(&extent)) {
+                reader.overtaken = Some(reader.course.before(place));
+                reader.again = reader.again.max(reader.issued);
+                reader.issued = place + 1;
+                reader.instead = true;
+            }
+        }
+    }
+
     /// What is to be loaded now; see also [`Self::drops`].
     pub(crate) fn loads(&mut self) -> Vec<Issue> {
         self.stock.settle();
@@ -455,12 +485,7 @@ impl Window {
         let reader = &mut self.readers[number];
         let overtakes = news.misses && news.place < reader.issued && news.place > 0;
         let again = |then| news.at >= then + OVERTAKEN_AGAIN;
-        if overtakes && reader.overtaken.is_none_or(again) {
-            reader.overtaken = Some(news.at);
-            reader.again = reader.again.max(reader.issued);
-            reader.issued = news.place + 1;
-            reader.instead = true;
-        }
+        reader.waits = (overtakes && reader.overtaken.is_none_or(again)).then_some(news.place);
         self.advance(number);
     }
 

@@ -89,11 +89,11 @@ fn ns(seconds: u64) -> u64 {
 fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
-    let advice = load.advise();
+    let advice = load.advise(|_| true);
     let pages: u32 = advice.loads.iter().map(|wish| wish.extent.pages).sum();
     assert_eq!(pages, 48 * PAGES);
     assert!(advice.loads.iter().all(|wish| wish.process.is_none()));
-    assert_eq!(load.advise(), Advice::default());
+    assert_eq!(load.advise(|_| true), Advice::default());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
 fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
     let fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.advise();
+    load.advise(|_| true);
     // What both read says nothing; the first one is taken, and then given back.
     reads(&mut load, 10, &[extent(32 * PAGES, 64)], 1, &fake);
     assert_eq!(load.crew.reader(0).0, Some(10));
@@ -242,7 +242,7 @@ fn who_rests_does_not_hold_up_who_reads() {
             reads(&mut load, 10, &[extent(first, PAGES)], second * 1000, &fake);
         }
         load.tick(ns(second), Duration::from_hours(1), &fake);
-        let advice = load.advise();
+        let advice = load.advise(|_| true);
         pages += advice
             .loads
             .iter()
@@ -258,11 +258,11 @@ fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
     let fake = Fake::default();
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, true, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
-    assert_eq!(load.advise(), Advice::default());
+    assert_eq!(load.advise(|_| true), Advice::default());
     let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    assert!(!load.advise().loads.is_empty());
+    assert!(!load.advise(|_| true).loads.is_empty());
     load.stand_down();
-    let advice = load.advise();
+    let advice = load.advise(|_| true);
     let pages: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
     assert_eq!(
         (pages, advice.loads.len()),
@@ -295,7 +295,7 @@ fn misses(load: &mut Load, process: u32, extent: &Extent, at_ms: u64) {
 }
 
 fn wished(load: &mut Load) -> u32 {
-    let advice = load.advise();
+    let advice = load.advise(|_| true);
     advice.loads.iter().map(|wish| wish.extent.pages).sum()
 }
 
@@ -320,7 +320,7 @@ fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_com
     let dropped: u32 = advice.cancels.iter().map(|extent| extent.pages).sum();
     assert!(advice.loads.is_empty() && advice.drops.is_empty());
     assert!(dropped >= 46 * PAGES, "{dropped}");
-    assert_eq!(load.advise(), Advice::default());
+    assert_eq!(load.advise(|_| true), Advice::default());
     assert!(load.claims().is_empty());
     misses(&mut load, 50, &extent(0, 2), 30);
     let again = wished(&mut load);
@@ -337,7 +337,7 @@ fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
     fake.dead.insert(50);
     assert!(!load.tick(ns(9), IDLE, &fake) && load.is_to_hold_back());
     load.hold_back(|_| true);
-    assert!(load.advise().loads.is_empty());
+    assert!(load.advise(|_| true).loads.is_empty());
     load.hear(&event(Kind::Open, 51, 9500), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 48 * PAGES);
     fake.dead.insert(51);

@@ -18,7 +18,9 @@ use crate::sys::pagemap::Pagemap;
 const OFTEN: Duration = Duration::from_millis(10);
 /// And one that seems to rest.
 const SELDOM: Duration = Duration::from_millis(320);
-/// After so many of those in which nothing changed, no more.
+/// Who is looked at as seldom as that rests, or has unmapped the file.
+const RESTS: Duration = Duration::from_millis(80);
+/// After so many of these in which nothing changed, no more.
 const IN_VAIN: u32 = 8;
 /// A look is to take no more than this part of the time.
 const SHARE: u32 = 20;
@@ -65,8 +67,6 @@ struct Reader {
     mappings: Vec<Mapping>,
     /// What was there last time.
     known: Ranges,
-    /// Nothing had changed then.
-    rests: bool,
     looks: u32,
     pace: Pace,
     due: Instant,
@@ -96,7 +96,6 @@ impl Looks {
             pagemap,
             mappings: Vec::new(),
             known: Ranges::default(),
-            rests: false,
             looks: 0,
             pace: Pace::NEW,
             due: now + OFTEN,
@@ -130,7 +129,6 @@ impl Looks {
             let gone = found.is_none();
             let changed = each(process, id, found);
             let took = began.elapsed();
-            reader.rests = !changed;
             match reader.pace.next(changed, took) {
                 Some(wait) if !gone => reader.due = Instant::now() + wait,
                 _ => return false,
@@ -146,7 +144,7 @@ impl Reader {
         if anew {
             self.mappings = mappings::of(process, self.file);
         }
-        if anew || self.rests {
+        if anew || self.pace.wait >= RESTS {
             self.known = Ranges::default();
         }
         self.looks = self.looks.wrapping_add(1);
