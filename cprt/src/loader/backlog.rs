@@ -5,7 +5,8 @@
 //! first, and of equal ones each process in its turn, a chunk at a time. A newer plan of a process
 //! takes the place of what waits of its older ones for the same file; when all threads of a group are
 //! busy, of all that is left of them, in flight or not. What is for nobody in particular waits, and so
-//! does what says that it is only more of the same.
+//! does what says that it is only more of the same. What several processes want is loaded by one thread
+//! and for all of them: others would only wait for the same pages.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -65,6 +66,8 @@ struct Flying {
     marked: bool,
     /// And not to be taken up again.
     dropped: bool,
+    /// Other processes that want it, too.
+    also: Vec<u32>,
 }
 
 /// All groups.
@@ -173,8 +176,15 @@ impl Backlog {
                 aside.bytes += left - stream.left();
             }
             group.streams.retain(|stream| !stream.ranges.is_empty());
-            let flying = group.flying.iter_mut();
-            for flying in flying.filter(|it| short.contains(&it.chunk.range.process)) {
+            for flying in &mut group.flying {
+                flying.also.retain(|process| !short.contains(process));
+                if !short.contains(&flying.chunk.range.process) {
+                    continue;
+                }
+                if let Some(process) = flying.also.pop() {
+                    flying.chunk.range.process = process;
+                    continue;
+                }
                 (flying.marked, flying.dropped) = (true, true);
                 aside.stop.push(flying.chunk.cookie);
             }
@@ -185,6 +195,28 @@ impl Backlog {
 
     /// The next piece for a thread of this group.
     pub(crate) fn take(&mut self, group: usize) -> Option<Chunk> {
+        loop {
+            let range = self.next(group)?;
+            let mut flying = self.groups.iter_mut().flat_map(|group| &mut group.flying);
+            if let Some(same) = flying.find(|it| !it.marked && it.covers(&range.span)) {
+                same.also.push(range.process);
+                continue;
+            }
+            self.cookie += 1;
+            let cookie = self.cookie;
+            let chunk = Chunk { range, cookie };
+            self.groups[group].flying.push(Flying {
+                chunk,
+                marked: false,
+                dropped: false,
+                also: Vec::new(),
+            });
+            return Some(chunk);
+        }
+    }
+
+    /// Takes the next piece out of the streams.
+    fn next(&mut self, group: usize) -> Option<Range> {
         self.turn += 1;
         let turn = self.turn;
         let group = self.groups.get_mut(group)?;
@@ -203,17 +235,7 @@ impl Backlog {
         }
         group.streams.retain(|stream| !stream.ranges.is_empty());
         self.queued -= length;
-        self.cookie += 1;
-        let chunk = Chunk {
-            range: piece,
-            cookie: self.cookie,
-        };
-        group.flying.push(Flying {
-            chunk,
-            marked: false,
-            dropped: false,
-        });
-        Some(chunk)
+        Some(piece)
     }
 
     /// All that is in flight is to be stopped, and taken up again later.
@@ -319,6 +341,14 @@ impl Backlog {
     fn recount(&mut self) {
         let streams = self.groups.iter().flat_map(|group| &group.streams);
         self.queued = streams.map(Stream::left).sum();
+    }
+}
+
+impl Flying {
+    fn covers(&self, span: &Span) -> bool {
+        let own = self.chunk.range.span;
+        let end = |span: &Span| span.offset.saturating_add(span.length);
+        own.file == span.file && own.offset <= span.offset && end(span) <= end(&own)
     }
 }
 
@@ -464,6 +494,31 @@ mod tests {
         assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
         assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
         assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
+    }
+
+    #[test]
+    fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
+        let mut backlog = Backlog::new(2, 2, 10);
+        backlog.submit(&[range(1, 0, 40)]);
+        backlog.submit(&[range(2, 0, 40)]);
+        let span = |chunk: Option<Chunk>| chunk.map(|it| (it.range.process, it.range.span.offset));
+        let first = backlog.take(0).expect("work");
+        assert_eq!(span(Some(first)), Some((1, 0)));
+        assert_eq!(
+            span(backlog.take(0)),
+            Some((1, 10)),
+            "2 waits for the first"
+        );
+        assert_eq!(backlog.queued(), 50);
+        // Threads are short: the first one goes on for 2, and the second one stops.
+        let aside = backlog.submit(&[range(1, 500, 10)]);
+        assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
+        assert!(backlog.rest(first, 0).is_some());
+        backlog.submit(&[range(2, 700, 10)]);
+        assert!(backlog.rest(first, 0).is_none(), "nobody wants it any more");
+        let third = backlog.take(0).expect("work");
+        backlog.submit(&[(1, range(3, third.range.span.offset, 5).1)]);
+        assert_eq!(span(backlog.take(1)), None, "another group loads it");
     }
 
     #[test]
