@@ -68,6 +68,11 @@ pub(crate) enum Errand {
         /// A file of results, target/bench/NAME.json
         results: PathBuf,
     },
+    /// Lend the simulated SSD, with a folder's files on it, until standard input ends
+    Lend {
+        /// What is on it
+        folder: PathBuf,
+    },
     #[command(hide = true)]
     Simulate {
         #[arg(long)]

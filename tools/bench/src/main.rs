@@ -20,6 +20,7 @@ mod disk;
 mod error;
 mod helper;
 mod leftovers;
+mod lend;
 mod machine;
 mod measure;
 mod median;
@@ -74,6 +75,7 @@ fn run_errand(errand: Errand) -> Result<()> {
             println!("{}", report::write(&results)?.display());
             Ok(())
         }
+        Errand::Lend { folder } => lend::lend(&folder, measure::TIMING),
         Errand::Simulate { size, folder } => ssd::simulate(&folder, size),
         Errand::Drive { task } => reader::drive(&serde_json::from_str(&task)?),
         Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),

@@ -18,7 +18,7 @@ use crate::{bars, machine, report, rounds, selfcheck, signals, table};
 
 /// What the testbed was made with: at these, the kernel alone uses a sixth of the device, as it was
 /// found to on real machines.
-const TIMING: Timing = Timing {
+pub(crate) const TIMING: Timing = Timing {
     latency_us: 1500,
     bandwidth: 350 * MB,
     slots: 64,
