@@ -49,6 +49,8 @@ pub(crate) struct Engine {
     page: u64,
     /// The kernel has cachestat.
     cachestat: AtomicBool,
+    /// Through a mount of this device files are mapped as well.
+    mirror: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -100,8 +102,14 @@ impl Engine {
             null: OpenOptions::new().write(true).open("/dev/null")?,
             page: sys::page_size(),
             cachestat: AtomicBool::new(true),
+            mirror: None,
             state: Mutex::default(),
         })
+    }
+
+    /// Files are read through a mount of that device, too, which passes reads through.
+    pub(crate) fn mirrored(&mut self, device: u64) {
+        self.mirror = Some(device);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -340,7 +348,7 @@ impl Engine {
         {
             return Arc::clone(&known.all);
         }
-        let all = Arc::new(mappings::all_of(file));
+        let all = Arc::new(mappings::all_of(file, self.mirror));
         let mappers = Mappers {
             then: Instant::now(),
             all: Arc::clone(&all),

@@ -1,7 +1,8 @@
 //! Which processes map a file, and where.
 //!
 //! A file is told by its inode's number in `/proc/PID/maps`, and by what is behind the mapping: the
-//! device in there is not the one that stat shows on every file system.
+//! device in there is not the one that stat shows on every file system. What is mapped through a mount
+//! of FUSE that passes reads through is shown as the mount's, with the same inode's number.
 
 use std::fs;
 use std::ops::Range;
@@ -82,8 +83,9 @@ fn line(text: &str) -> Option<Line> {
     })
 }
 
-/// Where a process maps a file; nothing if it may not be asked.
-pub(crate) fn of(process: u32, file: Identity) -> Vec<Mapping> {
+/// Where a process maps a file, by itself or through a mirror of that device; nothing if it may not be
+/// asked.
+pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mapping> {
     let folder = Path::new("/proc").join(process.to_string());
     let Ok(text) = fs::read(folder.join("maps")) else {
         return Vec::new();
@@ -92,7 +94,10 @@ pub(crate) fn of(process: u32, file: Identity) -> Vec<Mapping> {
         let Range { start, end } = mapping.addresses;
         let link = folder.join("map_files").join(format!("{start:x}-{end:x}"));
         // Only who may trace the process may look behind; its inode's number has to do for others.
-        fs::metadata(link).map_or(true, |found| Identity::of(&found) == file)
+        fs::metadata(link).map_or(true, |found| {
+            let device = found.dev();
+            found.ino() == file.inode && (device == file.device || Some(device) == mirror)
+        })
     };
     String::from_utf8_lossy(&text)
         .lines()
@@ -104,14 +109,14 @@ pub(crate) fn of(process: u32, file: Identity) -> Vec<Mapping> {
 }
 
 /// All processes but this one that map a file, and where.
-pub(crate) fn all_of(file: Identity) -> Vec<(u32, Vec<Mapping>)> {
+pub(crate) fn all_of(file: Identity, mirror: Option<u64>) -> Vec<(u32, Vec<Mapping>)> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&process| process != std::process::id())
-        .map(|process| (process, of(process, file)))
+        .map(|process| (process, of(process, file, mirror)))
         .filter(|(_, mappings)| !mappings.is_empty())
         .collect()
 }

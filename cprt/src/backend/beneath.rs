@@ -35,9 +35,10 @@ impl Beneath {
             .root()
             .map_err(system("Opening the directory below the mount"))?;
         let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+        let device = passthrough.mirror().device();
         let beneath = Self {
             passthrough: Arc::new(passthrough),
-            observe: Arc::new(Observe::open(Path::new(&path))?),
+            observe: Arc::new(Observe::open(Path::new(&path))?.mirrored(device)),
             ended: Arc::default(),
             _root: root,
         };

@@ -125,6 +125,16 @@ impl Observe {
         Ok(observe)
     }
 
+    /// The same, for who reads through a mount of that device, which passes reads through to here.
+    pub(crate) fn mirrored(mut self, device: u64) -> Self {
+        self.engine.mirrored(device);
+        let hearing = self.hearing.get_mut();
+        hearing
+            .unwrap_or_else(PoisonError::into_inner)
+            .mirrored(device);
+        self
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use super::*;
+use crate::mappings::{self, Identity};
 use crate::mirror::tests::{Ground, Helper, can_mount, pages, pattern, plain};
-use crate::sys::testing::{all_but_few, skip};
+use crate::sys::testing::{Mapped, all_but_few, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -388,6 +389,18 @@ fn test_by_passthrough_lower_files_and_those_of_the_mount_lead_to_each_other() {
     io::Read::read(&mut &above, &mut [0; 4096]).expect("to read");
     assert!(raw::cached(lower.as_fd(), 0, 0).expect("cachestat") > 0);
     assert_eq!(raw::cached(above.as_fd(), 0, 0).expect("cachestat"), 0);
+    // Who maps it is known by the lower file, though what the kernel shows is the mount's.
+    let mapped = Mapped::new(&above).expect("a mapping");
+    let below = Identity::of(&metadata);
+    let found = mappings::of(std::process::id(), below, Some(through.mirror().device()));
+    let lengths: Vec<_> = found
+        .iter()
+        .filter_map(|mapping| mapping.addresses_of(&(0..u64::MAX)))
+        .map(|addresses| addresses.end - addresses.start)
+        .collect();
+    assert_eq!(lengths, [2 << 20]);
+    assert_eq!(mapped.length(), 2 << 20);
+    drop(mapped);
     through.want(Kinds::from(Kind::Open));
     let bytes = std::fs::read(ground.lower.join("a")).expect("to read");
     let process = cat(&ground.lower.join("a"), &bytes);

@@ -47,6 +47,10 @@ impl Hearing {
         }
     }
 
+    pub(super) fn mirrored(&mut self, device: u64) {
+        self.looks.mirrored(device);
+    }
+
     pub(super) fn want(&mut self, kinds: Kinds, progress_bytes: u64) {
         self.kinds = kinds;
         self.readers.want(kinds, progress_bytes);

@@ -74,17 +74,25 @@ struct Reader {
 
 /// All that are looked at.
 #[derive(Debug, Default)]
-pub(super) struct Looks(HashMap<(u32, FileId), Reader>);
+pub(super) struct Looks {
+    readers: HashMap<(u32, FileId), Reader>,
+    /// The device of the mount through which they read, if it is not the directory itself.
+    mirror: Option<u64>,
+}
 
 impl Looks {
+    pub(super) fn mirrored(&mut self, device: u64) {
+        self.mirror = Some(device);
+    }
+
     /// A process has read a file through a mapping.
     pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
-        if let Some(reader) = self.0.get_mut(&(process, id)) {
+        if let Some(reader) = self.readers.get_mut(&(process, id)) {
             reader.pace = Pace::NEW;
             reader.due = reader.due.min(now + OFTEN);
             return;
         }
-        if self.0.len() >= MOST {
+        if self.readers.len() >= MOST {
             return;
         }
         // Whose memory may not be looked at is followed by records alone.
@@ -100,17 +108,17 @@ impl Looks {
             pace: Pace::NEW,
             due: now + OFTEN,
         };
-        self.0.insert((process, id), reader);
+        self.readers.insert((process, id), reader);
     }
 
     /// When somebody is to be looked at next.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.0.values().map(|reader| reader.due).min()
+        self.readers.values().map(|reader| reader.due).min()
     }
 
     /// Nobody any more.
     pub(super) fn end(&mut self) {
-        self.0.clear();
+        self.readers.clear();
     }
 
     /// Looks at whom it is time for. `each` gets what there is of the file, or `None` when it is not
@@ -120,12 +128,13 @@ impl Looks {
         now: Instant,
         mut each: impl FnMut(u32, FileId, Option<Ranges>) -> bool,
     ) {
-        self.0.retain(|&(process, id), reader| {
+        let mirror = self.mirror;
+        self.readers.retain(|&(process, id), reader| {
             if reader.due > now {
                 return true;
             }
             let began = Instant::now();
-            let found = reader.look(process);
+            let found = reader.look(process, mirror);
             let gone = found.is_none();
             let changed = each(process, id, found);
             let took = began.elapsed();
@@ -139,10 +148,10 @@ impl Looks {
 }
 
 impl Reader {
-    fn look(&mut self, process: u32) -> Option<Ranges> {
+    fn look(&mut self, process: u32, mirror: Option<u64>) -> Option<Ranges> {
         let anew = self.looks.is_multiple_of(ANEW);
         if anew {
-            self.mappings = mappings::of(process, self.file);
+            self.mappings = mappings::of(process, self.file, mirror);
         }
         if anew || self.pace.wait >= RESTS {
             self.known = Ranges::default();
