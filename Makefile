@@ -100,6 +100,13 @@ fuzz: rust ## strangers' bytes for MAIO, FUZZ_SECONDS=60 a target; TARGET= for o
 	$(or $(CARGO_TARGET_DIR),target)/$$host/fuzz/fuzz \
 		$(if $(INPUT),input $(TARGET) '$(INPUT)',run $(FUZZ_SECONDS) $(FUZZ_SEED) $(TARGET))
 
+# Their Python and 4.3 GB of packages are made once, in ~/.cache/ppc/clients; CLIENTS="--client vllm --rounds 3".
+CLIENTS :=
+.PHONY: clients
+clients: tools ## real frameworks load a model natively and with MAIO, through every backend
+	@cargo build --quiet --locked --release --package ppc-bench
+	@tests/clients/clients.py $(CLIENTS)
+
 .PHONY: rust
 rust:
 	@command -v cargo > /dev/null || { \

@@ -1,0 +1,80 @@
+"""What the model is read from: the simulated SSD of tools/bench, or whatever disk a folder is on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+SECTOR = 512
+
+
+class NotHere(Exception):
+    """There can be no simulated SSD on this machine, or not now."""
+
+
+class Lent:
+    """`ppc-bench lend`; it goes when this is closed."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [program, "lend", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        line = self.process.stdout.readline()
+        if not line:
+            _, said = self.process.communicate()
+            raise NotHere((said.strip().splitlines() or ["it said nothing"])[-1])
+        about = json.loads(line)
+        self.path = Path(about["path"])
+        self.exact = True
+        timing = about["timing"]
+        self.bandwidth = timing["bandwidth"]
+        self.what = (
+            f"the simulated SSD of tools/bench: {timing['bandwidth'] / 1e6:.0f} MB/s, {timing['latency_us'] / 1e3:g} ms "
+            f"a request, {timing['slots']} at a time"
+        )
+
+    def order(self, word: str) -> dict:
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def reset(self) -> None:
+        self.order("reset")
+
+    def read(self) -> int:
+        return self.order("read")["bytes"]
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+class Plain:
+    """A folder where it is. What is counted is what all read from its disk."""
+
+    def __init__(self, folder: Path, why: str) -> None:
+        self.path = folder
+        self.exact = False
+        # Nobody knows.
+        self.bandwidth = 0
+        device = os.stat(folder).st_dev
+        self.counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+        self.what = f"the disk of {folder} ({why}); bytes are those of all who read from it, times say little"
+        self.before = 0
+
+    def sectors(self) -> int:
+        try:
+            return int(self.counters.read_text().split()[2])
+        except OSError:
+            # Such as a tmpfs.
+            return 0
+
+    def reset(self) -> None:
+        self.before = self.sectors()
+
+    def read(self) -> int:
+        return (self.sectors() - self.before) * SECTOR
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,81 @@
+"""A Python of its own for the frameworks, outside the tree: made once, with what requirements.txt names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+REQUIREMENTS = HERE / "requirements.txt"
+# What is downloaded and unpacked, and some room.
+ROOM = 8 << 30
+HOURS = 3600
+
+
+class Missing(Exception):
+    """There is no such environment, and why."""
+
+
+def cache() -> Path:
+    """Where all that is kept outside the tree is."""
+    told = os.environ.get("PPC_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(told or Path(home) / "ppc") / "clients"
+
+
+def wanted(text: str) -> list[str]:
+    """The packages that a file of requirements names."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def ensure() -> Path:
+    """The interpreter, with everything that could be installed."""
+    folder = cache() / "venv"
+    python, stamp = folder / "bin/python", folder / "requirements"
+    mark = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == mark:
+        return python
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder.parent).free
+    if free < ROOM:
+        raise Missing(f"{folder.parent} has {free >> 30} GiB left, and {ROOM >> 30} are needed")
+    print(f"making {folder}, once: 2.5 GB to download", file=sys.stderr, flush=True)
+    if not run([sys.executable, "-m", "venv", "--clear", str(folder)]):
+        raise Missing("no environment can be made; on Debian that takes the package python3-venv")
+    if install(python):
+        stamp.write_text(mark)
+    return python
+
+
+def install(python: Path) -> bool:
+    """Whether all was installed; if not, what can be is."""
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"]
+    if run([*pip, "--requirement", str(REQUIREMENTS)]):
+        return True
+    missing = [package for package in wanted(REQUIREMENTS.read_text()) if not run([*pip, "--retries", "0", package])]
+    print(f"not installed: {', '.join(missing)}", file=sys.stderr)
+    return not missing
+
+
+def run(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=HOURS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return False
+
+
+def lacking(python: Path) -> dict[str, str]:
+    """Modules of the clients that cannot be imported, and why."""
+    command = [str(python), str(HERE / "loaders.py"), "--probe"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, IndexError, ValueError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"its Python does not run: {error}") from error

@@ -1,0 +1,133 @@
+"""One client once: how it is started, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cold
+from loaders import Client
+
+LOADERS = Path(__file__).parent / "loaders.py"
+# None takes a tenth of it.
+PATIENCE = 300
+NATIVE, OWN = "native", "own"
+BACKENDS = ["observe", "fuse", "module"]
+FIRST, AGAIN = "first", "again"
+# As frameworks are to be found on a machine that serves: nothing is looked for elsewhere.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@dataclass(frozen=True)
+class Way:
+    """In which way a model is read: without us, or through a backend for the first time or once more."""
+
+    name: str
+    backend: str = ""
+    turn: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.turn}".strip()
+
+
+WAYS = [Way(NATIVE), Way(OWN), *(Way(name, name, turn) for name in BACKENDS for turn in (FIRST, AGAIN))]
+
+
+@dataclass
+class Run:
+    client: str
+    way: str
+    # What the client says, and `ppcctl run` about itself.
+    told: dict = field(default_factory=dict)
+    summary: dict = field(default_factory=dict)
+    device: int = 0
+    # How it ended if not well, and what it said then.
+    broken: str = ""
+    template: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where all that is started is."""
+
+    python: Path
+    ppcctl: Path
+    stores: Path
+
+
+def command(client: Client, way: Way, folder: Path, place: Place) -> list[str]:
+    words = [str(place.python), str(LOADERS), client.name, str(folder)]
+    if way.name == OWN:
+        words.append("--own")
+    if not way.backend:
+        return words
+    settings = [f"store={store(client, way, place)}", "leases=none"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    return [str(place.ppcctl), "--json", "run", "--backend", way.backend, *options, str(folder), "--", *words]
+
+
+def store(client: Client, way: Way, place: Place) -> Path:
+    """Of templates; whoever comes first finds it empty."""
+    return place.stores / f"{client.name}-{way.backend}"
+
+
+def environment(client: Client, way: Way) -> dict[str, str]:
+    own = client.own_environment if way.name == OWN else {}
+    return {**os.environ, **QUIET, **client.environment, **own}
+
+
+def run(client: Client, way: Way, folder: Path, place: Place) -> Run:
+    """Starts it as things are, and hears what it says."""
+    result = Run(client.name, way.title)
+    words = command(client, way, folder, place)
+    try:
+        done = subprocess.run(
+            words,
+            env=environment(client, way),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        result.broken = f"it takes more than {PATIENCE} s"
+        return result
+    result.told, result.summary = last_json(done.stdout), last_json(done.stderr)
+    if done.returncode or not result.told:
+        said = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
+        result.broken = f"exit status {done.returncode}: {said[0][:400]}"
+    elif way.backend:
+        result.template = any(path.is_file() for path in store(client, way, place).rglob("*"))
+    return result
+
+
+def cold_run(client: Client, way: Way, disk, place: Place) -> Run:
+    """The same with nothing in the page cache, and what the disk gave for it."""
+    folder = disk.path / client.weights
+    cold.drop(folder)
+    disk.reset()
+    result = run(client, way, folder, place)
+    result.device = disk.read()
+    return result
+
+
+def last_json(text: str) -> dict:
+    """What the last line that is JSON says: frameworks write there, too."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            try:
+                return json.loads(line)
+            except ValueError:
+                continue
+    return {}
+
+
+def not_here(result: Run) -> str:
+    """Why there is no such backend on this machine, if that is what ended it."""
+    mark = "No backend works here"
+    return result.broken[result.broken.index(mark) :] if mark in result.broken else ""

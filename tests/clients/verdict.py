@@ -1,0 +1,61 @@
+"""What is wrong with a run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runs import AGAIN, NATIVE, OWN, Run
+
+# Of the model, what has to come from the disk of who begins with nothing in the cache.
+COLD = 0.98
+# Of the model, what MAIO has to ask for, and to have been the one who loaded: readers load some themselves.
+ASKED = 0.9
+LOADED = 0.25
+# Of the model, what it may load before it finds that somebody reads past the page cache.
+ASIDE = 0.15
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is in the files."""
+
+    digest: str
+    bytes: int
+    # Whether the disk counts what this run read, and nothing else.
+    exact: bool
+
+
+def faults(run: Run, truth: Truth, direct: bool) -> list[str]:
+    if run.broken:
+        return [run.broken]
+    wrong = []
+    if run.told["digest"] != truth.digest:
+        wrong.append(f"its tensors are not those of the files: {run.told['digest']}, and not {truth.digest}")
+    if run.told["bytes"] != truth.bytes:
+        wrong.append(f"it has {run.told['bytes']} bytes of {truth.bytes}")
+    if truth.exact and run.device < COLD * truth.bytes:
+        wrong.append(f"it was not cold: {run.device} bytes came from the disk")
+    if run.way not in (NATIVE, OWN):
+        wrong += policy_faults(run, truth, direct)
+    return wrong
+
+
+def policy_faults(run: Run, truth: Truth, direct: bool) -> list[str]:
+    backend, _, turn = run.way.partition(" ")
+    summary, stats = run.summary, run.summary.get("stats") or {}
+    if summary.get("backend") != backend or summary.get("policy") != "maio" or not stats:
+        return [f"it ran with {summary.get('policy')} on {summary.get('backend')}"]
+    if summary.get("fault"):
+        return [f"the policy failed: {summary['fault']}"]
+    if direct:
+        if stats["loaded_bytes"] > ASIDE * truth.bytes:
+            return [f"MAIO loaded {stats['loaded_bytes']} bytes for somebody who does not read the page cache"]
+        return []
+    wrong = []
+    for what, least in (("load_bytes", ASKED), ("loaded_bytes", LOADED)):
+        if stats[what] < least * truth.bytes:
+            wrong.append(f"MAIO prefetched too little: {what} is {stats[what]} of {truth.bytes}")
+    if not run.template:
+        when = "before" if turn == AGAIN else "and left"
+        wrong.append(f"there is no template, {when}")
+    return wrong
