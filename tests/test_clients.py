@@ -191,6 +191,7 @@ class Counting(unittest.TestCase):
             tally.note("a", [])
             tally.note("b", ["one", "two"])
             tally.skip("c", "why")
+            tally.skip("c", "why")
         self.assertEqual(str(tally), "1 passed, 1 failed, 1 skipped")
         self.assertEqual(said.getvalue(), "fail  b: one\nfail  b: two\nskipped: clients::c: why\n")
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ from verdict import Truth, faults
 TREE = Path(__file__).parent.parent.parent
 SEED = 20
 BIN = "pytorch_model.bin"
+# There is one simulated SSD at a time; in seconds.
+WAIT, TRIES = 10, 60
 
 
 @dataclass
@@ -43,6 +46,9 @@ class Tally:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def skip(self, name: str, why: str) -> None:
+        # Once, in however many rounds.
+        if name in self.reasons:
+            return
         self.skipped += 1
         self.reasons[name] = why
         print(f"skipped: clients::{name}: {why}", flush=True)
@@ -147,11 +153,17 @@ def report(done: list[Run], truth: Truth, disk) -> str:
 def open_disk(wanted: Path | None, model: Path, program: Path):
     if wanted:
         return Plain(model, "as asked for")
-    try:
-        return Lent(program, model)
-    except (NotHere, OSError) as error:
-        print(f"no simulated SSD: {error}", file=sys.stderr)
-        return Plain(model, f"no simulated SSD: {error}")
+    tries = TRIES
+    while True:
+        try:
+            return Lent(program, model)
+        except (NotHere, OSError) as error:
+            tries -= 1
+            if tries and "Another ppc-bench" in str(error):
+                time.sleep(WAIT)
+                continue
+            print(f"no simulated SSD: {error}", file=sys.stderr)
+            return Plain(model, f"no simulated SSD: {error}")
 
 
 def measure(wanted: argparse.Namespace, clients: list[Client], python: Path, tally: Tally) -> None:
@@ -162,8 +174,8 @@ def measure(wanted: argparse.Namespace, clients: list[Client], python: Path, tal
         place = Place(python, built / "ppcctl", Path(scratch) / "stores")
         print("making a model", file=sys.stderr, flush=True)
         truth = make_model(folder, weights.Shape(layers=wanted.layers), clients, python)
-        check_ourselves(clients, folder, truth, place, tally)
         with closing(open_disk(wanted.disk, folder, built / "ppc-bench")) as disk:
+            check_ourselves(clients, folder, truth, place, tally)
             truth = Truth(truth.digest, truth.bytes, disk.exact)
             done = []
             for _ in range(wanted.rounds):
