@@ -3,6 +3,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
+TOOLS_OUT := $(or $(CARGO_TARGET_DIR),target)/release
+
 # The one version of the tree.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
@@ -21,6 +23,22 @@ CHECK_PACKAGES := bindgen libclang1 shellcheck
 include tests/vm/vm.mk
 include policies/policies.mk
 include tests/runtime/runtime.mk
+
+##@ Seeing
+RUN_PACKAGES := e2fsprogs gcc libc6-dev libhwloc-dev libudev-dev mount pkg-config
+
+# No more is built than it takes, with cargo telling how far it is. CMD has "{}" where the directory belongs.
+.PHONY: run
+run: run-deps rust ## load a model without and with MAIO, and see what it gains; MODEL=DIR CMD="..." for one of yours
+	@cargo build --locked --release --package ppc-bench --package ppcctl --package maio
+	@install -D -m 644 $(TOOLS_OUT)/libmaio.so $(POLICIES_OUT)/maio.so
+	@mkdir -p $(TOOLS_OUT)/../lib && ln -sfn ../policies $(TOOLS_OUT)/../lib/ppc
+	@$(TOOLS_OUT)/ppc-bench run --rounds $(or $(ROUNDS),1) --output $(or $(CARGO_TARGET_DIR),target)/bench \
+		$${MODEL:+--model "$$MODEL"} $${CMD:+--command "$$CMD"}
+
+.PHONY: run-deps
+run-deps:
+	@sh tests/vm/deps.sh $(RUN_PACKAGES)
 
 ##@ Building
 .PHONY: help
@@ -45,8 +63,6 @@ install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
 		$(DESTDIR)/usr/src/rfs-$(VERSION)
 	sed '/^PACKAGE_VERSION=/s/#MODULE_VERSION#/$(VERSION)/' kmod/dkms.conf > $(DESTDIR)/usr/src/rfs-$(VERSION)/dkms.conf
 	$(if $(DESTDIR),,dkms add rfs/$(VERSION) && dkms install rfs/$(VERSION))
-
-TOOLS_OUT := $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: tools
 tools: rust policies ## build cprtd, ppcctl and mount.rfs into target/release, man pages and completions into target/tools
@@ -127,7 +143,7 @@ BENCH := --quick
 .PHONY: bench
 bench: tools ## loads of a model with and without policies, on a simulated SSD; BENCH=--standard for all
 	@cargo build --quiet --locked --release --package ppc-bench
-	@$(TOOLS_OUT)/ppc-bench $(BENCH) --output $(TOOLS_OUT)/../bench
+	@$(TOOLS_OUT)/ppc-bench $(BENCH) --output $(or $(CARGO_TARGET_DIR),target)/bench
 
 ##@ Checking
 .PHONY: check

@@ -1,10 +1,14 @@
 #!/bin/sh
-# Installs the packages of tests/vm/packages that are missing; without root, says how to.
+# Installs the packages that are named, or those of tests/vm/packages, that are missing; without root, says how to.
 set -eu
 
-list=$(dirname "$0")/packages
+[ $# -gt 0 ] || set -- $(sed 's/#.*//' "$(dirname "$0")/packages")
+if ! command -v dpkg-query > /dev/null; then
+	echo "deps: no Debian: what is in these packages has to be there: $*"
+	exit 0
+fi
 missing=
-for package in $(sed 's/#.*//' "$list"); do
+for package; do
 	status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
 	[ "$status" = installed ] || missing="$missing $package"
 done

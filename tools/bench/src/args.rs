@@ -58,9 +58,30 @@ fn backend(text: &str) -> Result<Kind, String> {
     }
 }
 
+/// What a tour shows.
+#[derive(Debug, Args)]
+pub(crate) struct Tour {
+    /// A model on a disk of this machine; without it, one is made up, on a simulated SSD
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) model: Option<PathBuf>,
+    /// What loads the model and ends, for a shell: "{}" and $MODEL are the directory
+    ///
+    /// Without it, every file is mapped and every byte of it looked at.
+    #[arg(long, value_name = "COMMAND", requires = "model")]
+    pub(crate) command: Option<String>,
+    /// How often each load is measured
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Where results are written
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) output: PathBuf,
+}
+
 /// What this program starts itself for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Errand {
+    /// Load a model without and with MAIO and show the difference: what 'make run' does
+    Run(Tour),
     /// Compare the simulated SSD with its model, and end
     Selfcheck,
     /// Write the page of results that are there
@@ -98,6 +119,13 @@ pub(crate) enum Errand {
         task: String,
     },
     #[command(hide = true)]
+    Load {
+        #[arg(long)]
+        model: PathBuf,
+        #[arg(long)]
+        command: Option<String>,
+    },
+    #[command(hide = true)]
     Worker { mount: PathBuf },
     #[command(hide = true)]
     Topology,
@@ -114,8 +142,15 @@ mod tests {
         let cli = cli.expect("it is sound");
         assert!(cli.wanted.quick && cli.errand.is_none());
         assert_eq!(cli.wanted.rounds, Some(2));
+        let cli =
+            Cli::try_parse_from(["ppc-bench", "run", "--model", "/m", "--command", "cat {}/*"]);
+        assert!(matches!(
+            cli.expect("it is sound").errand,
+            Some(Errand::Run(_))
+        ));
         for wrong in [
             &["--rounds", "0"][..],
+            &["run", "--command", "true"],
             &["--quick", "--standard"],
             &["--backend", "module"],
         ] {

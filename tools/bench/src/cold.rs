@@ -1,7 +1,8 @@
 //! What is cached before a run: nothing, or everything.
 
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -15,19 +16,25 @@ use crate::units::PAGE;
 /// A page that is just being looked at is not dropped.
 const TRIES: u32 = 100;
 
-fn names(model: &Model) -> impl Iterator<Item = &str> {
+fn paths(model: &Model, folder: &Path) -> Vec<PathBuf> {
     let shards = model.shards.iter().map(|shard| shard.name.as_str());
-    shards.chain(model.small.iter().map(|(name, _)| *name))
+    let names = shards.chain(model.small.iter().map(|(name, _)| *name));
+    names.map(|name| folder.join(name)).collect()
 }
 
 /// Drops all of a model from the page cache, and looks whether it is gone.
 pub(crate) fn drop_all(model: &Model, folder: &Path) -> Result<()> {
-    for name in names(model) {
-        let path = folder.join(name);
-        let dropped = drop_one(&path).map_err(file("Dropping", &path))?;
+    drop_files(&paths(model, folder))
+}
+
+/// Drops files from the page cache, and looks whether they are gone.
+pub(crate) fn drop_files(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let dropped = drop_one(path).map_err(file("Dropping", path))?;
         if !dropped {
             return Err(Failure::Said(format!(
-                "{} does not leave the page cache: the next run would not be cold",
+                "{} does not leave the page cache, and the next load would not be cold: who has it \
+                 mapped or open for writing has to end first",
                 path.display()
             )));
         }
@@ -37,6 +44,18 @@ pub(crate) fn drop_all(model: &Model, folder: &Path) -> Result<()> {
 
 fn drop_one(path: &Path) -> std::io::Result<bool> {
     let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.len() == 0 {
+        return Ok(true);
+    }
+    // Of others' files the kernel says that all is there, whatever is.
+    let ours = nix::unistd::geteuid().is_root()
+        || metadata.uid() == nix::unistd::geteuid().as_raw()
+        || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok();
+    if !ours {
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        return Ok(true);
+    }
     for _ in 0..TRIES {
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
         if Mapped::new(&file)?.resident()? == 0 {
@@ -49,8 +68,7 @@ fn drop_one(path: &Path) -> std::io::Result<bool> {
 
 /// Reads all of a model.
 pub(crate) fn warm_all(model: &Model, folder: &Path) -> Result<()> {
-    for name in names(model) {
-        let path = folder.join(name);
+    for path in paths(model, folder) {
         let read =
             File::open(&path).and_then(|mut from| std::io::copy(&mut from, &mut std::io::sink()));
         read.map_err(file("Reading", &path))?;
@@ -61,8 +79,7 @@ pub(crate) fn warm_all(model: &Model, folder: &Path) -> Result<()> {
 /// Bytes of a model that are in the page cache.
 pub(crate) fn cached(model: &Model, folder: &Path) -> Result<u64> {
     let mut pages = 0;
-    for name in names(model) {
-        let path = folder.join(name);
+    for path in paths(model, folder) {
         let resident = File::open(&path).and_then(|file| Mapped::new(&file)?.resident());
         pages += resident.map_err(file("Looking at", &path))?;
     }

@@ -46,18 +46,30 @@ pub(crate) fn others(before: Ticks, after: Ticks, ours: f64) -> f64 {
     }
 }
 
+/// Bytes that processes may have without anybody suffering.
+pub(crate) fn available() -> u64 {
+    memory("MemAvailable:")
+}
+
+/// Bytes in the page cache.
+pub(crate) fn cached() -> u64 {
+    memory("Cached:")
+}
+
+fn memory(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(name));
+    let kib = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 pub(crate) fn machine() -> Machine {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = memory
-        .lines()
-        .next()
-        .and_then(|line| line.split_whitespace().nth(1));
-    let kib: u64 = total.and_then(|total| total.parse().ok()).unwrap_or(0);
     Machine {
         kernel: kernel.trim().to_owned(),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
-        memory: kib << 10,
+        memory: memory("MemTotal:"),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

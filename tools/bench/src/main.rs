@@ -43,6 +43,7 @@ mod ssd;
 )]
 mod sys;
 mod table;
+mod tour;
 mod units;
 
 use std::process::ExitCode;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
 
 fn run_errand(errand: Errand) -> Result<()> {
     match errand {
+        Errand::Run(wanted) => tour::run(&wanted),
         Errand::Selfcheck => measure::selfcheck(),
         Errand::Report { results } => {
             println!("{}", report::write(&results)?.display());
@@ -79,6 +81,7 @@ fn run_errand(errand: Errand) -> Result<()> {
         Errand::Simulate { size, folder } => ssd::simulate(&folder, size),
         Errand::Drive { task } => reader::drive(&serde_json::from_str(&task)?),
         Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),
+        Errand::Load { model, command } => tour::load(&model, command.as_deref()),
         Errand::Prefetch { task } => prefetcher::prefetch(&serde_json::from_str(&task)?),
         // These two are for the runtime to call.
         Errand::Worker { .. } => Ok(cprt::worker::run()?),

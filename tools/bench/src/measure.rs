@@ -1,7 +1,7 @@
 //! From a command line to results.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cprt::choice::Kind;
 
@@ -24,13 +24,13 @@ pub(crate) const TIMING: Timing = Timing {
     slots: 64,
 };
 /// What frameworks take, for the standard model.
-const TAKES: Takes = Takes {
+pub(crate) const TAKES: Takes = Takes {
     start_ms: 2000,
     tensor_us: 5000,
     piece: 16 * MIB,
 };
 /// For the small one: less, as the model is.
-const SMALL_TAKES: Takes = Takes {
+pub(crate) const SMALL_TAKES: Takes = Takes {
     start_ms: 460,
     tensor_us: 1150,
     piece: 4 * MIB,
@@ -63,6 +63,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         backend: wanted.backend.to_string(),
         machine: machine::machine(),
         testbed: testbed(&rig),
+        real: None,
         checks,
         cases: Vec::new(),
         bars: Vec::new(),
@@ -83,7 +84,8 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         .name
         .clone()
         .unwrap_or_else(|| results.profile.clone());
-    write(&results, &wanted.output, &name)?;
+    let [path, page] = write(&results, &wanted.output, &name)?;
+    println!("\n{}\n{}", path.display(), page.display());
     ended?;
     Ok(is_sound(&results))
 }
@@ -113,14 +115,14 @@ fn profile(wanted: &Wanted) -> String {
     .to_owned()
 }
 
-fn stand(shape: Shape, takes: Takes, kind: Kind) -> Result<Rig> {
+pub(crate) fn stand(shape: Shape, takes: Takes, kind: Kind) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
     eprintln!("making a disk and a model on it");
     Rig::build(place, shape, TIMING, kind, takes)
 }
 
-fn check(rig: &mut Rig) -> Result<Vec<Check>> {
+pub(crate) fn check(rig: &mut Rig) -> Result<Vec<Check>> {
     rig.disk.be(rig.usual)?;
     rig.disk.reset()?;
     let checks = selfcheck::check(rig.disk.node(), rig.model.bytes(), rig.usual)?;
@@ -147,7 +149,7 @@ fn check(rig: &mut Rig) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-fn testbed(rig: &Rig) -> Testbed {
+pub(crate) fn testbed(rig: &Rig) -> Testbed {
     Testbed {
         timing: rig.usual,
         model: rig.model.bytes(),
@@ -161,17 +163,18 @@ fn testbed(rig: &Rig) -> Testbed {
     }
 }
 
-fn write(results: &Results, folder: &Path, name: &str) -> Result<()> {
+/// Writes results and their page; says where.
+pub(crate) fn write(results: &Results, folder: &Path, name: &str) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(folder).map_err(file("Making", folder))?;
     let path = folder.join(format!("{name}.json"));
     let text = serde_json::to_string(results)?;
     fs::write(&path, text).map_err(file("Writing", &path))?;
-    println!("\n{}\n{}", path.display(), report::write(&path)?.display());
-    Ok(())
+    let page = report::write(&path)?;
+    Ok([path, page])
 }
 
 /// Whether every byte was right, and every cold run was cold.
-fn is_sound(results: &Results) -> bool {
+pub(crate) fn is_sound(results: &Results) -> bool {
     let mut runs = results.cases.iter().flat_map(|case| &case.runs);
     runs.all(|run| run.wrong == 0 && run.dirty == 0)
 }

@@ -1,6 +1,7 @@
 //! Where things are while something is measured: one folder, and only one process at a time has one.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -9,6 +10,7 @@ use crate::error::{Failure, Result, file};
 use crate::{cgroup, leftovers};
 
 const ROOT: &str = "/run/ppc-bench";
+const LOCK: &str = "lock";
 
 /// A folder; it is gone when this is.
 #[derive(Debug)]
@@ -28,15 +30,10 @@ impl Place {
             });
         }
         let root = Path::new(ROOT);
-        fs::create_dir_all(root).map_err(file("Making", root))?;
-        let path = root.join("lock");
-        let lock = File::create(&path).map_err(file("Opening", &path))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            Failure::Said("Another ppc-bench runs, and both would measure each other".to_owned())
-        })?;
+        let lock = lock(root)?;
         cgroup::clear();
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-            if entry.file_name() != "lock" {
+            if entry.file_name() != LOCK {
                 eprintln!(
                     "clearing up after one that was killed: {}",
                     entry.path().display()
@@ -48,6 +45,19 @@ impl Place {
         let path = root.join(std::process::id().to_string());
         fs::create_dir(&path).map_err(file("Making", &path))?;
         Ok(Self { path, _lock: lock })
+    }
+
+    /// A copy of a policy's library that nobody else can change: a worker of root's runs no other, and
+    /// the tree may be below somebody's home or `/tmp`. What this program is, they could change, too.
+    pub(crate) fn library(&self, name: &str) -> Result<PathBuf> {
+        let from = cprt::policies::look_up(Path::new(name))?;
+        let to = self.folder("lib")?.join(format!("{name}.so"));
+        if !to.exists() {
+            fs::copy(&from, &to).map_err(file("Copying", &from))?;
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(&to, mode).map_err(file("Closing", &to))?;
+        }
+        Ok(to)
     }
 
     /// A folder in it.
@@ -63,5 +73,24 @@ impl Drop for Place {
         // What is mounted there stays, should it not have gone.
         leftovers::clear(&self.path, None);
         let _ = fs::remove_dir_all(&self.path);
+        let root = Path::new(ROOT);
+        let _ = fs::remove_file(root.join(LOCK));
+        let _ = fs::remove_dir(root);
+    }
+}
+
+/// A lock that only one process has. Whoever had it before may just be taking its file away.
+fn lock(root: &Path) -> Result<Flock<File>> {
+    let path = root.join(LOCK);
+    loop {
+        fs::create_dir_all(root).map_err(file("Making", root))?;
+        let lock = File::create(&path).map_err(file("Opening", &path))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
+            Failure::Said("Another ppc-bench runs, and both would measure each other".to_owned())
+        })?;
+        let ours = lock.metadata().map_err(file("Looking at", &path))?;
+        if fs::metadata(&path).is_ok_and(|there| there.ino() == ours.ino()) {
+            return Ok(lock);
+        }
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct Results {
     pub(crate) backend: String,
     pub(crate) machine: Machine,
     pub(crate) testbed: Testbed,
+    /// Of a model on a disk of the machine; none on the simulated SSD.
+    #[serde(default)]
+    pub(crate) real: Option<Real>,
     /// How well the simulated SSD keeps to its model, before the first run.
     pub(crate) checks: Vec<Check>,
     /// In the order in which they were first run.
@@ -58,6 +61,20 @@ pub(crate) struct Testbed {
     pub(crate) warm: f64,
     /// Whether the simulated SSD runs before all other processes.
     pub(crate) runs_first: bool,
+}
+
+/// A model on a disk of the machine, and what loaded it. Of the testbed there are the files and, if it
+/// could be measured, the best bandwidth then.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Real {
+    pub(crate) folder: String,
+    /// For a shell; nothing if every byte was looked at through mappings.
+    pub(crate) command: String,
+    /// The device and its file system, as far as they are known.
+    pub(crate) disk: String,
+    /// Why it was not on a simulated SSD, if it should have been.
+    pub(crate) instead: String,
 }
 
 /// A few requests, and how long they should have taken.
@@ -214,6 +231,7 @@ pub(crate) mod samples {
                 warm: 2.0,
                 runs_first: true,
             },
+            real: None,
             checks: Vec::new(),
             cases: loads.iter().map(case).collect(),
             bars: Vec::new(),

@@ -45,7 +45,7 @@ pub(crate) fn all(
                 run = once(rig, case)?.unwrap_or(run);
             }
             // Who takes the machine's CPU time will do so the next time, too.
-            run.disturbed = is_late(&run) || run.others > OTHERS;
+            run.disturbed = is_disturbed(&run);
             run.round = round + 1;
             let disturbed = if run.disturbed { ", disturbed" } else { "" };
             eprintln!("{:.2} s{disturbed}", run.load);
@@ -55,7 +55,7 @@ pub(crate) fn all(
     Ok(())
 }
 
-fn empty(case: &Case) -> CaseResult {
+pub(crate) fn empty(case: &Case) -> CaseResult {
     CaseResult {
         name: case.to_string(),
         policy: case.policy,
@@ -66,7 +66,11 @@ fn empty(case: &Case) -> CaseResult {
     }
 }
 
-fn is_late(run: &Run) -> bool {
+pub(crate) fn is_disturbed(run: &Run) -> bool {
+    is_late(run) || run.others > OTHERS
+}
+
+pub(crate) fn is_late(run: &Run) -> bool {
     run.lateness.p99 > LATE
 }
 
@@ -129,11 +133,11 @@ fn record(rig: &mut Rig, reader: Profile, base: &Path) -> Result<bool> {
     Ok(false)
 }
 
-fn make(folder: &Path) -> Result<()> {
+pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(file("Making", folder))
 }
 
-fn has_template(store: &Path) -> Result<bool> {
+pub(crate) fn has_template(store: &Path) -> Result<bool> {
     Ok(!Store::at(store).list()?.is_empty())
 }
 

@@ -98,6 +98,7 @@ fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
     let group = Group::make(&std::process::id().to_string(), limit)?;
     let wanted = Wanted {
         policy: case.policy,
+        place: &rig.place,
         kind: rig.kind,
         folder: &rig.disk.path,
         mirror: &rig.mirror,

@@ -14,6 +14,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::case::Policy;
 use crate::error::{Failure, Result};
+use crate::place::Place;
 
 /// Lines of a policy's log that are kept, and down to which level.
 const MOST_NOTES: usize = 100;
@@ -22,9 +23,11 @@ const INFO: u32 = 3;
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Where it works, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) policy: Policy,
+    /// Where its library is copied to.
+    pub(crate) place: &'a Place,
     pub(crate) kind: Kind,
     pub(crate) folder: &'a Path,
     /// Where FUSE mirrors the folder.
@@ -83,7 +86,7 @@ impl Runtime {
         });
         let mut options = Options {
             directory: wanted.folder.to_owned(),
-            library: cprt::policies::look_up(Path::new(name))?,
+            library: wanted.place.library(name)?,
             settings: settings(wanted),
             cgroup: Some(wanted.cgroup.to_owned()),
             // Not what this machine's daemon is told, so that results can be compared.

@@ -6,11 +6,16 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::error::{Result, system};
 
+static TAKEN: AtomicBool = AtomicBool::new(false);
 static CAME: AtomicBool = AtomicBool::new(false);
+const THOSE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// From now on signals only have [`came`] be true.
 pub(crate) fn take() -> Result<()> {
-    let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    if TAKEN.swap(true, Relaxed) {
+        return Ok(());
+    }
+    let set = SigSet::from_iter(THOSE);
     set.thread_block().map_err(system("Taking over signals"))?;
     let waiting = std::thread::Builder::new()
         .name("signals".into())
@@ -30,4 +35,10 @@ pub(crate) fn take() -> Result<()> {
 /// Whether somebody wants us to end.
 pub(crate) fn came() -> bool {
     CAME.load(Relaxed)
+}
+
+/// In a process of ours that becomes somebody else's program: they do again what they always do.
+pub(crate) fn give_back() {
+    // It cannot fail for signals that there are.
+    let _ = SigSet::from_iter(THOSE).thread_unblock();
 }

@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::shards::{Model, Shard};
-use crate::error::{Result, file};
+use crate::error::{Failure, Result, file};
+use crate::signals;
 use crate::units::{MIB, index};
 
 /// Writes all of it into a folder.
@@ -15,6 +16,9 @@ pub(crate) fn write(model: &Model, folder: &Path) -> Result<()> {
         std::fs::write(&path, text).map_err(file("Writing", &path))?;
     }
     for shard in &model.shards {
+        if signals::came() {
+            return Err(Failure::Interrupted);
+        }
         let path = folder.join(&shard.name);
         write_shard(shard, &path).map_err(file("Writing", &path))?;
     }

@@ -1,0 +1,51 @@
+//! What a stranger sees first, by `make run`: one model, loaded as ever and with MAIO, side by side.
+//!
+//! On a [`simulated`] SSD if nothing is said, as the disks of small machines hide what there is to gain;
+//! or a model on a disk that is there, by a command that is there, which is [`real`]. Where a simulated
+//! SSD cannot be had, a made-up model on the real disk has to do, and that is said.
+
+mod disk;
+mod files;
+mod loader;
+mod process;
+mod progress;
+mod real;
+mod scratch;
+mod screen;
+mod simulated;
+
+use crate::args::Tour;
+use crate::error::{Failure, Result};
+use crate::{measure, signals};
+
+pub(crate) use loader::load;
+
+/// What the results are called.
+const NAME: &str = "run";
+
+/// Shows it.
+pub(crate) fn run(wanted: &Tour) -> Result<()> {
+    signals::take()?;
+    let results = match &wanted.model {
+        Some(folder) => real::measure(wanted, folder, String::new()),
+        None => match simulated::measure(wanted) {
+            Err(failure @ Failure::Unavailable { .. }) => {
+                let why = cprt::error::chain(&failure);
+                eprintln!(
+                    "{why}.\nInstead, a made-up model on this machine's own disk is loaded.\n"
+                );
+                real::made_up(wanted, why)
+            }
+            done => done,
+        },
+    }?;
+    print!("\n{}", screen::outcome(&results));
+    let [_, page] = measure::write(&results, &wanted.output, NAME)?;
+    println!("\nWhat happened when, as a page: {}", page.display());
+    if measure::is_sound(&results) {
+        return Ok(());
+    }
+    Err(Failure::Said(
+        "Bytes were wrong, or the model was in memory before: this proves nothing".to_owned(),
+    ))
+}

@@ -1,0 +1,159 @@
+//! A process that is watched until it ends, and what disk and page cache did meanwhile.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::TimeValLike as _;
+use nix::unistd::Pid;
+
+use super::disk::Disk;
+use crate::error::{Failure, Result, system};
+use crate::{machine, signals};
+
+const LOOK: Duration = Duration::from_millis(100);
+/// How long who is told to end may take for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What there was at a moment, in seconds after the begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Look {
+    pub(super) at: f64,
+    /// Read from the disk since the begin, if that is counted.
+    pub(super) read: u64,
+    /// In the page cache of the machine, whoever had it brought in.
+    pub(super) cached: u64,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    pub(super) took: f64,
+    pub(super) looks: Vec<Look>,
+    /// CPU seconds and page faults of it and of all that it has waited for, and what they read.
+    pub(super) used: Used,
+}
+
+/// What processes take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Used {
+    pub(super) cpu: f64,
+    pub(super) major_faults: u64,
+    pub(super) minor_faults: u64,
+    pub(super) read: u64,
+}
+
+/// Runs it to its end, or ends it if we are to end.
+pub(super) fn watch(mut command: Command, disk: &Disk) -> Result<Ended> {
+    let before = used()?;
+    let read_before = disk.read_so_far();
+    let began = Instant::now();
+    // A group of its own, which can be ended as a whole.
+    let child = command
+        .stdin(std::process::Stdio::null())
+        .process_group(0)
+        .spawn();
+    let mut child = child.map_err(system("Starting what loads the model"))?;
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+    let (sender, ended) = channel();
+    std::thread::spawn(move || sender.send((child.wait(), Instant::now())));
+    let look = || Look {
+        at: began.elapsed().as_secs_f64(),
+        read: disk
+            .read_so_far()
+            .zip(read_before)
+            .map_or(0, |(now, then)| now.saturating_sub(then)),
+        cached: machine::cached(),
+    };
+    let mut looks = vec![look()];
+    loop {
+        match ended.recv_timeout(LOOK) {
+            Ok((status, at)) => {
+                looks.push(look());
+                return Ok(Ended {
+                    status: status.map_err(system("Waiting for what loads the model"))?,
+                    took: at.duration_since(began).as_secs_f64(),
+                    looks,
+                    used: used()?.since(before),
+                });
+            }
+            Err(RecvTimeoutError::Timeout) if signals::came() => {
+                end(group, &ended);
+                return Err(Failure::Interrupted);
+            }
+            Err(RecvTimeoutError::Timeout) => looks.push(look()),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::Said("Nobody waits for a process".to_owned()));
+            }
+        }
+    }
+}
+
+/// Has all of a group end, whatever that takes.
+fn end<T>(group: Pid, ended: &Receiver<T>) {
+    let _ = killpg(group, Signal::SIGTERM);
+    let _ = ended.recv_timeout(PATIENCE);
+    // If all have gone, nobody is there to hear it.
+    let _ = killpg(group, Signal::SIGKILL);
+    let _ = ended.recv_timeout(PATIENCE);
+}
+
+fn used() -> Result<Used> {
+    // Of reads that went to a disk it tells by 512 bytes.
+    const BLOCK: u64 = 512;
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(system("Counting page faults"))?;
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    let cpu = usage.user_time() + usage.system_time();
+    Ok(Used {
+        cpu: crate::units::float(count(cpu.num_microseconds())) / 1e6,
+        major_faults: count(usage.major_page_faults()),
+        minor_faults: count(usage.minor_page_faults()),
+        read: count(usage.block_reads()) * BLOCK,
+    })
+}
+
+impl Used {
+    fn since(self, before: Self) -> Self {
+        Self {
+            cpu: self.cpu - before.cpu,
+            major_faults: self.major_faults.saturating_sub(before.major_faults),
+            minor_faults: self.minor_faults.saturating_sub(before.minor_faults),
+            read: self.read.saturating_sub(before.read),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_seen_and_timed() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 0.25; exit 3"]);
+        let ended = watch(command, &Disk::default()).expect("a process");
+        assert_eq!(ended.status.code(), Some(3));
+        assert!(ended.took >= 0.25 && ended.looks.len() >= 3, "{ended:?}");
+        assert!(ended.looks.is_sorted_by(|one, other| one.at <= other.at));
+    }
+
+    #[test]
+    fn who_is_to_end_ends_with_all_it_has_started() {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "trap '' TERM; sleep 77 & wait; sleep 77"])
+            .process_group(0);
+        let mut child = command.spawn().expect("a process");
+        let group = Pid::from_raw(i32::try_from(child.id()).expect("small"));
+        let (sender, ended) = channel();
+        std::thread::spawn(move || sender.send(child.wait()));
+        // Without patience for who does not listen the test would take all of it.
+        killpg(group, Signal::SIGKILL).expect("it is there");
+        end(group, &ended);
+        assert!(killpg(group, None).is_err(), "somebody is left");
+    }
+}

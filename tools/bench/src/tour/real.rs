@@ -1,0 +1,437 @@
+//! A model on a disk of this machine: loaded as ever, and by `ppcctl run`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cprt::choice::{self, Candidate, Verdict};
+use cprt::stats::Stats;
+use serde::Deserialize;
+
+use super::disk::{self, Disk};
+use super::files::Files;
+use super::loader;
+use super::process::{self, Ended};
+use super::progress::Progress;
+use super::scratch::{Folder, Scratch};
+use super::screen;
+use crate::args::Tour;
+use crate::case::{Case, Policy, Regime};
+use crate::error::{Failure, Result, file, system};
+use crate::model::{self, Model, SMALL, STANDARD};
+use crate::reader::Profile;
+use crate::result::{Real, Results, Run, Sample, Testbed, Timeline};
+use crate::ssd::Timing;
+use crate::units::float;
+use crate::{cold, machine, rounds, signals};
+
+const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
+
+/// All that stays the same from load to load.
+struct Tester<'a> {
+    folder: PathBuf,
+    files: Files,
+    disk: Disk,
+    command: Option<&'a str>,
+    scratch: Scratch,
+    library: PathBuf,
+    /// What the reader said at its first load, which it has to say at all others.
+    sum: Option<String>,
+}
+
+/// What `ppcctl run --json` says at its end, of which more is left alone.
+#[derive(Debug, Deserialize)]
+struct Summary {
+    backend: Option<String>,
+    seconds: f64,
+    fault: Option<String>,
+    stats: Option<Stats>,
+}
+
+/// Loads what is in a folder.
+pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<Results> {
+    let mut tester = Tester::new(folder, wanted.command.as_deref())?;
+    let mut results = tester.describe(instead);
+    eprintln!("{}", screen::introduction(&results));
+    let progress = Progress::begin("the disk, at its best");
+    let best = disk::best(&tester.files);
+    if signals::came() {
+        return Err(Failure::Interrupted);
+    }
+    know(&mut results, best);
+    progress.end(&screen::best(&results));
+    for round in 1..=wanted.rounds {
+        for (number, policy) in POLICIES.into_iter().enumerate() {
+            let progress = Progress::begin(screen::name(policy));
+            let (mut run, backend) = tester.load(policy)?;
+            run.round = round as usize;
+            progress.end(&screen::seconds(&run));
+            for note in &run.notes {
+                eprintln!("    {note}");
+            }
+            results.cases[number].runs.push(run);
+            results.backend = backend.unwrap_or(results.backend);
+        }
+    }
+    // What loads have shown it can do.
+    let runs = || results.cases.iter().flat_map(|case| &case.runs);
+    let most = runs().map(|run| float(run.device_bytes) / run.load);
+    let best = if best > 0.0 {
+        most.fold(best, f64::max)
+    } else {
+        0.0
+    };
+    know(&mut results, best);
+    Ok(results)
+}
+
+/// Takes it that the disk can give so many bytes a second, if that is known.
+fn know(results: &mut Results, best: f64) {
+    let testbed = &mut results.testbed;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "no disk is as fast"
+    )]
+    let bandwidth = best as u64;
+    testbed.timing.bandwidth = bandwidth;
+    if best > 0.0 {
+        testbed.device = float(testbed.model) / best;
+        for run in results.cases.iter_mut().flat_map(|case| &mut case.runs) {
+            run.utilisation = float(run.device_bytes) / run.load / best;
+        }
+    }
+}
+
+/// Loads a model that is made up on the disk where results are written.
+pub(super) fn made_up(wanted: &Tour, instead: String) -> Result<Results> {
+    let folder = Folder::make(&wanted.output)?;
+    let room = nix::sys::statvfs::statvfs(&folder.0).map_err(file("Looking at", &folder.0))?;
+    let room = room.blocks_available() * room.fragment_size();
+    let large = Model::new(&STANDARD);
+    let model = if room > large.bytes() * 2 && machine::available() > large.bytes() * 2 {
+        large
+    } else {
+        Model::new(&SMALL)
+    };
+    let progress = Progress::begin("making a model");
+    model::write(&model, &folder.0)?;
+    progress.end("done");
+    measure(wanted, &folder.0, instead)
+}
+
+/// Why MAIO can do nothing here, and what to do about it.
+pub(super) fn nobody_hears(candidates: &[Candidate]) -> Failure {
+    let mut text = "Nothing here can tell MAIO what is read".to_owned();
+    for Candidate { kind, verdict } in candidates {
+        if let Verdict::Unusable { why, remedy } = verdict {
+            let remedy = remedy.as_deref().map(|it| format!(": {it}"));
+            text.extend([
+                "\n  ",
+                kind.name(),
+                ", as ",
+                why,
+                &remedy.unwrap_or_default(),
+            ]);
+        }
+    }
+    Failure::Said(text)
+}
+
+impl<'a> Tester<'a> {
+    fn new(folder: &Path, command: Option<&'a str>) -> Result<Self> {
+        let folder = folder.canonicalize().map_err(file("Looking for", folder))?;
+        let files = Files::below(&folder)?;
+        let disk = Disk::of(files.largest());
+        if disk.is_memory() {
+            return Err(Failure::Said(format!(
+                "{} is on {}, which is memory: there is no disk to load from",
+                folder.display(),
+                disk.file_system
+            )));
+        }
+        let candidates = choice::candidates(&folder);
+        if !candidates.iter().any(|it| it.verdict.is_usable()) {
+            return Err(nobody_hears(&candidates));
+        }
+        let scratch = Scratch::take()?;
+        let library = scratch.library()?;
+        Ok(Self {
+            folder,
+            files,
+            disk,
+            command,
+            scratch,
+            library,
+            sum: None,
+        })
+    }
+
+    fn describe(&self, instead: String) -> Results {
+        let case = |policy| Case {
+            policy,
+            reader: Profile::full().with(1),
+            regime: Regime::Ample,
+        };
+        Results {
+            format: 1,
+            profile: super::NAME.to_owned(),
+            backend: "none".to_owned(),
+            machine: machine::machine(),
+            testbed: Testbed {
+                timing: Timing {
+                    latency_us: 0,
+                    bandwidth: 0,
+                    slots: 0,
+                },
+                model: self.files.bytes(),
+                files: self.files.paths.len(),
+                limit: 0,
+                window: 0,
+                device: 0.0,
+                start: 0.0,
+                warm: 0.0,
+                runs_first: false,
+            },
+            real: Some(Real {
+                folder: self.folder.display().to_string(),
+                command: self.command.unwrap_or_default().to_owned(),
+                disk: self.disk.name.clone(),
+                instead,
+            }),
+            checks: Vec::new(),
+            cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
+            bars: Vec::new(),
+        }
+    }
+
+    /// One load, and which backend MAIO had.
+    fn load(&mut self, policy: Policy) -> Result<(Run, Option<String>)> {
+        let store = self.scratch.path.join("store");
+        if policy != Policy::MaioReplay {
+            let _ = fs::remove_dir_all(&store);
+            rounds::make(&store)?;
+        }
+        cold::drop_files(&self.files.paths)?;
+        let path = self.scratch.path.join("log");
+        let log = File::create(&path).map_err(file("Making", &path))?;
+        let both = log
+            .try_clone()
+            .and_then(|other| Ok((other, log.try_clone()?)));
+        let (output, errors) = both.map_err(file("Opening", &path))?;
+        let mut command = self.command(policy, &store)?;
+        command.stdout(output).stderr(errors);
+        let ticks = machine::ticks();
+        let ended = process::watch(command, &self.disk)?;
+        let others = machine::others(ticks, machine::ticks(), ended.used.cpu);
+        let said = fs::read(&path).map_err(file("Reading", &path))?;
+        let said = String::from_utf8_lossy(&said);
+        if !ended.status.success() {
+            return Err(loader::failed(
+                &format!("failed, with {}", ended.status),
+                &said,
+            ));
+        }
+        let mut run = self.tell(&ended);
+        run.others = others;
+        run.disturbed = rounds::is_disturbed(&run);
+        self.compare(&mut run, &said);
+        let backend = if policy.is_maio() {
+            let summary =
+                summary(&said).ok_or_else(|| loader::failed("was not accounted for", &said))?;
+            fill(&mut run, summary, &said)
+        } else {
+            None
+        };
+        if policy == Policy::MaioFirst && !rounds::has_template(&store)? {
+            let text = "no template was kept, so the second load goes by the files' headers, too";
+            run.notes.push(text.to_owned());
+        }
+        Ok((run, backend))
+    }
+
+    fn command(&self, policy: Policy, store: &Path) -> Result<Command> {
+        let us = std::env::current_exe().map_err(system("Looking for this program"))?;
+        let mut command = if policy.is_maio() {
+            let mut command = Command::new(us.with_file_name("ppcctl"));
+            command
+                .args(["--json", "run", "--policy"])
+                .arg(&self.library);
+            command.args(["--set", &format!("store={}", store.display())]);
+            command
+                .args(["--set", "leases=none"])
+                .arg(&self.folder)
+                .arg("--")
+                .arg(us);
+            command
+        } else {
+            Command::new(us)
+        };
+        command.arg("load").arg("--model").arg(&self.folder);
+        if let Some(text) = self.command {
+            command.args(["--command", text]);
+        }
+        Ok(command)
+    }
+
+    fn tell(&self, ended: &Ended) -> Run {
+        // Others use the disk as well, and what is known of processes is known of ours.
+        let counted = ended.looks.last().map_or(0, |look| look.read);
+        let first = ended.looks.first().map_or(0, |look| look.cached);
+        let cached = |now: u64| now.saturating_sub(first);
+        let samples = ended.looks.iter().map(|look| Sample {
+            at: look.at,
+            cache: cached(look.cached),
+            ..Sample::default()
+        });
+        Run {
+            load: ended.took,
+            device_bytes: match ended.used.read {
+                0 => counted,
+                read => read,
+            },
+            major_faults: ended.used.major_faults,
+            minor_faults: ended.used.minor_faults,
+            reader_cpu: ended.used.cpu,
+            peak_cache: ended
+                .looks
+                .iter()
+                .map(|look| cached(look.cached))
+                .max()
+                .unwrap_or(0),
+            touched: self.files.bytes(),
+            timeline: Timeline {
+                device: bins(ended),
+                samples: samples.collect(),
+                ..Timeline::default()
+            },
+            ..Run::default()
+        }
+    }
+
+    /// What is read has to be the same each time.
+    fn compare(&mut self, run: &mut Run, said: &str) {
+        let sum = said.lines().find_map(|line| line.strip_prefix(loader::SUM));
+        let Some(sum) = sum.filter(|_| self.command.is_none()) else {
+            return;
+        };
+        let first = self.sum.get_or_insert_with(|| sum.to_owned());
+        run.wrong = u64::from(first != sum);
+    }
+}
+
+/// The last line that is one.
+fn summary(said: &str) -> Option<Summary> {
+    said.lines()
+        .rev()
+        .find_map(|line| serde_json::from_str(line).ok())
+}
+
+fn fill(run: &mut Run, summary: Summary, said: &str) -> Option<String> {
+    // What it takes to start and end MAIO is told by the side: a daemon is there already.
+    let aside = run.load - summary.seconds;
+    run.load = summary.seconds;
+    if aside > 1.5 {
+        run.notes.push(format!(
+            "starting and ending MAIO took another {aside:.1} s"
+        ));
+    }
+    if let Some(stats) = &summary.stats {
+        run.runtime_cpu = float(stats.worker_cpu_ms) / 1e3;
+        run.reader_cpu = (run.reader_cpu - run.runtime_cpu).max(0.0);
+        run.runtime_memory = stats.worker_rss;
+        let fields = stats.fields().into_iter();
+        run.stats = fields
+            .map(|(name, _, value)| (name.to_owned(), value))
+            .collect();
+    }
+    if let Some(fault) = summary.fault {
+        run.notes.push(format!(
+            "MAIO failed, and the load went on without it: {fault}"
+        ));
+    }
+    if summary.backend.is_none() {
+        let ours = said.lines().filter(|line| line.starts_with("ppcctl: "));
+        run.notes.extend(ours.map(str::to_owned));
+    }
+    summary.backend
+}
+
+/// Bytes that were read in each tenth of a second, by looks that come when they come.
+fn bins(ended: &Ended) -> Vec<u64> {
+    let looks = &ended.looks;
+    let until = |at: f64| {
+        let after = looks.partition_point(|look| look.at <= at);
+        let (Some(one), Some(next)) = (looks.get(after.wrapping_sub(1)), looks.get(after)) else {
+            return looks.last().map_or(0, |look| look.read);
+        };
+        let part = (at - one.at) / (next.at - one.at).max(1e-9);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes"
+        )]
+        let more = (float(next.read - one.read) * part) as u64;
+        one.read + more
+    };
+    let mut bins = Vec::new();
+    let mut at = 0.0;
+    let mut before = 0;
+    while at < ended.took {
+        at += 0.1;
+        let now = until(at);
+        bins.push(now - before);
+        before = now;
+    }
+    bins
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+    use crate::tour::process::{Look, Used};
+
+    #[test]
+    fn what_was_read_is_shared_out_over_time() {
+        let look = |at, read| Look {
+            at,
+            read,
+            cached: 0,
+        };
+        let ended = Ended {
+            status: std::process::ExitStatus::from_raw(0),
+            took: 0.32,
+            looks: vec![
+                look(0.0, 0),
+                look(0.15, 3000),
+                look(0.25, 3000),
+                look(0.33, 4000),
+            ],
+            used: Used::default(),
+        };
+        let bins = bins(&ended);
+        assert_eq!(bins.len(), 4);
+        assert_eq!(bins.iter().sum::<u64>(), 4000);
+        assert!(
+            bins[0].abs_diff(2000) < 2 && bins[1].abs_diff(1000) < 2,
+            "{bins:?}"
+        );
+    }
+
+    #[test]
+    fn the_account_of_ppcctl_is_found_behind_what_a_command_prints() {
+        let said = "loading\n{\"not\": \"it\"}\n{\"directory\":\"/m\",\"backend\":\"observe\",\"policy\":\"maio\",\
+                    \"seconds\":1.5,\"exit\":0,\"fault\":null,\"stats\":null}\n";
+        let found = summary(said).expect("the last line");
+        let mut run = Run {
+            load: 4.5,
+            ..Run::default()
+        };
+        assert_eq!(fill(&mut run, found, said).as_deref(), Some("observe"));
+        assert!((run.load - 1.5).abs() < 1e-9);
+        assert_eq!(run.notes, ["starting and ending MAIO took another 3.0 s"]);
+        assert!(summary("nothing\n").is_none());
+    }
+}

@@ -1,0 +1,116 @@
+//! Where a tour keeps what it needs while it goes on: templates, what commands print, a policy that
+//! only we can change.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, file};
+use crate::place::Place;
+
+/// A folder; it is gone when this is.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) path: PathBuf,
+    /// Root's, which is cleared by the next one if we are killed.
+    place: Option<Place>,
+}
+
+impl Scratch {
+    pub(super) fn take() -> Result<Self> {
+        if nix::unistd::geteuid().is_root() {
+            let place = Place::take()?;
+            let path = place.path.clone();
+            let place = Some(place);
+            return Ok(Self { path, place });
+        }
+        // The user's own, which nobody else may write to; without one, where all may.
+        let base = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base = base
+            .filter(|path| path.is_dir())
+            .unwrap_or_else(env::temp_dir);
+        let path = own(&base)?;
+        Ok(Self { path, place: None })
+    }
+
+    /// MAIO's library, which is run only where nobody else can change it.
+    pub(super) fn library(&self) -> Result<PathBuf> {
+        if let Some(place) = &self.place {
+            return place.library("maio");
+        }
+        let built = cprt::policies::look_up(Path::new("maio"))?;
+        if cprt::trust::check(&built, nix::unistd::geteuid().as_raw()).is_ok() {
+            return Ok(built);
+        }
+        let copy = self.path.join("maio.so");
+        fs::copy(&built, &copy).map_err(file("Copying", &built))?;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&copy, mode).map_err(file("Closing", &copy))?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A folder for a model that is made up, on a disk; it is gone when this is.
+#[derive(Debug)]
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Folder {
+    pub(super) fn make(base: &Path) -> Result<Self> {
+        fs::create_dir_all(base).map_err(file("Making", base))?;
+        own(base).map(Self)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const PREFIX: &str = "ppc-bench.";
+
+/// One that has our number; those of processes that are no more go.
+fn own(base: &Path) -> Result<PathBuf> {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let number = number.and_then(|it| it.parse::<u32>().ok());
+        if number.is_some_and(|it| !Path::new("/proc").join(it.to_string()).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let path = base.join(format!("{PREFIX}{}", std::process::id()));
+    fs::create_dir(&path).map_err(file("Making", &path))?;
+    let mode = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(&path, mode).map_err(file("Closing", &path))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_left_goes_and_what_is_of_nobody_stays() {
+        let base = env::temp_dir().join(format!("ppc-bench-{}-scratch", std::process::id()));
+        // No process has a number as large.
+        for name in ["ppc-bench.99999999", "ppc-bench.x", "other"] {
+            fs::create_dir_all(base.join(name)).expect("a folder");
+        }
+        let folder = Folder::make(&base).expect("a folder of ours");
+        let there = |name: &str| base.join(name).exists();
+        assert!(!there("ppc-bench.99999999") && there("ppc-bench.x") && there("other"));
+        let ours = folder.0.clone();
+        assert!(ours.is_dir());
+        drop(folder);
+        assert!(!ours.exists());
+        let _ = fs::remove_dir_all(&base);
+    }
+}

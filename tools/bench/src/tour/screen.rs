@@ -1,0 +1,217 @@
+//! What a tour prints.
+
+use crate::case::Policy;
+use crate::result::{CaseResult, Results, Run};
+use crate::table::of_runs;
+use crate::units::{MB, float};
+
+/// Of a case, in words that need no explanation.
+pub(super) fn name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Native => "the kernel alone",
+        Policy::Native4096 => "the kernel, reading 4 MiB ahead",
+        Policy::MaioFirst => "MAIO, first load",
+        Policy::MaioReplay => "MAIO, second load",
+        Policy::MaioWrong => "MAIO, with a wrong template",
+        Policy::Eager => "everything at the first read",
+        Policy::Framework => "a framework's prefetcher",
+        Policy::Precache => "everything loaded before",
+    }
+}
+
+pub(super) fn seconds(run: &Run) -> String {
+    let disturbed = if run.disturbed {
+        "  (disturbed by other processes)"
+    } else {
+        ""
+    };
+    format!("{:6.2} s{disturbed}", run.load)
+}
+
+/// How fast the disk is.
+pub(super) fn best(results: &Results) -> String {
+    let testbed = &results.testbed;
+    if testbed.device > 0.0 {
+        let bandwidth = testbed.timing.bandwidth / MB;
+        format!(
+            "{:6.2} s, {bandwidth} MB/s past the page cache",
+            testbed.device
+        )
+    } else {
+        "unknown: it does not read past the page cache".to_owned()
+    }
+}
+
+/// What is going to be loaded, from where, by whom.
+pub(super) fn introduction(results: &Results) -> String {
+    let testbed = &results.testbed;
+    let model = format!(
+        "{:.2} GB in {} files",
+        float(testbed.model) / 1e9,
+        testbed.files
+    );
+    let Some(real) = &results.real else {
+        let timing = &testbed.timing;
+        return format!(
+            "A made-up model of {model} is loaded by four workers, as an inference service does;\n\
+             each looks at every byte. The disk is simulated, since those of small machines hide what there\n\
+             is to gain: {:.1} ms for a request, {} at once, {} MB/s in all. That is an SSD ten times slower\n\
+             than a fast one, and so are the start of the framework and the copies to accelerators: what\n\
+             counts is the ratios. At its full speed the disk takes {:.2} s for the model.",
+            float(timing.latency_us) / 1e3,
+            timing.slots,
+            timing.bandwidth / MB,
+            testbed.device,
+        );
+    };
+    let how = if real.command.is_empty() {
+        "one process maps every file and looks at every byte; CMD=\"...\" has your own loader do it"
+            .to_owned()
+    } else {
+        format!("sh -c {:?}", real.command)
+    };
+    format!(
+        "Model: {model}, in {}\nDisk:  {}, as it is\nBy:    {how}",
+        real.folder, real.disk
+    )
+}
+
+/// The table, and what it takes to believe it.
+pub(super) fn outcome(results: &Results) -> String {
+    let mut text = format!(
+        "  {:<34} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
+        "", "seconds", "of native", "from disk", "disk busy", "MAIO's CPU"
+    );
+    let native = results
+        .cases
+        .iter()
+        .find(|case| case.policy == Policy::Native);
+    let native = native.and_then(|case| of_runs(case, |run| run.load));
+    for case in &results.cases {
+        text += &row(case, native.unwrap_or(0.0));
+    }
+    let rounds = results.cases.iter().map(|case| case.runs.len()).max();
+    text += "\n";
+    if rounds > Some(1) {
+        text += "Medians of all rounds. ";
+    }
+    text += "Before each load, nothing of the model was in memory.";
+    if results
+        .real
+        .as_ref()
+        .is_none_or(|real| real.command.is_empty())
+    {
+        text += " Every byte was checked.";
+    }
+    text += "\n";
+    let disturbed = results.cases.iter().flat_map(|case| &case.runs);
+    if disturbed.clone().any(|run| run.disturbed) {
+        text +=
+            "* Other processes took much of the machine's time: run it again when it is quiet.\n";
+    }
+    text + &hint(results)
+}
+
+fn row(case: &CaseResult, native: f64) -> String {
+    let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
+    let load = value(|run| run.load);
+    let bytes = value(|run| float(run.device_bytes));
+    let busy = value(|run| run.utilisation);
+    let known = |known: bool, text: String| if known { text } else { "-".to_owned() };
+    let mark = if case.runs.iter().any(|run| run.disturbed) {
+        "*"
+    } else {
+        ""
+    };
+    format!(
+        "  {:<34} {load:8.2} {:>10} {:>10} {:>10} {:>11}\n",
+        format!("{}{mark}", name(case.policy)),
+        known(native > 0.0, format!("{:.2}", load / native.max(1e-9))),
+        known(bytes > 0.0, format!("{:.2} GB", bytes / 1e9)),
+        known(busy > 0.0, format!("{:.0} %", busy * 100.0)),
+        known(
+            case.policy.is_maio(),
+            format!("{:.2} s", value(|run| run.runtime_cpu))
+        ),
+    )
+}
+
+/// What a disk can be asked for, and no more.
+fn hint(results: &Results) -> String {
+    let Some(real) = &results.real else {
+        return String::new();
+    };
+    let load = |policy| {
+        let case = results.cases.iter().find(|case| case.policy == policy)?;
+        of_runs(case, |run| run.load)
+    };
+    let mut text = String::new();
+    if let (Some(native), Some(replay)) = (load(Policy::Native), load(Policy::MaioReplay)) {
+        if replay > native {
+            text += "Nothing was gained here: this loader keeps this disk busy by itself, or something else is \
+                     slower\nthan the disk, and what MAIO does takes CPU time.\n";
+        } else if results.testbed.device > native * 0.8 {
+            text +=
+                "This loader keeps this disk busy by itself, so there is little to gain here.\n";
+        }
+    }
+    if !real.instead.is_empty() {
+        text.extend(["This was no simulated SSD: ", &real.instead, ".\n"]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Regime;
+    use crate::reader::Profile;
+    use crate::result::{Real, samples};
+
+    const LOADS: [(Policy, f64); 3] = [
+        (Policy::Native, 20.0),
+        (Policy::MaioFirst, 5.0),
+        (Policy::MaioReplay, 4.0),
+    ];
+
+    #[test]
+    fn the_kernel_alone_is_one() {
+        let results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        let text = outcome(&results);
+        assert!(
+            text.contains("the kernel alone                      20.00       1.00    1.00 GB"),
+            "{text}"
+        );
+        assert!(
+            text.contains("MAIO, second load                      4.00       0.20"),
+            "{text}"
+        );
+        assert!(text.contains("Every byte was checked") && !text.contains('*'));
+        assert!(introduction(&results).contains("ten times slower"));
+    }
+
+    #[test]
+    fn who_gains_little_or_is_elsewhere_hears_why() {
+        let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        results.testbed.device = 19.0;
+        results.cases[1].runs[0].disturbed = true;
+        results.real = Some(Real {
+            folder: "/m".into(),
+            command: "cat {}/* > /dev/null".into(),
+            disk: "vda, ext4".into(),
+            instead: "of the weather".into(),
+        });
+        let text = outcome(&results);
+        assert!(
+            text.contains("little to gain") && text.contains("of the weather"),
+            "{text}"
+        );
+        assert!(
+            text.contains("first load*") && !text.contains("Every byte"),
+            "{text}"
+        );
+        assert!(introduction(&results).contains("vda, ext4"));
+        results.testbed.device = 0.0;
+        assert!(best(&results).contains("unknown"));
+    }
+}
