@@ -43,6 +43,55 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// A name that needs no explanation.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Native => "the kernel alone",
+            Self::Native4096 => "kernel, 4 MiB ahead",
+            Self::Eager => "eager policy",
+            Self::Framework => "framework's threads",
+            Self::Precache => "all loaded before",
+            Self::MaioFirst => "MAIO, first load",
+            Self::MaioReplay => "MAIO, second load",
+            Self::MaioWrong => "MAIO, misled",
+        }
+    }
+
+    /// What it does, in a sentence.
+    pub(crate) fn says(self) -> &'static str {
+        match self {
+            Self::Native => "What everybody has: Linux reads 128 KiB ahead of whoever reads.",
+            Self::Native4096 => {
+                "The same Linux, told to read 4 MiB ahead, as far as one may reasonably go for all \
+                 files of a disk."
+            }
+            Self::Eager => {
+                "A simple policy: at the first read of anything, it loads every file from end to end."
+            }
+            Self::Framework => {
+                "What frameworks have built in: eight threads read all files, 16 MiB at a time, ahead of \
+                 the workers."
+            }
+            Self::Precache => {
+                "Everything, as far as there is room, was loaded before the clock started: what loading \
+                 takes if no disk has to be waited for."
+            }
+            Self::MaioFirst => {
+                "MAIO has never seen this model: it goes by what the headers of the files say, and records \
+                 what each worker reads."
+            }
+            Self::MaioReplay => {
+                "MAIO knows from an earlier load what each worker reads, and in which order: it has it in \
+                 memory just before, and drops it just after."
+            }
+            Self::MaioWrong => {
+                "MAIO has a record of workers that went the other way: what a mistake of its costs."
+            }
+        }
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

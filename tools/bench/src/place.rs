@@ -26,7 +26,7 @@ impl Place {
             return Err(Failure::Unavailable {
                 what: "A simulated SSD",
                 why: "loop devices, mounts and memory cgroups are for root".to_owned(),
-                remedy: "run it as root: 'sudo ppc-bench'",
+                remedy: "run it as root",
             });
         }
         let root = Path::new(ROOT);

@@ -3,6 +3,7 @@
 mod chart;
 mod page;
 mod svg;
+mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use crate::median::median;
 use crate::result::{CaseResult, Results, Run};
 use crate::units::{MB, float};
 
-const TITLES: [&str; 11] = [
+pub(crate) const TITLES: [&str; 11] = [
     "load s", "+-", "/native", "/F", "device", "busy", "faults", "CPU s/GB", "cache MB", "RSS MB",
     "",
 ];
@@ -59,43 +59,54 @@ fn cell(case: &CaseResult) -> String {
 }
 
 fn row(results: &Results, case: &CaseResult) -> String {
-    let Some(load) = quiet(case, |run| run.load) else {
-        return format!("  {:<12} {}\n", case.policy.to_string(), case.left_out);
-    };
+    let name = format!("  {:<12}", case.policy.to_string());
+    match columns(results, case) {
+        None => format!("{name} {}\n", case.left_out),
+        Some(columns) => {
+            let columns = columns.map(|column| format!(" {column:>8}")).concat();
+            (name + &columns).trim_end().to_owned() + "\n"
+        }
+    }
+}
+
+/// A case as the titles have it; `None` if it was not run.
+pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 11]> {
+    let load = quiet(case, |run| run.load)?;
     let model = float(results.testbed.model);
     let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
-    let native = beside(results, case, Policy::Native).and_then(|it| of_runs(it, |run| run.load));
-    let ratio = native.map_or_else(
-        || "-".to_owned(),
-        |native| format!("{:.2}", load.value / native),
-    );
+    let ratio = of_native(results, case).map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"));
+    let floor = device_time(results, case);
     let megabytes = |bytes: f64| format!("{:.0}", bytes / float(MB));
     let marks = [
         (case.runs.iter().any(|run| run.disturbed), "disturbed"),
         (case.runs.iter().any(|run| run.wrong > 0), "WRONG BYTES"),
         (case.runs.iter().any(|run| run.dirty > 0), "NOT COLD"),
     ];
-    let marks: Vec<_> = marks
-        .iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, mark)| *mark)
-        .collect();
-    let columns = [
+    let marks = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark);
+    Some([
         format!("{:.2}", load.value),
         format!("{:.0}%", load.spread * 100.0),
         ratio,
-        format!("{:.2}", load.value / device_time(results, case)),
+        if floor > 0.0 {
+            format!("{:.2}", load.value / floor)
+        } else {
+            "-".to_owned()
+        },
         format!("{:.3}", value(|run| float(run.device_bytes)) / model),
         format!("{:.0}%", value(|run| run.utilisation) * 100.0),
         format!("{:.0}", value(|run| float(run.major_faults))),
         format!("{:.2}", value(|run| run.runtime_cpu) / (model / 1e9)),
         megabytes(value(|run| float(run.peak_cache))),
         megabytes(value(|run| float(run.runtime_memory))),
-        marks.join(", "),
-    ];
-    let mut text = format!("  {:<12}", case.policy.to_string());
-    text += &columns.map(|column| format!(" {column:>8}")).concat();
-    text.trim_end().to_owned() + "\n"
+        marks.collect::<Vec<_>>().join(", "),
+    ])
+}
+
+/// The load time as a part of what the kernel takes alone.
+pub(crate) fn of_native(results: &Results, case: &CaseResult) -> Option<f64> {
+    let native = of_runs(beside(results, case, Policy::Native)?, |run| run.load)?;
+    let load = of_runs(case, |run| run.load)?;
+    (native > 0.0).then(|| load / native)
 }
 
 /// How long the device takes for the model in this case, at least.
@@ -103,6 +114,10 @@ pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
     let model = float(results.testbed.model);
     match case.regime {
         crate::case::Regime::Slow => model / float(crate::rig::SLOW),
-        _ => model / float(results.testbed.timing.bandwidth),
+        // Of a real disk it may not be known.
+        _ => match results.testbed.timing.bandwidth {
+            0 => 0.0,
+            bandwidth => model / float(bandwidth),
+        },
     }
 }

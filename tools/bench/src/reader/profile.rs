@@ -88,6 +88,31 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// What such workers do, as a phrase.
+    pub(crate) fn says(self) -> String {
+        let each = match self.mode {
+            Mode::Full => "every byte",
+            Mode::Tp => "its share",
+        };
+        let how = match self.access {
+            Access::Kept => "through mappings that stay until the end",
+            Access::Dropped => "through mappings, one file at a time",
+            Access::Pread => "by read into a buffer",
+            Access::Direct => "past the page cache (O_DIRECT)",
+        };
+        let order = match self.order {
+            Order::Natural => "",
+            Order::Shuffled => ", in an order of its own",
+            Order::Backwards => ", backwards",
+        };
+        match self.workers {
+            1 => format!("one worker takes {each} {how}{order}"),
+            many => format!("{many} workers, each takes {each} {how}{order}"),
+        }
+    }
+}
+
 impl fmt::Display for Profile {
     /// A word, as in `tp-dropped` or `full-kept-8w`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,6 +184,16 @@ mod tests {
         assert_eq!(name(Profile::tp().by(Access::Dropped)), "tp-dropped");
         let many = Profile::full().in_order(Order::Shuffled).with(8);
         assert_eq!(name(many), "full-kept-shuffled-8w");
+        assert!(
+            many.says()
+                .starts_with("8 workers, each takes every byte through")
+        );
+        assert!(
+            Profile::tp()
+                .with(1)
+                .says()
+                .starts_with("one worker takes its share")
+        );
         assert_eq!((many.tp_size(), Profile::tp().tp_size()), (1, 4));
     }
 }

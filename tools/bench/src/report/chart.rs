@@ -3,13 +3,13 @@
 use super::svg::{Svg, step};
 use crate::case::{Policy, Regime};
 use crate::result::{CaseResult, Results, Run};
-use crate::table::of_runs;
+use crate::table::{of_native, of_runs};
 use crate::units::{MB, float};
 
 const WIDTH: f64 = 760.0;
 /// Room for names.
-const LEFT: f64 = 110.0;
-const RIGHT: f64 = 60.0;
+const LEFT: f64 = 130.0;
+const RIGHT: f64 = 92.0;
 /// Of a line in a chart of load times, and of one over time.
 const ROW: f64 = 24.0;
 const BAND: f64 = 58.0;
@@ -47,24 +47,34 @@ fn typical(case: &CaseResult) -> Option<&Run> {
         .min_by(|one, other| far(one).total_cmp(&far(other)))
 }
 
-fn class(policy: Policy) -> &'static str {
+pub(super) fn class(policy: Policy) -> &'static str {
     if policy.is_maio() { "ours" } else { "theirs" }
 }
 
 fn axis(svg: &mut Svg, scale: Scale, top: f64, bottom: f64) {
     let step = step(scale.most);
-    let mut at = 0.0;
-    while at <= scale.most {
+    for number in 0_u32.. {
+        let at = f64::from(number) * step;
+        if at > scale.most {
+            break;
+        }
         let x = scale.at(at);
         svg.line("grid", (x, top), (x, bottom));
-        svg.text("tick", (x, bottom + 14.0), &format!("{at}"));
-        at += step;
+        // 0.6 is not quite three times 0.2.
+        let text = format!("{at:.3}");
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        svg.text("tick", (x, bottom + 14.0), text);
     }
     svg.text("tick", (WIDTH - RIGHT + 24.0, bottom + 14.0), "seconds");
 }
 
 /// How long loads took: the median as a bar, each run as a dot.
-pub(super) fn loads(cell: &[&CaseResult], floor: f64, floor_name: &str) -> String {
+pub(super) fn loads(
+    results: &Results,
+    cell: &[&CaseResult],
+    floor: f64,
+    floor_name: &str,
+) -> String {
     let loads = cell.iter().flat_map(|case| &case.runs).map(|run| run.load);
     let most = loads.fold(floor, f64::max) * 1.02;
     let scale = Scale::across(0.0, most);
@@ -74,24 +84,25 @@ pub(super) fn loads(cell: &[&CaseResult], floor: f64, floor_name: &str) -> Strin
     for (number, case) in cell.iter().enumerate() {
         let y = 18.0 + ROW * float(number as u64);
         let median = of_runs(case, |run| run.load).unwrap_or(0.0);
-        svg.text("name end", (LEFT - 8.0, y + 15.0), &case.policy.to_string());
+        svg.text("name end", (LEFT - 8.0, y + 15.0), case.policy.title());
         svg.rect(
             class(case.policy),
             (LEFT, y + 3.0),
             (scale.at(median) - LEFT, ROW - 6.0),
         );
         for run in &case.runs {
-            svg.dot("dot", (scale.at(run.load), y + ROW / 2.0));
+            let class = if run.disturbed { "dot bad" } else { "dot" };
+            svg.dot(class, (scale.at(run.load), y + ROW / 2.0));
         }
-        svg.text(
-            "value",
-            (scale.at(median) + 8.0, y + 16.0),
-            &format!("{median:.2}"),
-        );
+        let part = of_native(results, case).map(|part| format!(" = {part:.2}"));
+        let label = format!("{median:.2} s{}", part.unwrap_or_default());
+        svg.text("value", (scale.at(median) + 8.0, y + 16.0), &label);
     }
-    let x = scale.at(floor);
-    svg.line("floor", (x, 12.0), (x, bottom));
-    svg.text("note", (x + 3.0, 10.0), floor_name);
+    if floor > 0.0 {
+        let x = scale.at(floor);
+        svg.line("floor", (x, 12.0), (x, bottom));
+        svg.text("note", (x + 3.0, 10.0), floor_name);
+    }
     svg.finish("load times")
 }
 
@@ -101,30 +112,45 @@ pub(super) fn device(results: &Results, cell: &[&CaseResult]) -> String {
         Some(Regime::Slow) => float(crate::rig::SLOW),
         _ => float(results.testbed.timing.bandwidth),
     };
+    // Of a real disk it may not be known.
+    let bins = cell.iter().flat_map(|case| &case.runs);
+    let most = bins.flat_map(|run| &run.timeline.device).max();
+    let known = bandwidth > 0.0;
+    let full = if known {
+        bandwidth
+    } else {
+        float(most.copied().unwrap_or(1)) * 10.0
+    };
+    let mut first = true;
     over_time(
         results,
         cell,
         "the device over time",
-        |svg, run, scale, bottom| {
+        |svg, case, run, scale, bottom| {
             let height = BAND - 16.0;
-            svg.line(
-                "limit",
-                (LEFT, bottom - height),
-                (WIDTH - RIGHT, bottom - height),
-            );
+            if known {
+                let y = bottom - height;
+                svg.line("limit", (LEFT, y), (WIDTH - RIGHT, y));
+            }
+            if std::mem::take(&mut first) {
+                let text = format!("{:.0} MB/s", full / 1e6);
+                svg.text("note", (WIDTH - RIGHT + 6.0, bottom - height + 4.0), &text);
+            }
             let mut points = vec![(scale.at(0.0), bottom)];
             for (number, bytes) in run.timeline.device.iter().enumerate() {
                 let from = run.timeline.device_from + float(number as u64) / 10.0;
-                let y = bottom - height * (float(*bytes) * 10.0 / bandwidth).min(1.1);
+                let y = bottom - height * (float(*bytes) * 10.0 / full).min(1.1);
                 if from + 0.1 > 0.0 && from < run.load {
                     points.push((scale.at(from.max(0.0)), y));
                     points.push((scale.at((from + 0.1).min(run.load)), y));
                 }
             }
             points.push((scale.at(run.load), bottom));
-            svg.path("area", &points);
-            let busy = format!("{:.0} %", run.utilisation * 100.0);
-            svg.text("value", (WIDTH - RIGHT + 6.0, bottom - 4.0), &busy);
+            svg.path(&format!("area {}", class(case.policy)), &points);
+            if known {
+                let busy = format!("{:.0} % used", run.utilisation * 100.0);
+                svg.text("value", (WIDTH - RIGHT + 6.0, bottom - 4.0), &busy);
+            }
         },
     )
 }
@@ -144,7 +170,7 @@ pub(super) fn memory(results: &Results, cell: &[&CaseResult]) -> String {
         results,
         cell,
         "memory over time",
-        |svg, run, scale, bottom| {
+        |svg, _, run, scale, bottom| {
             let height = BAND - 16.0;
             let at = |bytes: u64| bottom - height * (float(bytes) / most).min(1.0);
             if limited {
@@ -165,7 +191,7 @@ pub(super) fn memory(results: &Results, cell: &[&CaseResult]) -> String {
                 .iter()
                 .filter(|sample| sample.at <= run.load + 0.05);
             let points: Vec<_> = samples
-                .map(|sample| (scale.at(sample.at), at(sample.cache)))
+                .map(|sample| (scale.at(sample.at.min(run.load)), at(sample.cache)))
                 .collect();
             let ends = [points.first(), points.last()].map(|point| point.map_or(LEFT, |it| it.0));
             let ground = [vec![(ends[0], bottom)], points, vec![(ends[1], bottom)]].concat();
@@ -181,7 +207,7 @@ fn over_time(
     results: &Results,
     cell: &[&CaseResult],
     what: &str,
-    draw: impl Fn(&mut Svg, &Run, Scale, f64),
+    mut draw: impl FnMut(&mut Svg, &CaseResult, &Run, Scale, f64),
 ) -> String {
     let runs: Vec<_> = cell
         .iter()
@@ -191,18 +217,20 @@ fn over_time(
     let scale = Scale::across(0.0, most);
     let end = BAND * float(runs.len() as u64) + 16.0;
     let mut svg = Svg::new(WIDTH, end + AXIS);
-    let start = scale.at(results.testbed.start);
-    svg.rect("phase", (LEFT, 14.0), (start - LEFT, end - 14.0));
-    svg.text("note", (start + 4.0, 11.0), "workers begin");
+    if results.testbed.start > 0.0 {
+        let start = scale.at(results.testbed.start);
+        svg.rect("phase", (LEFT, 14.0), (start - LEFT, end - 14.0));
+        svg.text("note end", (start - 4.0, 11.0), "start");
+        svg.text("note", (start + 4.0, 11.0), "workers load");
+    }
     axis(&mut svg, scale, 14.0, end);
     for (number, (case, run)) in runs.iter().enumerate() {
         let bottom = 14.0 + BAND * float(number as u64 + 1);
-        svg.text(
-            "name end",
-            (LEFT - 8.0, bottom - 18.0),
-            &case.policy.to_string(),
-        );
-        draw(&mut svg, run, scale, bottom);
+        svg.text("name end", (LEFT - 8.0, bottom - 18.0), case.policy.title());
+        if run.disturbed {
+            svg.text("bad end", (LEFT - 8.0, bottom - 5.0), "disturbed");
+        }
+        draw(&mut svg, case, run, scale, bottom);
         svg.line("ground", (LEFT, bottom), (WIDTH - RIGHT, bottom));
         // Where the last worker was done.
         let x = scale.at(run.load);
@@ -224,18 +252,19 @@ mod tests {
         results.cases[1].runs[0].timeline.device = vec![10_000_000; 40];
         let cell: Vec<_> = results.cases.iter().collect();
         let charts = [
-            super::loads(&cell, 4.0, "floor"),
+            super::loads(&results, &cell, 4.0, "floor"),
             device(&results, &cell),
             memory(&results, &cell),
         ];
         for chart in &charts {
             assert!(
-                chart.contains(">native<") && chart.contains(">maio-replay<"),
+                chart.contains(">the kernel alone<") && chart.contains(">MAIO, second load<"),
                 "{chart}"
             );
             assert!(!chart.contains("NaN") && !chart.contains("inf"), "{chart}");
         }
         assert_eq!(charts[0].matches("class=\"ours\"").count(), 1);
-        assert_eq!(charts[1].matches("class=\"area\"").count(), 2);
+        assert_eq!(charts[1].matches("class=\"area ours\"").count(), 1);
+        assert_eq!(charts[1].matches("class=\"area theirs\"").count(), 1);
     }
 }

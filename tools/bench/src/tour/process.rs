@@ -151,9 +151,28 @@ mod tests {
         let group = Pid::from_raw(i32::try_from(child.id()).expect("small"));
         let (sender, ended) = channel();
         std::thread::spawn(move || sender.send(child.wait()));
-        // Without patience for who does not listen the test would take all of it.
+        // Without that, the test would have all the patience there is for who does not listen.
         killpg(group, Signal::SIGKILL).expect("it is there");
         end(group, &ended);
-        assert!(killpg(group, None).is_err(), "somebody is left");
+        let began = Instant::now();
+        while runs(group) {
+            assert!(began.elapsed() < PATIENCE, "somebody is left");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether anybody of a group is alive, and not only waited for by nobody.
+    fn runs(group: Pid) -> bool {
+        let processes = std::fs::read_dir("/proc").expect("to list").flatten();
+        let mut stats =
+            processes.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+        stats.any(|stat| {
+            let mut words = stat
+                .rsplit(')')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace();
+            words.next() != Some("Z") && words.nth(1) == Some(&group.to_string())
+        })
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn begin(what: &str) -> Self {
-        let what = format!("  {what:<34}");
+        let what = format!("  {what:<22}");
         let ticker = io::stderr().is_terminal().then(|| {
             let (sender, ended) = channel();
             let (what, began) = (what.clone(), Instant::now());

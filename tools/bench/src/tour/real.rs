@@ -62,7 +62,7 @@ pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<R
     progress.end(&screen::best(&results));
     for round in 1..=wanted.rounds {
         for (number, policy) in POLICIES.into_iter().enumerate() {
-            let progress = Progress::begin(screen::name(policy));
+            let progress = Progress::begin(policy.title());
             let (mut run, backend) = tester.load(policy)?;
             run.round = round as usize;
             progress.end(&screen::seconds(&run));

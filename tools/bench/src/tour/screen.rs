@@ -5,20 +5,6 @@ use crate::result::{CaseResult, Results, Run};
 use crate::table::of_runs;
 use crate::units::{MB, float};
 
-/// Of a case, in words that need no explanation.
-pub(super) fn name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Native => "the kernel alone",
-        Policy::Native4096 => "the kernel, reading 4 MiB ahead",
-        Policy::MaioFirst => "MAIO, first load",
-        Policy::MaioReplay => "MAIO, second load",
-        Policy::MaioWrong => "MAIO, with a wrong template",
-        Policy::Eager => "everything at the first read",
-        Policy::Framework => "a framework's prefetcher",
-        Policy::Precache => "everything loaded before",
-    }
-}
-
 pub(super) fn seconds(run: &Run) -> String {
     let disturbed = if run.disturbed {
         "  (disturbed by other processes)"
@@ -79,7 +65,7 @@ pub(super) fn introduction(results: &Results) -> String {
 /// The table, and what it takes to believe it.
 pub(super) fn outcome(results: &Results) -> String {
     let mut text = format!(
-        "  {:<34} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
+        "  {:<22} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
         "", "seconds", "of native", "from disk", "disk busy", "MAIO's CPU"
     );
     let native = results
@@ -124,8 +110,8 @@ fn row(case: &CaseResult, native: f64) -> String {
         ""
     };
     format!(
-        "  {:<34} {load:8.2} {:>10} {:>10} {:>10} {:>11}\n",
-        format!("{}{mark}", name(case.policy)),
+        "  {:<22} {load:8.2} {:>10} {:>10} {:>10} {:>11}\n",
+        format!("{}{mark}", case.policy.title()),
         known(native > 0.0, format!("{:.2}", load / native.max(1e-9))),
         known(bytes > 0.0, format!("{:.2} GB", bytes / 1e9)),
         known(busy > 0.0, format!("{:.0} %", busy * 100.0)),
@@ -156,7 +142,10 @@ fn hint(results: &Results) -> String {
         }
     }
     if !real.instead.is_empty() {
-        text.extend(["This was no simulated SSD: ", &real.instead, ".\n"]);
+        text.extend([
+            &real.instead,
+            ".\nOn one, what there is to gain is seen more clearly.\n",
+        ]);
     }
     text
 }
@@ -179,11 +168,11 @@ mod tests {
         let results = samples::results(Profile::full(), Regime::Ample, &LOADS);
         let text = outcome(&results);
         assert!(
-            text.contains("the kernel alone                      20.00       1.00    1.00 GB"),
+            text.contains("the kernel alone          20.00       1.00    1.00 GB"),
             "{text}"
         );
         assert!(
-            text.contains("MAIO, second load                      4.00       0.20"),
+            text.contains("MAIO, second load          4.00       0.20"),
             "{text}"
         );
         assert!(text.contains("Every byte was checked") && !text.contains('*'));

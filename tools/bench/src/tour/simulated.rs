@@ -54,7 +54,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     let store = rig.place.path.join("store");
     for round in 1..=wanted.rounds {
         for (policy, result) in POLICIES.into_iter().zip(&mut results.cases) {
-            let progress = Progress::begin(screen::name(policy));
+            let progress = Progress::begin(policy.title());
             let mut run = load(&mut rig, policy, &store)?;
             run.round = round as usize;
             run.disturbed = rounds::is_disturbed(&run);
