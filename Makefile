@@ -102,6 +102,16 @@ test: deps rust guest-root ## all tests, those on virtual machines of every kern
 		host='tests/runtime/host.sh' \
 		vm='$(MAKE) --no-print-directory vm-matrix'
 
+# The Python in which the tests of real clients have torch, if they have been run; else any.
+GPU_PYTHON := $(or $(wildcard $(HOME)/.cache/ppc/clients/venv/bin/python),python3)
+
+.PHONY: gpu-test
+gpu-test: rust tools ## what only a GPU can show; without one all of it is skipped, and counted
+	@cargo build --quiet --locked --release --package ppc-bench
+	@tests/total.py \
+		gpu='PPC_BENCH=$(abspath $(TOOLS_OUT))/ppc-bench cargo test --locked --package gpu-tests' \
+		torch='$(GPU_PYTHON) -m unittest discover -s tests/gpu -p "gpu_*.py"'
+
 # Edges are counted by LLVM itself, of which a stable compiler can be told so; the fuzzer has the rest.
 # A target is named, so that what runs while building is built without.
 FUZZ_FLAGS := -C passes=sancov-module \

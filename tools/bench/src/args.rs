@@ -64,10 +64,13 @@ pub(crate) struct Tour {
     /// A model on a disk of this machine; without it, one is made up, on a simulated SSD
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
+    /// A made-up model on the disk where results are written, though a simulated SSD may be had
+    #[arg(long, conflicts_with = "model")]
+    pub(crate) real: bool,
     /// What loads the model and ends, for a shell: "{}" and $MODEL are the directory
     ///
     /// Without it, every file is mapped and every byte of it looked at.
-    #[arg(long, value_name = "COMMAND", requires = "model")]
+    #[arg(long, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
     /// How often each load is measured
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -150,7 +153,7 @@ mod tests {
         ));
         for wrong in [
             &["--rounds", "0"][..],
-            &["run", "--command", "true"],
+            &["run", "--real", "--model", "/m"],
             &["--quick", "--standard"],
             &["--backend", "module"],
         ] {

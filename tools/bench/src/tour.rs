@@ -28,6 +28,12 @@ pub(crate) fn run(wanted: &Tour) -> Result<()> {
     signals::take()?;
     let results = match &wanted.model {
         Some(folder) => real::measure(wanted, folder, String::new()),
+        None if wanted.real => real::made_up(wanted, String::new()),
+        None if wanted.command.is_some() => {
+            return Err(Failure::Said(
+                "What is to be loaded by that command? MODEL is to be a directory".to_owned(),
+            ));
+        }
         None => match simulated::measure(wanted) {
             Err(failure @ Failure::Unavailable { .. }) => {
                 let why = cprt::error::chain(&failure);
