@@ -221,7 +221,7 @@ pub(crate) fn has_helper() -> bool {
     std::env::split_paths(&path).any(|directory| directory.join("fusermount3").is_file())
 }
 
-/// What each backend can and cannot do, as Markdown: it is the one in `README.md`.
+/// What each backend can and cannot do, as Markdown: it is the one in `cprt/README.md`.
 #[must_use]
 pub fn table() -> String {
     use ppc::Features as F;
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_readme_says_of_backends_what_they_say() {
-        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
         let readme = std::fs::read_to_string(readme).expect("the README");
         let (_, rest) = readme
             .split_once("<!-- backends -->\n")

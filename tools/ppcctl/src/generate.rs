@@ -1,5 +1,5 @@
 //! Man pages and completions, from the definition of the command line; what backends say of
-//! themselves, for the README.
+//! themselves, for the runtime's README.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -17,7 +17,7 @@ const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Fish, "ppcctl.fish"),
 ];
 
-/// Writes `man/*.1`, `completions/SHELL/*` and the README's `backends.md` below a directory.
+/// Writes `man/*.1`, `completions/SHELL/*` and `backends.md` below a directory.
 pub(crate) fn write(directory: &Path) -> Result<()> {
     let man = directory.join("man");
     make(&man)?;

@@ -60,7 +60,7 @@ fn lead(results: &Results) -> String {
     }
     text + "</p>\n<p>Before a service can use a large language model, its weights have to come from a disk into memory. \
             MAIO is a cache policy for Linux that makes this faster without any change to the service: it brings in \
-            what will be read just before it is, and drops it just after.</p>\n"
+            what will be read just before it is, and where memory is short drops it just after.</p>\n"
 }
 
 fn gigabytes(bytes: u64) -> String {
