@@ -2,6 +2,8 @@
 # Installs the packages that are named, or those of tests/vm/packages, that are missing; without root, says how to.
 set -eu
 
+# Words are what is wanted.
+# shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(sed 's/#.*//' "$(dirname "$0")/packages")
 if ! command -v dpkg-query > /dev/null; then
 	echo "deps: no Debian: what is in these packages has to be there: $*"

@@ -42,8 +42,22 @@ impl Disk {
         disk.mount(MsFlags::MS_NOATIME)?;
         fill(&disk.path)?;
         umount2(&disk.path, MntFlags::empty()).map_err(file("Unmounting", &disk.path))?;
-        disk.mount(MsFlags::MS_NOATIME | MsFlags::MS_RDONLY)?;
+        disk.mount_read_only()?;
         Ok(disk)
+    }
+
+    fn mount_read_only(&self) -> Result<()> {
+        let flags = MsFlags::MS_NOATIME | MsFlags::MS_RDONLY;
+        match self.mount(flags) {
+            // Who has taken a mount namespace meanwhile has it mounted still, to be written to.
+            Err(Failure::File { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                self.mount(MsFlags::MS_NOATIME)?;
+                let (nothing, flags) = (None::<&str>, flags | MsFlags::MS_REMOUNT);
+                mount(nothing, &self.path, nothing, flags, nothing)
+                    .map_err(file("Mounting", &self.node))
+            }
+            done => done,
+        }
     }
 
     fn mount(&self, flags: MsFlags) -> Result<()> {
