@@ -320,7 +320,20 @@ impl Maio {
         {
             load.hear(event, &extent, &Live(host));
         }
+        if event.kind == Kind::Close {
+            // What was mapped until now could not be dropped.
+            self.look_again(host);
+        }
         Ok(())
+    }
+
+    /// What of all that was dropped has stayed: it is dropped again when its place is needed.
+    fn look_again(&mut self, host: &Host<'_>) {
+        self.looked_ns = host.now();
+        let files = &mut self.files;
+        if let Some(load) = &mut self.load {
+            load.look_again(|extent| !is_absent(files, host, extent));
+        }
     }
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
@@ -415,9 +428,7 @@ impl Maio {
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
-                self.looked_ns = now;
-                let files = &mut self.files;
-                load.look_again(|extent| !is_absent(files, host, extent));
+                self.look_again(host);
             }
             if now >= self.exchanged_ns + EXCHANGE {
                 self.exchange(host);

@@ -6,6 +6,7 @@
 //! the mapping is gone: nobody is woken for a reader that rests.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ppc::FileId;
@@ -18,8 +19,6 @@ use crate::sys::pagemap::Pagemap;
 const OFTEN: Duration = Duration::from_millis(10);
 /// And one that seems to rest.
 const SELDOM: Duration = Duration::from_millis(320);
-/// Who is looked at as seldom as that rests, or has unmapped the file.
-const RESTS: Duration = Duration::from_millis(80);
 /// After so many of these in which nothing changed, no more.
 const IN_VAIN: u32 = 8;
 /// A look is to take no more than this part of the time.
@@ -67,6 +66,8 @@ struct Reader {
     mappings: Vec<Mapping>,
     /// What was there last time.
     known: Ranges,
+    /// Models are read upwards: what is new is looked for from about where something was last.
+    from: u64,
     looks: u32,
     pace: Pace,
     due: Instant,
@@ -104,6 +105,7 @@ impl Looks {
             pagemap,
             mappings: Vec::new(),
             known: Ranges::default(),
+            from: 0,
             looks: 0,
             pace: Pace::NEW,
             due: now + OFTEN,
@@ -152,17 +154,16 @@ impl Reader {
         let anew = self.looks.is_multiple_of(ANEW);
         if anew {
             self.mappings = mappings::of(process, self.file, mirror);
-        }
-        if anew || self.pace.wait >= RESTS {
-            self.known = Ranges::default();
+            (self.known, self.from) = (Ranges::default(), 0);
         }
         self.looks = self.looks.wrapping_add(1);
         if self.mappings.is_empty() {
             return None;
         }
-        let mut found: Vec<_> = self.known.iter().cloned().collect();
+        let mut found = Vec::new();
         for mapping in &self.mappings {
-            for gap in self.known.gaps(&mapping.range(), TABLE) {
+            let Range { start, end } = mapping.range();
+            for gap in self.known.gaps(&(start.max(self.from)..end), TABLE) {
                 let Some(addresses) = mapping.addresses_of(&gap) else {
                     continue;
                 };
@@ -170,6 +171,10 @@ impl Reader {
                 found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
             }
         }
+        if let Some(last) = Ranges::of(found.clone()).without(&self.known).iter().last() {
+            self.from = last.end.saturating_sub(TABLE);
+        }
+        found.extend(self.known.iter().cloned());
         if found.is_empty() {
             // It may have been unmapped meanwhile, and something else may be there next time.
             self.looks = 0;
