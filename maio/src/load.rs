@@ -121,8 +121,9 @@ pub(crate) struct Load {
     cut_short: bool,
     /// Its first event was no OPEN: it had begun before. Unless that is told yet, of this file and process.
     midway: Option<(u32, u32)>,
-    /// Descriptors of its files that are open, if that is told.
-    open: Option<u64>,
+    /// How often each of its files is open, and whether that is told.
+    open: HashMap<u32, u32>,
+    opens: bool,
     /// Pages that nobody was expected to read, less those that somebody was, since.
     astray: u64,
     /// Everybody who was heard is gone.
@@ -160,7 +161,8 @@ impl Load {
             lost: false,
             cut_short: false,
             midway: None,
-            open: None,
+            open: HashMap::new(),
+            opens: false,
             astray: 0,
             deserted: false,
             held_back: false,
@@ -203,6 +205,16 @@ impl Load {
     /// What was dropped and `stays`.
     pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
         self.window.look_again(stays);
+    }
+
+    /// What has stayed of a file, or of all, may be dropped again.
+    pub(crate) fn let_go(&mut self, file: Option<u32>) {
+        self.window.let_go(file);
+    }
+
+    /// Whether nobody has a file open any more, which mappings do.
+    pub(crate) fn is_closed(&self, file: u32) -> bool {
+        !self.open.contains_key(&file)
     }
 
     /// What other services of this node have yet to read.
@@ -292,8 +304,11 @@ impl Load {
             self.midway.take_if(|it| *it == (extent.file, process));
         }
         match event.kind {
-            Kind::Open => self.open = Some(self.open.unwrap_or(0) + 1),
-            Kind::Close => self.open = self.open.map(|open| open.saturating_sub(1)),
+            Kind::Open => {
+                self.opens = true;
+                *self.open.entry(extent.file).or_default() += 1;
+            }
+            Kind::Close => self.closed(extent.file),
             _ => {}
         }
         let step = match event.kind {
@@ -320,6 +335,15 @@ impl Load {
         } else {
             self.astray.saturating_add(read)
         };
+    }
+
+    fn closed(&mut self, file: u32) {
+        if let Some(open) = self.open.get_mut(&file) {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&file);
+            }
+        }
     }
 
     /// Who reads what, if that is recorded. A fault maps what is cached behind it, 64 KiB or the rest
@@ -433,7 +457,8 @@ impl Load {
             // Who looked at the configuration and went may have been sent ahead.
             return quiet > if all_gone { idle } else { idle * STARTING };
         }
-        let closed = self.open == Some(0) && quiet > CLOSED && self.has_read(ALL);
+        let closed = self.opens && self.open.is_empty();
+        let closed = closed && quiet > CLOSED && self.has_read(ALL);
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 

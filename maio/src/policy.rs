@@ -40,7 +40,9 @@ const CACHED: u64 = 99;
 const EXCHANGE: u64 = 1_000_000_000;
 /// What was dropped is looked at this often, in ns: mapped pages stay without the module, until they are
 /// unmapped.
-const LOOK_AGAIN: u64 = 250_000_000;
+const LOOK_AGAIN: u64 = 100_000_000;
+/// And so often it is dropped again, if it is not told when that is.
+const DROP_AGAIN: u64 = 1_000_000_000;
 /// A load of which so much was not expected, in percent, was not this template's.
 const DRIFT: u64 = 5;
 /// Less than this is a look at a file, whatever part it is.
@@ -63,6 +65,7 @@ pub struct Maio {
     neighbours: Option<Neighbours>,
     exchanged_ns: u64,
     looked_ns: u64,
+    dropped_ns: u64,
     recording: bool,
     saving: Option<Saving>,
 }
@@ -108,6 +111,7 @@ impl Policy for Maio {
             neighbours: None,
             exchanged_ns: 0,
             looked_ns: 0,
+            dropped_ns: 0,
             recording: false,
             saving: None,
         };
@@ -320,19 +324,31 @@ impl Maio {
         {
             load.hear(event, &extent, &Live(host));
         }
-        if event.kind == Kind::Close {
+        if let Some(load) = &self.load
+            && event.kind == Kind::Close
+            && load.is_closed(number)
+        {
             // What was mapped until now could not be dropped.
-            self.look_again(host);
+            self.look_again(host, Some(number));
         }
         Ok(())
     }
 
-    /// What of all that was dropped has stayed: it is dropped again when its place is needed.
-    fn look_again(&mut self, host: &Host<'_>) {
-        self.looked_ns = host.now();
+    /// What was dropped and has stayed is held, and may be dropped once more if its file is closed, or
+    /// time has passed.
+    fn look_again(&mut self, host: &Host<'_>, closed: Option<u32>) {
+        let Some(load) = &mut self.load else {
+            return;
+        };
+        let now = host.now();
+        self.looked_ns = now;
         let files = &mut self.files;
-        if let Some(load) = &mut self.load {
-            load.look_again(|extent| !is_absent(files, host, extent));
+        load.look_again(|extent| !is_absent(files, host, extent));
+        if closed.is_some() {
+            load.let_go(closed);
+        } else if now >= self.dropped_ns + DROP_AGAIN {
+            self.dropped_ns = now;
+            load.let_go(None);
         }
     }
 
@@ -428,7 +444,7 @@ impl Maio {
         if !load.tick(host.now(), self.told.idle, &Live(host)) {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
-                self.look_again(host);
+                self.look_again(host, None);
             }
             if now >= self.exchanged_ns + EXCHANGE {
                 self.exchange(host);

@@ -261,9 +261,14 @@ impl Window {
     }
 
     /// Which of those that were dropped since it was asked last have stayed all the same: mapped pages do
-    /// without the module. They are held, and dropped again when there is need.
+    /// without the module. They are held, and until they are let go dropped no more.
     pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
         self.stock.look_again(stays);
+    }
+
+    /// What has stayed of a file, or of all, may be dropped again when there is need.
+    pub(crate) fn let_go(&mut self, file: Option<u32>) {
+        self.stock.let_go(file);
     }
 
     /// What other services of this node have yet to read: it is dropped last.

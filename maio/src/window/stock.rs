@@ -1,6 +1,6 @@
 //! The pieces of a window: which are held, how many have yet to read each, and which go first. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::claims::Claims;
@@ -61,6 +61,9 @@ pub(super) struct Stock {
     drops: Vec<Extent>,
     /// Dropped, as far as is known.
     gone: Vec<Piece>,
+    /// Dropped in vain, as somebody maps them, and what else may go of their files.
+    stuck: Vec<Piece>,
+    mapped: BTreeSet<u32>,
 }
 
 impl Stock {
@@ -75,6 +78,8 @@ impl Stock {
             going: 0,
             drops: Vec::new(),
             gone: Vec::new(),
+            stuck: Vec::new(),
+            mapped: BTreeSet::new(),
         }
     }
 
@@ -114,6 +119,7 @@ impl Stock {
         let waits = |piece: &Piece| slots[*piece as usize].left() == 0;
         self.burnable.retain(waits);
         self.lent.retain(waits);
+        self.stuck.retain(waits);
     }
 
     /// One less.
@@ -164,6 +170,11 @@ impl Stock {
     }
 
     fn may_go(&mut self, piece: Piece) {
+        let file = self.extent(piece).map(|it| it.file);
+        if file.is_some_and(|file| self.mapped.contains(&file)) {
+            self.stuck.push(piece);
+            return;
+        }
         let claimed = self.is_claimed(piece);
         let queue = if claimed {
             &mut self.lent
@@ -195,11 +206,42 @@ impl Stock {
     }
 
     pub(super) fn look_again(&mut self, mut stays: impl FnMut(&Extent) -> bool) {
+        let mut stuck = false;
         for piece in std::mem::take(&mut self.gone) {
-            let extent = self.extent(piece);
-            if self.state(piece) == State::Dropped && extent.is_some_and(|it| stays(&it)) {
-                self.came_in(piece);
+            let Some(extent) = self.extent(piece) else {
+                continue;
+            };
+            if self.state(piece) == State::Dropped && stays(&extent) {
+                self.slot(piece).set(State::Held);
+                self.held += self.courses.pages(piece);
+                self.stuck.push(piece);
+                self.mapped.insert(extent.file);
+                stuck = true;
             }
+        }
+        if stuck {
+            // Others of these files would stay, too.
+            for piece in std::mem::take(&mut self.burnable) {
+                self.may_go(piece);
+            }
+        }
+    }
+
+    /// What was dropped in vain, of a file or of all, may go now.
+    pub(super) fn let_go(&mut self, file: Option<u32>) {
+        match file {
+            Some(file) => drop(self.mapped.remove(&file)),
+            None => self.mapped.clear(),
+        }
+        let stuck = std::mem::take(&mut self.stuck);
+        let goes = |piece: &Piece| {
+            let of = self.extent(*piece).map(|it| it.file);
+            file.is_none() || of == file
+        };
+        let (go, stay) = stuck.into_iter().partition(goes);
+        self.stuck = stay;
+        for piece in go {
+            self.may_go(piece);
         }
     }
 
@@ -389,7 +431,11 @@ mod tests {
         assert_eq!(window.held(), 0);
         window.look_again(|extent| extent.first >= 512);
         assert_eq!(window.held(), 512);
-        window.burn_all();
+        assert!(!window.stock.burn(), "it would stay again");
+        window.let_go(Some(1));
+        assert!(!window.stock.burn(), "another file is closed");
+        window.let_go(Some(0));
+        assert!(window.stock.burn());
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
         window.loads();
