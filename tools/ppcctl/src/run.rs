@@ -28,9 +28,11 @@ use crate::screen::{plain, remark};
 use crate::setting;
 
 mod progress;
+mod reach;
 mod signals;
 
 use progress::Progress;
+use reach::Reach;
 use signals::{Heard, Signals};
 
 /// As of `timeout` and others that run commands.
@@ -97,7 +99,7 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
 }
 
 fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
-    let directory = directory(&wanted.directory)?;
+    let directory = reaching(directory(&wanted.directory)?, wanted.quiet);
     let options = options(wanted, directory)?;
     // Before there are threads, which inherit it.
     let signals = Signals::take()?;
@@ -143,6 +145,27 @@ fn directory(given: &Path) -> Result<PathBuf> {
         Ok(real)
     } else {
         Err(failed(io::ErrorKind::NotADirectory.into()))
+    }
+}
+
+/// With what its links lead to, or nothing would be heard of a model in a cache of downloads.
+fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
+    match reach::of(&directory) {
+        Reach::Itself => directory,
+        Reach::Wider(wider) => {
+            let text = format!("for {}, which has what links lead to", wider.display());
+            log_line(quiet, &text);
+            wider
+        }
+        Reach::TooFar(folder) => {
+            let text = format!(
+                "links in {} lead to {}, of which nothing is heard: name a directory that has both",
+                directory.display(),
+                folder.display()
+            );
+            log_line(quiet, &text);
+            directory
+        }
     }
 }
 
