@@ -6,7 +6,8 @@
 //!
 //! - for a newer plan of a process, when all of them are busy (`backlog.rs`);
 //! - while memory is over the threshold: what waits, waits, and is dropped when that takes long;
-//! - half of them, while readers miss and the device gives no more than it does (`pace.rs`);
+//! - half of them, while readers miss something else and the device gives no more than it does
+//!   (`pace.rs`);
 //! - for good, at the end.
 //!
 //! What fails is logged once for each file, and the rest goes on.
@@ -151,9 +152,12 @@ impl Loader {
         self.inner.counters.superseded_bytes.add(bytes);
     }
 
-    /// A reader misses what was not loaded in time.
-    pub(crate) fn reader_waits(&self) {
-        self.inner.lock().pace.reader_waits(Instant::now());
+    /// A reader misses this. Loads yield to it, unless it is what they are at: nobody would be helped.
+    pub(crate) fn reader_waits(&self, span: &Span) {
+        let mut state = self.inner.lock();
+        if !state.backlog.is_about(span) {
+            state.pace.reader_waits(Instant::now());
+        }
     }
 
     /// Bytes waiting, and bytes per second.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ppc::host::Table;
 use ppc::{Event, Features, FileId, Kind, Kinds};
 
-use crate::backend::{Backend, Beneath, Flow, Module, Observe, fuse};
+use crate::backend::{Backend, Beneath, Flow, Module, Observe, Span, fuse};
 use crate::dispatch::Queue;
 use crate::evictor::Evictor;
 use crate::executor::{Executor, Task};
@@ -469,7 +469,6 @@ impl Listener {
 
     fn hear(&mut self, events: &[Event], paths: &mut Paths) {
         let counters = &self.host.counters;
-        let mut misses = false;
         for event in events {
             if event.kind == Kind::Lost {
                 counters.lost.add(event.count);
@@ -478,15 +477,19 @@ impl Listener {
             counters.events.add(event.count);
             counters.merged.add(event.count.saturating_sub(1));
             self.host.reader_did(event);
-            misses |= event.kind == Kind::Miss;
+            if event.kind == Kind::Miss {
+                let (file, offset, length) = (event.file, event.offset, event.length);
+                self.loader.reader_waits(&Span {
+                    file,
+                    offset,
+                    length,
+                });
+            }
             if event.kind == Kind::Progress {
                 counters.reader_bytes.add(event.length);
             }
         }
         self.look_for_readers(events);
-        if misses {
-            self.loader.reader_waits();
-        }
         let tally = self.queue.push(events);
         let counters = &self.host.counters;
         counters.merged.add(tally.merged);

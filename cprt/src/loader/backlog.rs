@@ -254,6 +254,16 @@ impl Backlog {
         self.groups.get(group).map_or(0, |group| group.flying.len())
     }
 
+    /// Whether this is in flight, or so near to it that it would be next.
+    pub(crate) fn is_about(&self, span: &Span) -> bool {
+        let near = self.chunk.saturating_mul(2 * self.threads as u64);
+        let mut flying = self.groups.iter().flat_map(|group| &group.flying);
+        flying.any(|it| {
+            let own = it.chunk.range.span;
+            own.file == span.file && own.offset.abs_diff(span.offset) < near
+        })
+    }
+
     /// Whether something that is to be stopped is still in flight.
     pub(crate) fn marked(&self) -> bool {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
@@ -519,6 +529,20 @@ mod tests {
         let third = backlog.take(0).expect("work");
         backlog.submit(&[(1, range(3, third.range.span.offset, 5).1)]);
         assert_eq!(span(backlog.take(1)), None, "another group loads it");
+    }
+
+    #[test]
+    fn what_is_in_flight_is_known_by_its_place() {
+        let mut backlog = Backlog::new(1, 2, 10);
+        backlog.submit(&[range(1, 100, 100)]);
+        let about = |backlog: &Backlog, offset| backlog.is_about(&range(2, offset, 1).1.span);
+        assert!(!about(&backlog, 100), "nothing is in flight");
+        backlog.take(0).expect("work");
+        assert!(about(&backlog, 100) && about(&backlog, 139) && about(&backlog, 61));
+        assert!(!about(&backlog, 140) && !about(&backlog, 10));
+        let mut other = range(2, 100, 1).1.span;
+        other.file = FileId(2);
+        assert!(!backlog.is_about(&other));
     }
 
     #[test]
