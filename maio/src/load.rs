@@ -202,9 +202,9 @@ impl Load {
             .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
     }
 
-    /// What was dropped and `stays`.
-    pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
-        self.window.look_again(stays);
+    /// Of what was dropped, so many pages are `there`.
+    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> u64) {
+        self.window.look_again(there);
     }
 
     /// What has stayed of a file, or of all, may be dropped again.

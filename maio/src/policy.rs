@@ -343,7 +343,7 @@ impl Maio {
         let now = host.now();
         self.looked_ns = now;
         let files = &mut self.files;
-        load.look_again(|extent| !is_absent(files, host, extent));
+        load.look_again(|extent| resident(files, host, extent).unwrap_or(0) / PAGE);
         if closed.is_some() {
             load.let_go(closed);
         } else if now >= self.dropped_ns + DROP_AGAIN {
@@ -420,10 +420,7 @@ impl Maio {
         let (mut cached, mut all) = (0, 0);
         for extent in self.outlook.courses.runs() {
             all += extent.length();
-            let id = self.files.id(host, extent.file);
-            let resident =
-                id.and_then(|id| host.resident(id, extent.offset(), extent.length()).ok());
-            cached += resident.unwrap_or(0);
+            cached += resident(&mut self.files, host, &extent).unwrap_or(0);
             if (all - cached.min(all)) * 100 > self.outlook.courses.total() * PAGE * (100 - CACHED)
             {
                 return false;
@@ -607,10 +604,14 @@ fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
     Some(Io::new(id, extent.offset(), extent.length()))
 }
 
+/// Bytes of it that are cached, if that can be told.
+fn resident(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<u64> {
+    let id = files.id(host, extent.file)?;
+    host.resident(id, extent.offset(), extent.length()).ok()
+}
+
 fn is_absent(files: &mut Files, host: &Host<'_>, extent: &Extent) -> bool {
-    let id = files.id(host, extent.file);
-    let resident = id.map(|id| host.resident(id, extent.offset(), extent.length()));
-    matches!(resident, Some(Ok(0)))
+    resident(files, host, extent) == Some(0)
 }
 
 fn memory(host: &Host<'_>) -> Memory {

@@ -260,10 +260,10 @@ impl Window {
         runs(given_up)
     }
 
-    /// Which of those that were dropped since it was asked last have stayed all the same: mapped pages do
+    /// How many pages are `there` of those that were dropped since it was asked last: mapped ones are,
     /// without the module. They are held, and until they are let go dropped no more.
-    pub(crate) fn look_again(&mut self, stays: impl FnMut(&Extent) -> bool) {
-        self.stock.look_again(stays);
+    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> u64) {
+        self.stock.look_again(there);
     }
 
     /// What has stayed of a file, or of all, may be dropped again when there is need.

@@ -205,18 +205,29 @@ impl Stock {
         }
     }
 
-    pub(super) fn look_again(&mut self, mut stays: impl FnMut(&Extent) -> bool) {
+    /// Of what was dropped, so many pages of each piece are there all the same. A page or two are those of
+    /// a large one that somebody else's piece keeps; half of a piece is mapped, and so will others of its
+    /// file be.
+    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> u64) {
         let mut stuck = false;
         for piece in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
                 continue;
             };
-            if self.state(piece) == State::Dropped && stays(&extent) {
-                self.slot(piece).set(State::Held);
-                self.held += self.courses.pages(piece);
-                self.stuck.push(piece);
-                self.mapped.insert(extent.file);
-                stuck = true;
+            if self.state(piece) != State::Dropped {
+                continue;
+            }
+            let pages = self.courses.pages(piece);
+            match there(&extent) {
+                0 => {}
+                few if few * 2 < pages => self.came_in(piece),
+                _ => {
+                    self.slot(piece).set(State::Held);
+                    self.held += pages;
+                    self.stuck.push(piece);
+                    self.mapped.insert(extent.file);
+                    stuck = true;
+                }
             }
         }
         if stuck {
@@ -429,7 +440,8 @@ mod tests {
         assert_eq!(window.drops().len(), 1);
         window.loads();
         assert_eq!(window.held(), 0);
-        window.look_again(|extent| extent.first >= 512);
+        let there = |extent: &Extent| u64::from(extent.pages) * u64::from(extent.first >= 512);
+        window.look_again(there);
         assert_eq!(window.held(), 512);
         assert!(!window.stock.burn(), "it would stay again");
         window.let_go(Some(1));
@@ -439,7 +451,13 @@ mod tests {
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
         window.loads();
-        window.look_again(|_| false);
+        window.look_again(|_| 7);
+        assert!(
+            window.held() > 0 && window.stock.burn(),
+            "it is tried again"
+        );
+        window.loads();
+        window.look_again(|_| 0);
         assert_eq!(window.held(), 0);
     }
 
