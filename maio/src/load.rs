@@ -12,7 +12,7 @@ use crate::course::Courses;
 use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
 use crate::record::{Record, Set};
-use crate::window::{Heard, Issue, Step, TABLE, Window};
+use crate::window::{Heard, Issue, Step, TABLE, There, Window};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -202,9 +202,18 @@ impl Load {
             .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
     }
 
-    /// Of what was dropped, so many pages are `there`.
-    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> u64) {
-        self.window.look_again(there);
+    /// Of what was dropped, so many pages are `there`; of what is mapped none has to be, if it `goes`.
+    pub(crate) fn look_again(&mut self, goes: bool, mut there: impl FnMut(&Extent) -> u64) {
+        let (opens, open) = (self.opens, &self.open);
+        self.window.look_again(|extent| {
+            let closed = opens && !open.contains_key(&extent.file);
+            match there(extent) {
+                0 => There::Nothing,
+                // A page or two are those of a large one that a neighbour keeps.
+                pages if goes || closed || pages * 2 < u64::from(extent.pages) => There::Some,
+                _ => There::Mapped,
+            }
+        });
     }
 
     /// What has stayed of a file, or of all, may be dropped again.

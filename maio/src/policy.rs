@@ -343,7 +343,9 @@ impl Maio {
         let now = host.now();
         self.looked_ns = now;
         let files = &mut self.files;
-        load.look_again(|extent| resident(files, host, extent).unwrap_or(0) / PAGE);
+        let goes = host.features().contain(Features::EVICT_MAPPED);
+        let there = |extent: &Extent| resident(files, host, extent).unwrap_or(0).div_ceil(PAGE);
+        load.look_again(goes, there);
         if closed.is_some() {
             load.let_go(closed);
         } else if now >= self.dropped_ns + DROP_AGAIN {

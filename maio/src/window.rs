@@ -22,6 +22,7 @@ use crate::claims::Claims;
 use crate::course::{Course, Courses, Piece, runs};
 use crate::extent::{Extent, PAGE};
 
+pub(crate) use stock::There;
 use stock::{MOST_READERS, State, Stock};
 
 /// Never keep more behind a reader than this.
@@ -260,9 +261,9 @@ impl Window {
         runs(given_up)
     }
 
-    /// How many pages are `there` of those that were dropped since it was asked last: mapped ones are,
-    /// without the module. They are held, and until they are let go dropped no more.
-    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> u64) {
+    /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the
+    /// module. They are held, and until they are let go dropped no more.
+    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> There) {
         self.stock.look_again(there);
     }
 

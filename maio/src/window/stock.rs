@@ -46,6 +46,16 @@ impl Slot {
     }
 }
 
+/// What is there of a piece that was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum There {
+    Nothing,
+    /// Some, which may be dropped once more.
+    Some,
+    /// So much that somebody must map it, and drops are in vain.
+    Mapped,
+}
+
 #[derive(Debug)]
 pub(super) struct Stock {
     courses: Arc<Courses>,
@@ -59,8 +69,8 @@ pub(super) struct Stock {
     /// Of these, pages that are about to be dropped: their place is free the next time.
     going: u64,
     drops: Vec<Extent>,
-    /// Dropped, as far as is known.
-    gone: Vec<Piece>,
+    /// Dropped, as far as is known; and whether they have been seen since.
+    gone: Vec<(Piece, bool)>,
     /// Dropped in vain, as somebody maps them, and what else may go of their files.
     stuck: Vec<Piece>,
     mapped: BTreeSet<u32>,
@@ -205,25 +215,24 @@ impl Stock {
         }
     }
 
-    /// Of what was dropped, so many pages of each piece are there all the same. A page or two are those of
-    /// a large one that somebody else's piece keeps; half of a piece is mapped, and so will others of its
-    /// file be.
-    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> u64) {
+    /// What is there of what was dropped is held again. What seems to be mapped twice in a row, as it may
+    /// not have been dropped yet, waits to be let go, and so does what else may go of its file.
+    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) {
         let mut stuck = false;
-        for piece in std::mem::take(&mut self.gone) {
+        for (piece, before) in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
                 continue;
             };
             if self.state(piece) != State::Dropped {
                 continue;
             }
-            let pages = self.courses.pages(piece);
             match there(&extent) {
-                0 => {}
-                few if few * 2 < pages => self.came_in(piece),
-                _ => {
+                There::Nothing => {}
+                There::Some => self.came_in(piece),
+                There::Mapped if !before => self.gone.push((piece, true)),
+                There::Mapped => {
                     self.slot(piece).set(State::Held);
-                    self.held += pages;
+                    self.held += self.courses.pages(piece);
                     self.stuck.push(piece);
                     self.mapped.insert(extent.file);
                     stuck = true;
@@ -231,7 +240,6 @@ impl Stock {
             }
         }
         if stuck {
-            // Others of these files would stay, too.
             for piece in std::mem::take(&mut self.burnable) {
                 self.may_go(piece);
             }
@@ -286,7 +294,7 @@ impl Stock {
             }
         };
         self.slot(piece).set(State::Dropped);
-        self.gone.push(piece);
+        self.gone.push((piece, false));
         self.going += self.courses.pages(piece);
         let Some(extent) = self.around(piece) else {
             return true;
@@ -440,7 +448,15 @@ mod tests {
         assert_eq!(window.drops().len(), 1);
         window.loads();
         assert_eq!(window.held(), 0);
-        let there = |extent: &Extent| u64::from(extent.pages) * u64::from(extent.first >= 512);
+        let there = |extent: &Extent| {
+            if extent.first < 512 {
+                There::Nothing
+            } else {
+                There::Mapped
+            }
+        };
+        window.look_again(there);
+        assert_eq!(window.held(), 0, "it may not have been dropped yet");
         window.look_again(there);
         assert_eq!(window.held(), 512);
         assert!(!window.stock.burn(), "it would stay again");
@@ -451,13 +467,13 @@ mod tests {
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
         window.loads();
-        window.look_again(|_| 7);
+        window.look_again(|_| There::Some);
         assert!(
             window.held() > 0 && window.stock.burn(),
             "it is tried again"
         );
         window.loads();
-        window.look_again(|_| 0);
+        window.look_again(|_| There::Nothing);
         assert_eq!(window.held(), 0);
     }
 
