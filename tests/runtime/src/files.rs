@@ -49,13 +49,6 @@ impl Pattern {
         Ok(made)
     }
 
-    /// This page leaves the page cache, unless somebody maps it.
-    pub(crate) fn drop_page(&self, offset: u64) -> Outcome {
-        let (file, offset) = (File::open(&self.lower)?, i64::try_from(offset)?);
-        posix_fadvise(&file, offset, 4096, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
-        Ok(())
-    }
-
     /// Drops it from the page cache. The kernel calls this best effort, so it is tried hard.
     pub(crate) fn make_cold(&self) -> Outcome {
         let file = File::open(&self.lower)?;
