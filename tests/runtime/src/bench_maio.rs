@@ -25,7 +25,7 @@ use crate::daemon::{Daemon, policy};
 use crate::files::{MIB, readahead, set_readahead};
 use crate::model::{device_bytes, joined, recorded_of};
 use crate::mount::Mount;
-use crate::outcome::{For as _, Outcome, ensure, millis, wait_until};
+use crate::outcome::{For as _, Outcome, ensure, fail, millis, wait_until};
 use crate::procfs;
 use crate::reader::{Job, Read, Reader, rests};
 use crate::way::Way;
@@ -247,8 +247,7 @@ impl Bench {
             let read = reader.finish()?;
             fs::remove_file(rests(&stop(rank)))?;
             fs::remove_file(stop(rank))?;
-            own += read.disk;
-            load.add(&read);
+            own += load.add(&read)?;
         }
         load.device = match Way::now() {
             Way::Module => after.device - before.device,
@@ -371,10 +370,15 @@ fn stop(rank: u32) -> PathBuf {
 }
 
 impl Load {
-    fn add(&mut self, read: &Read) {
-        self.readers += read.disk;
-        self.late += read.disk_late;
+    /// Gives what a disk has given for this reader.
+    fn add(&mut self, read: &Read) -> Outcome<u64> {
+        let (Some(all), Some(late)) = (read.disk, read.disk_late) else {
+            fail!("the kernel does not count what disks give to a process");
+        };
+        self.readers += all;
+        self.late += late;
         self.major_faults += read.major_faults;
+        Ok(all)
     }
 
     fn print(&self, name: &str) {

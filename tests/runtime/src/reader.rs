@@ -72,9 +72,10 @@ pub(crate) struct Read {
     pub(crate) cpu_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
-    /// What a disk had to give for that, and for all but the first hundredth.
-    pub(crate) disk: u64,
-    pub(crate) disk_late: u64,
+    /// What a disk had to give for that, and for all but the first hundredth; not known by kernels
+    /// that do not count it, such as the debug kernel.
+    pub(crate) disk: Option<u64>,
+    pub(crate) disk_late: Option<u64>,
     /// What it had given after the first hundredth.
     settled: Option<u64>,
     /// Where the first wrong byte was.
@@ -321,14 +322,14 @@ fn measure(read: &mut Read, begin: Instant) -> Outcome {
     }
     read.minor_faults = usage.minor_page_faults();
     read.major_faults = usage.major_page_faults();
-    read.disk = disk_bytes()?;
-    read.disk_late = read.disk - read.settled.unwrap_or(0);
+    read.disk = disk_bytes();
+    read.disk_late = read.disk.map(|all| all - read.settled.unwrap_or(0));
     Ok(())
 }
 
 /// What a disk has given for this process.
-fn disk_bytes() -> Outcome<u64> {
-    procfs::io(std::process::id(), "read_bytes")
+fn disk_bytes() -> Option<u64> {
+    procfs::io(std::process::id(), "read_bytes").ok()
 }
 
 fn linger(job: &Job) -> Outcome {
@@ -365,7 +366,7 @@ fn read_once(job: &Job, read: &mut Read, settles: u64) -> Outcome<Source> {
         for range in &job.ranges {
             source.take(job, range, read)?;
             if read.settled.is_none() && read.bytes >= settles {
-                read.settled = Some(disk_bytes()?);
+                read.settled = disk_bytes();
             }
             sleep(Duration::from_millis(job.pause));
         }
