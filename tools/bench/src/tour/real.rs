@@ -30,8 +30,6 @@ const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioRe
 /// All that stays the same from load to load.
 struct Tester<'a> {
     folder: PathBuf,
-    /// What MAIO is given, which has all that links in the folder lead to.
-    root: PathBuf,
     files: Files,
     disk: Disk,
     command: Option<&'a str>,
@@ -55,12 +53,6 @@ pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<R
     let mut tester = Tester::new(folder, wanted.command.as_deref())?;
     let mut results = tester.describe(instead);
     eprintln!("{}", screen::introduction(&results));
-    if tester.root != tester.folder {
-        eprintln!(
-            "MAIO:  for {}, where links in it lead to",
-            tester.root.display()
-        );
-    }
     let progress = Progress::begin("the disk, at its best");
     let best = disk::best(&tester.files);
     if signals::came() {
@@ -150,7 +142,6 @@ impl<'a> Tester<'a> {
     fn new(folder: &Path, command: Option<&'a str>) -> Result<Self> {
         let folder = folder.canonicalize().map_err(file("Looking for", folder))?;
         let files = Files::below(&folder)?;
-        let root = files.root(&folder);
         let disk = Disk::of(files.largest());
         if disk.is_memory() {
             return Err(Failure::Said(format!(
@@ -167,7 +158,6 @@ impl<'a> Tester<'a> {
         let library = scratch.library()?;
         Ok(Self {
             folder,
-            root,
             files,
             disk,
             command,
@@ -270,7 +260,7 @@ impl<'a> Tester<'a> {
             command.args(["--set", &format!("store={}", store.display())]);
             command
                 .args(["--set", "leases=none"])
-                .arg(&self.root)
+                .arg(&self.folder)
                 .arg("--")
                 .arg(us);
             command
