@@ -254,8 +254,9 @@ pub(crate) struct RegPolicy {
 ///
 /// The command is run as it would be without this: standard input and output, signals and exit status
 /// are its own, and DIR keeps its path. The best backend that this machine allows is taken; where
-/// there is none, a line says why and the command runs all the same. Progress is shown on a terminal,
-/// and a line at the end says what was done.
+/// there is none, a line says why and the command runs all the same. Files beside DIR that links in it
+/// lead to, as in caches of downloads, are taken along. Progress is shown on a terminal, and a line at
+/// the end says what was done.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit status: that of the command, 128 and the signal's number if a signal ended it; 125 if ppcctl

@@ -259,6 +259,22 @@ fn a_directory_is_the_same_by_any_name() {
 }
 
 #[test]
+fn a_cache_of_downloads_is_taken_with_the_files_that_its_links_lead_to() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-links"));
+    let snapshot = model.0.join("snapshots/0123");
+    fs::create_dir_all(&snapshot).expect("a folder");
+    symlink("../../weights", snapshot.join("weights")).expect("a link");
+    let ran = run(policy, &snapshot, &["true"]);
+    let wider = model.0.canonicalize().expect("it is there");
+    let line = format!(
+        "ppcctl: for {}, which has what links lead to",
+        wider.display()
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.lines().any(|it| it == line), "{ran:?}");
+}
+
+#[test]
 fn json_is_a_summary_and_quiet_is_nothing() {
     let (policy, model) = (policy_or_skip!(), Model::new("run-said"));
     let quiet = Ran::of(
