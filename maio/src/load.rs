@@ -357,7 +357,8 @@ impl Load {
 
     /// Who reads what, if that is recorded. A fault maps what is cached behind it, 64 KiB or the rest
     /// of a large folio, of which the last may be another worker's: it counts unless this worker's part
-    /// is known to end there. If that was wrong, it will be missed next time, which counts.
+    /// is known to end there. If that was wrong, it misses so much next time, and a recording of that has it:
+    /// a fault tells of its own page first.
     fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
         let Some(records) = &mut self.records else {
             return;

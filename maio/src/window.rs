@@ -12,8 +12,9 @@
 //! least ahead first, so that none waits for what another does not need yet.
 //!
 //! A reader that misses what has been issued has overtaken the loader, unless that is just there, and
-//! the loader goes on from where it is. One that is somewhere else altogether is believed when it has read on there for a while: a look into
-//! the last file, as some readers have it before they begin, is not where it is.
+//! the loader goes on from where it is. One that is somewhere else altogether is believed when it has
+//! read on there for a while: a look into the last file, as some readers have it before they begin, is
+//! not where it is.
 
 use std::ops::Range;
 use std::sync::Arc;
