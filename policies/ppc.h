@@ -64,6 +64,11 @@
  * that asks for a part after the other says PPC_IO_MORE. What is dropped is not
  * loaded any more for older plans, nor is what PPC_IO_CANCEL names.
  *
+ * What was to be dropped and stays, as processes map it, is left to the kernel,
+ * which takes it when it needs memory: it counts as used no more. As the kernel
+ * takes what is mapped and used last, a policy that leaves much to it loads
+ * with PPC_IO_HOLD, and no more ahead of its readers than a part of what there is.
+ *
  * Memory
  * ------
  * Nothing is returned through allocated memory. Lists are handed over item by
@@ -166,6 +171,7 @@ struct ppc_event {
 #define PPC_IO_MORE		(1u << 2)	/* load: after older plans, in nobody's place */
 #define PPC_IO_DROP		(1u << 3)	/* from prefetch: drop the range, as evict would */
 #define PPC_IO_CANCEL		(1u << 4)	/* from prefetch: load no more of the range */
+#define PPC_IO_HOLD		(1u << 5)	/* load: and have the kernel take older cache first */
 
 /**
  * struct ppc_io - a range to load or to evict

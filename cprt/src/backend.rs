@@ -86,6 +86,8 @@ pub(crate) struct How {
     pub(crate) charge: Option<u32>,
     /// Large folios rather than the exact range.
     pub(crate) large: bool,
+    /// The kernel is to take other cache first, where processes keep what they map.
+    pub(crate) hold: bool,
 }
 
 /// What a load did.

@@ -127,6 +127,11 @@ impl Engine {
         let run = some_of(&mut self.lock().loads, identity).add(&range);
         self.count_before(file, identity, &range);
         if self.resident(file, &range).ok() == Some(length) {
+            if how.hold {
+                // Whether anybody has asked for it before is not known.
+                self.send(file, &range)?;
+                self.send(file, &range)?;
+            }
             return Ok(Loaded {
                 done: length,
                 fresh: self.count_after(file, identity, &range),
@@ -136,6 +141,10 @@ impl Engine {
         let way = plan::way(run, how.large);
         let done = self.bring(file, &range, way, || flight.stopped())?;
         let came = range.start..range.start + done;
+        if how.hold {
+            // What is asked for a second time is in use, to the kernel, and goes after what is not.
+            self.send(file, &came)?;
+        }
         let fresh = self.count_after(file, identity, &came);
         Ok(Loaded {
             done,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::backend::{Backend, Fault, Span};
+use crate::backend::{Backend, Evicted, Fault, Span};
 use crate::loader::Room;
 use crate::stats::Counters;
 
@@ -144,7 +144,9 @@ impl Inner {
             Ok(evicted) => {
                 self.counters.evicted_bytes.add(evicted.dropped);
                 self.counters.kept_bytes.add(evicted.kept);
-                self.room.moved(-evicted.dropped.cast_signed());
+                // What it wanted to stay is still its own.
+                let kept = if range.unmapped { 0 } else { evicted.kept };
+                self.room.went(range.span, Evicted { kept, ..evicted });
             }
             // Nothing is left to drop.
             Err(Fault::Stale | Fault::NoFile | Fault::Ended) => {}

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,12 @@ use nix::time::{ClockId, clock_gettime};
 use ppc::host::Services;
 use ppc::{Entry, Error, Event, Features, FileId, FileInfo, Kind, Kinds, Memory, Result, Xpu};
 
-use crate::backend::{Backend, Fault, Span};
+use crate::backend::{Backend, Evicted, Fault, Span};
 use crate::dispatch::Queue;
 use crate::executor::Task;
 use crate::loader::Room;
 use crate::memory::Watch;
+use crate::ours::Ours;
 use crate::stats::Counters;
 use crate::topology::{Processes, Topology};
 use crate::words::{Note, Outbox};
@@ -35,8 +36,7 @@ pub(crate) struct Host {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) deadline: Duration,
-    /// Bytes that loads and misses have brought in and nobody has dropped, as far as we know.
-    ours: AtomicI64,
+    ours: Ours,
     xpus: Mutex<HashMap<u32, (Option<Xpu>, Instant)>>,
     said: Mutex<Said>,
     over: AtomicBool,
@@ -80,7 +80,7 @@ impl Host {
             outbox,
             counters,
             deadline,
-            ours: AtomicI64::new(0),
+            ours: Ours::default(),
             xpus: Mutex::default(),
             said: Mutex::new(Said {
                 since: Instant::now(),
@@ -96,8 +96,7 @@ impl Host {
 
     /// How memory is now, and whether that is over the threshold.
     pub(crate) fn sample(&self) -> (Memory, bool) {
-        let ours = u64::try_from(self.ours.load(Relaxed)).unwrap_or(0);
-        let state = self.watch.sample(ours);
+        let state = self.watch.sample(self.ours.bytes());
         self.counters.memory_limit.set(state.limit);
         self.counters.memory_used.set(state.used);
         if !self.over.swap(state.over, Relaxed) && state.over {
@@ -116,7 +115,12 @@ impl Host {
     /// What a reader brought in by itself counts as ours: it is ours to evict.
     pub(crate) fn reader_did(&self, event: &Event) {
         if event.kind == Kind::Miss {
-            self.moved(event.length.cast_signed());
+            let span = Span {
+                file: event.file,
+                offset: event.offset,
+                length: event.length,
+            };
+            self.ours.came(span, event.length);
             self.touched(event.file);
         }
     }
@@ -139,8 +143,8 @@ impl Host {
     }
 
     #[cfg(test)]
-    pub(crate) fn ours(&self) -> i64 {
-        self.ours.load(Relaxed)
+    pub(crate) fn ours(&self) -> u64 {
+        self.ours.bytes()
     }
 
     fn ask_process_xpu(&self, process: u32) -> Option<Xpu> {
@@ -186,12 +190,12 @@ impl Room for Host {
         (!over).then_some(memory.available)
     }
 
-    fn moved(&self, bytes: i64) {
-        let after = self.ours.fetch_add(bytes, Relaxed) + bytes;
-        if after < 0 {
-            // We dropped what others had brought in.
-            self.ours.fetch_max(0, Relaxed);
-        }
+    fn came(&self, span: Span, fresh: u64) {
+        self.ours.came(span, fresh);
+    }
+
+    fn went(&self, span: Span, evicted: Evicted) {
+        self.ours.went(span, evicted);
     }
 
     /// The kernel drops pages without a word; so now and then what is there is looked at.
@@ -223,9 +227,8 @@ impl Room for Host {
                 Err(_) => return,
             }
         }
-        // Others may have brought in some of it; we count no more than before.
-        self.ours
-            .fetch_min(i64::try_from(sum).unwrap_or(i64::MAX), Relaxed);
+        let resident = |span| self.backend.resident(span).unwrap_or(0);
+        self.ours.at_most(sum, resident);
     }
 }
 

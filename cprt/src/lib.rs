@@ -31,7 +31,9 @@ mod loader;
 mod mappings;
 mod mirror;
 mod mounts;
+mod ours;
 mod plan;
+mod ranges;
 mod supervisor;
 #[allow(
     unsafe_code,

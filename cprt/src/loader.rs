@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
-use crate::backend::{Backend, Fault, How, Loaded, Span};
+use crate::backend::{Backend, Evicted, Fault, How, Loaded, Span};
 use crate::config;
 use crate::stats::Counters;
 use crate::sys;
@@ -51,8 +51,10 @@ pub(crate) struct Place {
 pub(crate) trait Room: Send + Sync {
     /// Bytes, if memory is not over the threshold; and `None` if it is.
     fn room(&self) -> Option<u64>;
-    /// So many bytes have come in; out, if negative.
-    fn moved(&self, bytes: i64);
+    /// A range has come in, of which so many bytes had not been there.
+    fn came(&self, span: Span, fresh: u64);
+    /// A range was to be dropped, and was as far as that could be done.
+    fn went(&self, span: Span, evicted: Evicted);
     /// Memory stays over the threshold: what has come in and is still there may be less than thought.
     fn recount(&self);
 }
@@ -364,12 +366,14 @@ impl Inner {
             span,
             charge,
             large,
+            hold,
             ..
         } = chunk.range;
         let mut how = How {
             cookie: chunk.cookie,
             charge,
             large,
+            hold,
         };
         let began = Instant::now();
         let outcome = match self.backend.load(span, how) {
@@ -397,7 +401,7 @@ impl Inner {
             Ok(loaded) => {
                 self.counters.load_bytes.add(loaded.done.min(length));
                 self.counters.loaded_bytes.add(loaded.fresh);
-                self.room.moved(loaded.fresh.cast_signed());
+                self.room.came(chunk.range.span, loaded.fresh);
                 state.pace.loaded(now, loaded.fresh, took);
                 if loaded.stopped && loaded.done < length {
                     back = state.backlog.rest(chunk, loaded.done);

@@ -29,8 +29,9 @@
 //! service is never reclaimed for our pages. Dirty pages are not for free, as they have to be written
 //! first. Of the host's total, what is set aside for huge pages is no part.
 //!
-//! `ours` is the caller's estimate of what it has brought in and not evicted. Too much of it counts
-//! the cache of others as ours, which is careful; it can never count more than there is.
+//! `ours` is the caller's estimate of what it has brought in and not evicted, without what it wanted to
+//! evict and processes map, which the kernel takes when it has to. Too much of it counts the cache of
+//! others as ours, which is careful; it can never count more than there is.
 //!
 //! # When it is over
 //!

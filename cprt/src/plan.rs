@@ -38,6 +38,7 @@ pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, Range)> 
             priority: io.priority,
             charge: world.charge(io.process),
             large: io.large,
+            hold: io.hold,
             more: io.more,
         };
         (world.group(io.xpu, io.process), range)

@@ -26,15 +26,15 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use self::ear::Ear;
-use self::ranges::{gaps, pieces, whole_pages};
+use self::pieces::{gaps, pieces, whole_pages};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::files::{self, Tree};
 use crate::mirror::lower::{Lower, Scratch};
 use crate::mirror::{Listener, Mirror, Mode, Options, raw};
 
 mod ear;
+mod pieces;
 mod processes;
-mod ranges;
 #[cfg(test)]
 mod tests;
 

@@ -23,6 +23,8 @@ pub(crate) struct Range {
     pub(crate) priority: i32,
     pub(crate) charge: Option<u32>,
     pub(crate) large: bool,
+    /// The kernel is to take other cache first.
+    pub(crate) hold: bool,
     /// It does not take the place of older ones.
     pub(crate) more: bool,
 }
@@ -447,6 +449,7 @@ mod tests {
             priority: 0,
             charge: None,
             large: false,
+            hold: false,
             more: false,
         };
         (0, range)

@@ -19,8 +19,12 @@ impl Room for Memory {
         (!self.over.load(Relaxed)).then_some(1 << 40)
     }
 
-    fn moved(&self, bytes: i64) {
-        self.moved.fetch_add(bytes, Relaxed);
+    fn came(&self, _: Span, fresh: u64) {
+        self.moved.fetch_add(fresh.cast_signed(), Relaxed);
+    }
+
+    fn went(&self, _: Span, evicted: Evicted) {
+        self.moved.fetch_sub(evicted.dropped.cast_signed(), Relaxed);
     }
 
     fn recount(&self) {}
@@ -73,6 +77,7 @@ impl Rig {
             priority: 0,
             charge: Some(process),
             large: false,
+            hold: false,
             more: false,
         };
         self.loader.submit(&[(0, range)]);

@@ -31,6 +31,8 @@ pub const IO_MORE: u32 = 1 << 2;
 pub const IO_DROP: u32 = 1 << 3;
 /// `PPC_IO_CANCEL`
 pub const IO_CANCEL: u32 = 1 << 4;
+/// `PPC_IO_HOLD`
+pub const IO_HOLD: u32 = 1 << 5;
 /// `PPC_XPU_NONE`
 pub const XPU_NONE: i32 = -1;
 /// `PPC_ENTRY_FILE`
@@ -252,7 +254,8 @@ impl From<&Io> for ppc_io {
                 | flag(io.unmapped, IO_UNMAPPED)
                 | flag(io.more, IO_MORE)
                 | flag(io.drop, IO_DROP)
-                | flag(io.cancel, IO_CANCEL),
+                | flag(io.cancel, IO_CANCEL)
+                | flag(io.hold, IO_HOLD),
             file: io.file.0,
             offset: io.offset,
             length: io.length,
@@ -267,7 +270,7 @@ impl From<&Io> for ppc_io {
 impl ppc_io {
     /// `None` for what the contract forbids.
     pub(crate) fn typed(&self) -> Option<Io> {
-        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP | IO_CANCEL;
+        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP | IO_CANCEL | IO_HOLD;
 
         let end = self.offset.checked_add(self.length)?;
         let xpu = match self.xpu {
@@ -287,6 +290,7 @@ impl ppc_io {
             more: self.flags & IO_MORE != 0,
             drop: self.flags & IO_DROP != 0,
             cancel: self.flags & IO_CANCEL != 0,
+            hold: self.flags & IO_HOLD != 0,
         })
     }
 }

@@ -236,6 +236,8 @@ pub struct Io {
     /// From [`Policy::prefetch`](crate::Policy::prefetch): what is left of the range in older plans is
     /// not loaded. What is there stays.
     pub cancel: bool,
+    /// To load: and have the kernel take older cache first.
+    pub hold: bool,
 }
 
 impl Io {
@@ -254,6 +256,7 @@ impl Io {
             more: false,
             drop: false,
             cancel: false,
+            hold: false,
         }
     }
 

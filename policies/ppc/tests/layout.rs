@@ -72,6 +72,7 @@ fn numbers() -> Vec<(String, String, u64)> {
         ("PPC_IO_MORE", ffi::IO_MORE.into()),
         ("PPC_IO_DROP", ffi::IO_DROP.into()),
         ("PPC_IO_CANCEL", ffi::IO_CANCEL.into()),
+        ("PPC_IO_HOLD", ffi::IO_HOLD.into()),
         ("PPC_ENTRY_FILE", ffi::ENTRY_FILE.into()),
         ("PPC_ENTRY_DIRECTORY", ffi::ENTRY_DIRECTORY.into()),
         ("PPC_LIST_RECURSIVE", ffi::LIST_RECURSIVE.into()),

@@ -13,9 +13,9 @@ use nix::time::{ClockId, clock_gettime};
 use ppc::{Event, FileId, Kind, Kinds};
 
 use super::processes::Processes;
-use super::ranges::Ranges;
 use crate::backend::Flow;
 use crate::mirror::Listener;
+use crate::ranges::Ranges;
 
 /// More records do not wait.
 const ROOM: usize = 1 << 16;
