@@ -70,6 +70,7 @@ pub(crate) struct Wish {
     pub(crate) process: Option<u32>,
     pub(crate) xpu: Option<Xpu>,
     pub(crate) instead: bool,
+    pub(crate) hold: bool,
 }
 
 /// What to do now.
@@ -216,8 +217,8 @@ impl Load {
         });
     }
 
-    /// What has stayed of a file, or of all, may be dropped again.
-    pub(crate) fn let_go(&mut self, file: Option<u32>) {
+    /// What has stayed of a file can be dropped now.
+    pub(crate) fn let_go(&mut self, file: u32) {
         self.window.let_go(file);
     }
 
@@ -284,6 +285,7 @@ impl Load {
                 process,
                 xpu,
                 instead: issue.instead,
+                hold: issue.hold,
             }
         };
         Advice {

@@ -41,8 +41,6 @@ const EXCHANGE: u64 = 1_000_000_000;
 /// What was dropped is looked at this often, in ns: mapped pages stay without the module, until they are
 /// unmapped.
 const LOOK_AGAIN: u64 = 100_000_000;
-/// And so often it is dropped again, if it is not told when that is.
-const DROP_AGAIN: u64 = 1_000_000_000;
 /// A load of which so much was not expected, in percent, was not this template's.
 const DRIFT: u64 = 5;
 /// Less than this is a look at a file, whatever part it is.
@@ -65,7 +63,6 @@ pub struct Maio {
     neighbours: Option<Neighbours>,
     exchanged_ns: u64,
     looked_ns: u64,
-    dropped_ns: u64,
     recording: bool,
     saving: Option<Saving>,
 }
@@ -111,7 +108,6 @@ impl Policy for Maio {
             neighbours: None,
             exchanged_ns: 0,
             looked_ns: 0,
-            dropped_ns: 0,
             recording: false,
             saving: None,
         };
@@ -334,23 +330,18 @@ impl Maio {
         Ok(())
     }
 
-    /// What was dropped and has stayed is held, and may be dropped once more if its file is closed, or
-    /// time has passed.
+    /// What was dropped and has stayed is held, or left to the kernel until its file is closed.
     fn look_again(&mut self, host: &Host<'_>, closed: Option<u32>) {
         let Some(load) = &mut self.load else {
             return;
         };
-        let now = host.now();
-        self.looked_ns = now;
+        self.looked_ns = host.now();
         let files = &mut self.files;
         let goes = host.features().contain(Features::EVICT_MAPPED);
         let there = |extent: &Extent| resident(files, host, extent).unwrap_or(0).div_ceil(PAGE);
         load.look_again(goes, there);
-        if closed.is_some() {
+        if let Some(closed) = closed {
             load.let_go(closed);
-        } else if now >= self.dropped_ns + DROP_AGAIN {
-            self.dropped_ns = now;
-            load.let_go(None);
         }
     }
 
@@ -480,6 +471,7 @@ impl Maio {
             plan.add(Io {
                 process: wish.process,
                 more: !wish.instead,
+                hold: wish.hold,
                 ..io.near(wish.xpu)
             })?;
         }

@@ -47,6 +47,8 @@ const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
 const AT_ONCE: u64 = (8 << 20) / PAGE;
 /// With less than this part of the budget ahead, a reader takes the place of what other services need.
 const AHEAD_PART: u64 = 16;
+/// Where the kernel has to make room, no more than this part of the budget is held.
+const HELD_PART: u64 = 2;
 /// So many ranges are planned at once: more are there before these are loaded.
 const MOST_ISSUES: usize = 4096;
 /// Whose place has changed so often does not follow its course.
@@ -83,6 +85,8 @@ pub(crate) struct Issue {
     pub(crate) extent: Extent,
     /// It takes the place of what is left of older ones of this reader.
     pub(crate) instead: bool,
+    /// The kernel is to take other cache first, as it has to make room by itself.
+    pub(crate) hold: bool,
 }
 
 #[derive(Debug)]
@@ -263,14 +267,29 @@ impl Window {
     }
 
     /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the
-    /// module. They are held, and until they are let go dropped no more.
+    /// module. They are left to the kernel, and what is ahead is loaded once more, to be held.
     pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> There) {
-        self.stock.look_again(there);
+        if self.stock.look_again(there) {
+            for reader in self.readers.iter_mut().filter(|reader| !reader.gone) {
+                reader.again = reader.again.max(reader.issued);
+                reader.issued = reader.front.min(reader.issued);
+            }
+        }
     }
 
-    /// What has stayed of a file, or of all, may be dropped again when there is need.
-    pub(crate) fn let_go(&mut self, file: Option<u32>) {
+    /// What has been left of a file can be dropped now.
+    pub(crate) fn let_go(&mut self, file: u32) {
         self.stock.let_go(file);
+    }
+
+    /// How much may be held. Where the kernel has to make room it takes what has been used last among the
+    /// first half of all, so what is read later than that would be gone, or never go.
+    fn room(&self) -> u64 {
+        if self.stock.is_mapped() {
+            self.budget / HELD_PART
+        } else {
+            self.budget
+        }
     }
 
     /// What other services of this node have yet to read: it is dropped last.
@@ -576,8 +595,8 @@ impl Window {
         let again = reader.issued < reader.again && self.stock.is_needed(piece);
         if self.stock.state(piece) == State::Absent {
             // What is here and needed elsewhere is worth more than what will be needed here one day.
-            let spares = reader.ahead() * AHEAD_PART > self.budget;
-            if !self.stock.hold_within(piece, self.budget, spares) {
+            let (room, spares) = (self.room(), reader.ahead() * AHEAD_PART > self.budget);
+            if !self.stock.hold_within(piece, room, spares) {
                 return false;
             }
         } else if !again {
@@ -587,14 +606,20 @@ impl Window {
         let reader = &mut self.readers[number];
         reader.issued += 1;
         if let Some(extent) = self.courses.extent(piece) {
-            add(loads, number, extent, &mut reader.instead);
+            add(
+                loads,
+                number,
+                extent,
+                &mut reader.instead,
+                self.stock.is_mapped(),
+            );
         }
         true
     }
 }
 
 /// Adds a piece, to the last one of the same reader if it goes on there.
-fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool) {
+fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool, hold: bool) {
     if let Some(last) = loads.iter_mut().rev().find(|load| load.reader == number)
         && last.extent.file == extent.file
         && last.extent.end() == extent.first
@@ -607,6 +632,7 @@ fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool
         reader: number,
         extent,
         instead,
+        hold,
     });
 }
 

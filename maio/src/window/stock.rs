@@ -52,7 +52,7 @@ pub(crate) enum There {
     Nothing,
     /// Some, which may be dropped once more.
     Some,
-    /// So much that somebody must map it, and drops are in vain.
+    /// So much that somebody must map it, and drops are in vain: it is the kernel's to take.
     Mapped,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct Stock {
     drops: Vec<Extent>,
     /// Dropped, as far as is known; and whether they have been seen since.
     gone: Vec<(Piece, bool)>,
-    /// Dropped in vain, as somebody maps them, and what else may go of their files.
-    stuck: Vec<Piece>,
+    /// Dropped in vain, as somebody maps them: left to the kernel, until their files are closed.
+    left: Vec<Piece>,
     mapped: BTreeSet<u32>,
 }
 
@@ -88,7 +88,7 @@ impl Stock {
             going: 0,
             drops: Vec::new(),
             gone: Vec::new(),
-            stuck: Vec::new(),
+            left: Vec::new(),
             mapped: BTreeSet::new(),
         }
     }
@@ -129,7 +129,7 @@ impl Stock {
         let waits = |piece: &Piece| slots[*piece as usize].left() == 0;
         self.burnable.retain(waits);
         self.lent.retain(waits);
-        self.stuck.retain(waits);
+        self.left.retain(waits);
     }
 
     /// One less.
@@ -180,11 +180,6 @@ impl Stock {
     }
 
     fn may_go(&mut self, piece: Piece) {
-        let file = self.extent(piece).map(|it| it.file);
-        if file.is_some_and(|file| self.mapped.contains(&file)) {
-            self.stuck.push(piece);
-            return;
-        }
         let claimed = self.is_claimed(piece);
         let queue = if claimed {
             &mut self.lent
@@ -216,9 +211,9 @@ impl Stock {
     }
 
     /// What is there of what was dropped is held again. What seems to be mapped twice in a row, as it may
-    /// not have been dropped yet, waits to be let go, and so does what else may go of its file.
-    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) {
-        let mut stuck = false;
+    /// not have been dropped yet, is left to the kernel. Says whether that is the first.
+    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) -> bool {
+        let none = self.mapped.is_empty();
         for (piece, before) in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
                 continue;
@@ -226,41 +221,43 @@ impl Stock {
             if self.state(piece) != State::Dropped {
                 continue;
             }
+            if self.mapped.contains(&extent.file) {
+                self.left.push(piece);
+                continue;
+            }
             match there(&extent) {
                 There::Nothing => {}
                 There::Some => self.came_in(piece),
                 There::Mapped if !before => self.gone.push((piece, true)),
                 There::Mapped => {
-                    self.slot(piece).set(State::Held);
-                    self.held += self.courses.pages(piece);
-                    self.stuck.push(piece);
+                    self.left.push(piece);
                     self.mapped.insert(extent.file);
-                    stuck = true;
                 }
             }
         }
-        if stuck {
-            for piece in std::mem::take(&mut self.burnable) {
-                self.may_go(piece);
-            }
-        }
+        none && !self.mapped.is_empty()
     }
 
-    /// What was dropped in vain, of a file or of all, may go now.
-    pub(super) fn let_go(&mut self, file: Option<u32>) {
-        match file {
-            Some(file) => drop(self.mapped.remove(&file)),
-            None => self.mapped.clear(),
+    /// Whether anybody keeps what he has mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        !self.mapped.is_empty()
+    }
+
+    /// What was left of a file can be dropped now.
+    pub(super) fn let_go(&mut self, file: u32) {
+        if !self.mapped.remove(&file) {
+            return;
         }
-        let stuck = std::mem::take(&mut self.stuck);
-        let goes = |piece: &Piece| {
-            let of = self.extent(*piece).map(|it| it.file);
-            file.is_none() || of == file
-        };
-        let (go, stay) = stuck.into_iter().partition(goes);
-        self.stuck = stay;
+        let left = std::mem::take(&mut self.left);
+        let goes = |piece: &Piece| self.extent(*piece).is_some_and(|it| it.file == file);
+        let (mut go, stay): (Vec<Piece>, _) = left.into_iter().partition(goes);
+        self.left = stay;
+        // In their order they are few ranges.
+        go.sort_unstable();
         for piece in go {
-            self.may_go(piece);
+            if self.state(piece) == State::Dropped {
+                self.ask_for(piece);
+            }
         }
     }
 
@@ -296,8 +293,14 @@ impl Stock {
         self.slot(piece).set(State::Dropped);
         self.gone.push((piece, false));
         self.going += self.courses.pages(piece);
+        self.ask_for(piece);
+        true
+    }
+
+    /// Has a piece dropped.
+    fn ask_for(&mut self, piece: Piece) {
         let Some(extent) = self.around(piece) else {
-            return true;
+            return;
         };
         match self.drops.last_mut() {
             Some(last)
@@ -309,7 +312,6 @@ impl Stock {
             }
             _ => self.drops.push(extent),
         }
-        true
     }
 
     /// A piece with what has been dropped beside it: large pages that it has a part of went with none
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_though_it_was_dropped_is_held_and_dropped_again() {
+    fn what_stays_though_it_was_dropped_is_held_or_left_to_the_kernel() {
         let mut window = small();
         window.loads();
         window.leave(0);
@@ -456,25 +458,67 @@ mod tests {
             }
         };
         window.look_again(there);
-        assert_eq!(window.held(), 0, "it may not have been dropped yet");
+        assert!(
+            !window.stock.is_mapped(),
+            "it may not have been dropped yet"
+        );
         window.look_again(there);
-        assert_eq!(window.held(), 512);
-        assert!(!window.stock.burn(), "it would stay again");
-        window.let_go(Some(1));
-        assert!(!window.stock.burn(), "another file is closed");
-        window.let_go(Some(0));
-        assert!(window.stock.burn());
+        assert!(window.stock.is_mapped());
+        assert_eq!(window.held(), 0);
+        window.let_go(1);
+        assert_eq!(window.drops(), [], "another file is closed");
+        window.let_go(0);
+        assert!(!window.stock.is_mapped());
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
+    }
+
+    #[test]
+    fn what_stays_of_what_was_dropped_is_dropped_again() {
+        let mut window = small();
         window.loads();
+        window.leave(0);
+        window.burn_all();
+        window.loads();
+        assert_eq!(window.held(), 0);
+        window.drops();
         window.look_again(|_| There::Some);
-        assert!(
-            window.held() > 0 && window.stock.burn(),
-            "it is tried again"
-        );
+        assert_eq!(window.held(), 1024);
+        window.burn_all();
+        assert_eq!(window.drops(), [extent(0, 1024)]);
         window.loads();
         window.look_again(|_| There::Nothing);
         assert_eq!(window.held(), 0);
+    }
+
+    #[test]
+    fn where_the_kernel_makes_room_half_as_much_is_ahead_and_held() {
+        let pieces = (0..40).map(|at| extent(at * 512, 512));
+        let courses = Courses::new(&[pieces.collect()]);
+        let mut window = Window::new(Arc::new(courses), 16 * 512);
+        let ahead = |window: &mut Window| -> Vec<_> {
+            let loads = window.loads();
+            loads
+                .iter()
+                .map(|it| (it.extent.first / 512, it.extent.pages / 512, it.hold))
+                .collect()
+        };
+        assert_eq!(ahead(&mut window), [(0, 16, false)]);
+        window.hear(0, &extent(7 * 512, 512), Step::Reads, 8 * 512);
+        window.loads();
+        let dropped: u32 = window.drops().iter().map(|it| it.pages / 512).sum();
+        assert_eq!(ahead(&mut window), [(16, dropped, false)]);
+        window.look_again(|_| There::Mapped);
+        window.look_again(|_| There::Mapped);
+        // What is there is asked for once more.
+        assert_eq!(ahead(&mut window), [(8, 8 + dropped, true)]);
+        for at in 8..16 {
+            window.hear(0, &extent(at * 512, 512), Step::Reads, 512);
+        }
+        window.loads();
+        let more: u32 = ahead(&mut window).iter().map(|&(_, pages, _)| pages).sum();
+        assert!(window.held() <= 8 * 512, "{}", window.held() / 512);
+        assert!(more > 0, "and it goes on");
     }
 
     #[test]
