@@ -37,9 +37,12 @@ pub(crate) struct Wanted {
     /// How often each case is run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// How misses are heard of: observe or fuse
-    #[arg(long, default_value = "observe", value_parser = backend)]
+    /// How misses are heard of: module, observe or fuse
+    #[arg(long, default_value = "observe")]
     pub(crate) backend: Kind,
+    /// All times that are no CPU time are so many times as long: for emulated machines
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) slower: u64,
     /// What the results are called
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -49,13 +52,6 @@ pub(crate) struct Wanted {
     /// List the cases and end
     #[arg(long)]
     pub(crate) list: bool,
-}
-
-fn backend(text: &str) -> Result<Kind, String> {
-    match text.parse() {
-        Ok(kind @ (Kind::Observe | Kind::Fuse)) => Ok(kind),
-        _ => Err("observe or fuse".to_owned()),
-    }
 }
 
 /// What a tour shows.
@@ -155,7 +151,8 @@ mod tests {
             &["--rounds", "0"][..],
             &["run", "--real", "--model", "/m"],
             &["--quick", "--standard"],
-            &["--backend", "module"],
+            &["--backend", "rfs"],
+            &["--slower", "0"],
         ] {
             let words = ["ppc-bench"].iter().chain(wrong);
             assert!(Cli::try_parse_from(words).is_err(), "{wrong:?}");

@@ -27,12 +27,14 @@ pub(crate) const TIMING: Timing = Timing {
 pub(crate) const TAKES: Takes = Takes {
     start_ms: 2000,
     tensor_us: 5000,
+    copy: 600 * MB,
     piece: 16 * MIB,
 };
 /// For the small one: less, as the model is.
 pub(crate) const SMALL_TAKES: Takes = Takes {
     start_ms: 460,
     tensor_us: 1150,
+    copy: 600 * MB,
     piece: 4 * MIB,
 };
 
@@ -55,7 +57,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     } else {
         (STANDARD, TAKES)
     };
-    let mut rig = stand(shape, takes, wanted.backend)?;
+    let mut rig = stand(shape, takes, wanted.backend, wanted.slower)?;
     let checks = check(&mut rig)?;
     let mut results = Results {
         format: 1,
@@ -92,7 +94,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
 
 /// Compares the simulated SSD with its model.
 pub(crate) fn selfcheck() -> Result<()> {
-    let mut rig = stand(SMALL, SMALL_TAKES, Kind::Observe)?;
+    let mut rig = stand(SMALL, SMALL_TAKES, Kind::Observe, 1)?;
     check(&mut rig).map(drop)
 }
 
@@ -115,11 +117,13 @@ fn profile(wanted: &Wanted) -> String {
     .to_owned()
 }
 
-pub(crate) fn stand(shape: Shape, takes: Takes, kind: Kind) -> Result<Rig> {
+/// All times being so many times as long.
+pub(crate) fn stand(shape: Shape, takes: Takes, kind: Kind, slower: u64) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
     eprintln!("making a disk and a model on it");
-    Rig::build(place, shape, TIMING, kind, takes)
+    let (timing, takes) = (TIMING.slower(slower), takes.slower(slower));
+    Rig::build(place, shape, timing, kind, takes)
 }
 
 pub(crate) fn check(rig: &mut Rig) -> Result<Vec<Check>> {

@@ -11,10 +11,8 @@ use crate::model::{self, Model, Shape};
 use crate::place::Place;
 use crate::reader::{Profile, Task, steps};
 use crate::ssd::Timing;
-use crate::units::{MB, MIB, float, nanoseconds, seconds, transfer};
+use crate::units::{MIB, float, nanoseconds, seconds, transfer};
 
-/// Of a device that is slow.
-pub(crate) const SLOW: u64 = 20 * MB;
 /// Of the model, where memory is limited, in percent.
 const LIMIT: u64 = 45;
 /// Of the limit, what the runtime may fill, in percent.
@@ -25,8 +23,22 @@ const THRESHOLD: u64 = 80;
 pub(crate) struct Takes {
     pub(crate) start_ms: u64,
     pub(crate) tensor_us: u64,
+    /// From the host to the device, in bytes per second, of each worker.
+    pub(crate) copy: u64,
     /// What its prefetcher reads at once: buffers count where memory is limited.
     pub(crate) piece: u64,
+}
+
+impl Takes {
+    /// So many times as long.
+    pub(crate) const fn slower(self, times: u64) -> Self {
+        Self {
+            start_ms: self.start_ms * times,
+            tensor_us: self.tensor_us * times,
+            copy: self.copy / times,
+            piece: self.piece,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -69,10 +81,7 @@ impl Rig {
 
     pub(crate) fn timing(&self, regime: Regime) -> Timing {
         match regime {
-            Regime::Slow => Timing {
-                bandwidth: SLOW,
-                ..self.usual
-            },
+            Regime::Slow => self.usual.of_a_slow_device(),
             _ => self.usual,
         }
     }
@@ -90,6 +99,7 @@ impl Rig {
         let mut task = Task::new(self.shape, profile, &self.disk.path);
         task.start_ms = self.takes.start_ms;
         task.tensor_us = self.takes.tensor_us;
+        task.copy = self.takes.copy;
         task.piece = self.takes.piece;
         task
     }

@@ -11,9 +11,10 @@ use crate::reader::{Access, Order, Profile};
 use crate::result::{CaseResult, Run};
 use crate::rig::Rig;
 use crate::run::run;
+use crate::ssd::Timing;
 
-/// Replies that are later than this, in us, of one in a hundred, make another device.
-const LATE: u32 = 500;
+/// Replies that are later than this part of what one takes, of one in a hundred, make another device.
+const LATE: u64 = 3;
 /// A recording that has lost events is not kept; so often it is tried.
 const RECORDINGS: usize = 3;
 /// More of the machine's CPU time than this for others is a race for it.
@@ -40,12 +41,12 @@ pub(crate) fn all(
                 "no load was recorded that could be replayed".clone_into(&mut result.left_out);
                 continue;
             };
-            if is_late(&run) {
+            if is_late(&run, rig.usual) {
                 eprint!("the device was late, again ");
                 run = once(rig, case)?.unwrap_or(run);
             }
             // Who takes the machine's CPU time will do so the next time, too.
-            run.disturbed = is_disturbed(&run);
+            run.disturbed = is_disturbed(&run, rig.usual);
             run.round = round + 1;
             let disturbed = if run.disturbed { ", disturbed" } else { "" };
             eprintln!("{:.2} s{disturbed}", run.load);
@@ -66,12 +67,12 @@ pub(crate) fn empty(case: &Case) -> CaseResult {
     }
 }
 
-pub(crate) fn is_disturbed(run: &Run) -> bool {
-    is_late(run) || run.others > OTHERS
+pub(crate) fn is_disturbed(run: &Run, timing: Timing) -> bool {
+    is_late(run, timing) || run.others > OTHERS
 }
 
-pub(crate) fn is_late(run: &Run) -> bool {
-    run.lateness.p99 > LATE
+pub(crate) fn is_late(run: &Run, timing: Timing) -> bool {
+    u64::from(run.lateness.p99) > timing.latency_us / LATE
 }
 
 /// `None` if there is nothing to replay.

@@ -10,7 +10,7 @@ use cprt::config::Config;
 use cprt::protocol::Settings;
 use cprt::session::{Log, Options, Session};
 use cprt::stats::Stats;
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::case::Policy;
 use crate::error::{Failure, Result};
@@ -30,7 +30,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) place: &'a Place,
     pub(crate) kind: Kind,
     pub(crate) folder: &'a Path,
-    /// Where FUSE mirrors the folder.
+    /// Where the folder is mounted for readers by backends that take a mount.
     pub(crate) mirror: &'a Path,
     pub(crate) cgroup: &'a Path,
     /// How many workers share a layer.
@@ -70,6 +70,18 @@ fn settings(wanted: &Wanted<'_>) -> Settings {
     settings
 }
 
+/// Mounts rfs for the folder.
+fn route(wanted: &Wanted<'_>) -> Result<()> {
+    let (from, to) = (Some(wanted.folder), wanted.mirror);
+    mount(from, to, Some("rfs"), MsFlags::MS_RDONLY, None::<&str>).map_err(|error| {
+        Failure::Unavailable {
+            what: "A mount of rfs",
+            why: error.to_string(),
+            remedy: "build the module with 'make module' and load it with 'insmod'",
+        }
+    })
+}
+
 impl Runtime {
     /// Starts what a policy needs: nothing for some.
     pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Option<Self>> {
@@ -92,18 +104,24 @@ impl Runtime {
             // Not what this machine's daemon is told, so that results can be compared.
             config: Config::default(),
         };
-        let (session, mirror) = if wanted.kind == Kind::Fuse {
-            wanted.mirror.clone_into(&mut options.directory);
-            let session = Session::mirror(&options, wanted.folder, &log)?;
-            (session, Some(wanted.mirror.to_owned()))
-        } else {
-            (Session::on(&options, wanted.kind, &log)?, None)
-        };
-        Ok(Some(Self {
-            session: Some(session),
+        let mut runtime = Self {
+            session: None,
             notes,
-            mirror,
-        }))
+            mirror: None,
+        };
+        if wanted.kind != Kind::Observe {
+            wanted.mirror.clone_into(&mut options.directory);
+            runtime.mirror = Some(wanted.mirror.to_owned());
+        }
+        runtime.session = Some(match wanted.kind {
+            Kind::Fuse => Session::mirror(&options, wanted.folder, &log)?,
+            Kind::Module => {
+                route(wanted)?;
+                Session::on(&options, wanted.kind, &log)?
+            }
+            Kind::Observe => Session::on(&options, wanted.kind, &log)?,
+        });
+        Ok(Some(runtime))
     }
 
     /// Where readers find the model.

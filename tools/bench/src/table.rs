@@ -112,10 +112,11 @@ pub(crate) fn of_native(results: &Results, case: &CaseResult) -> Option<f64> {
 /// How long the device takes for the model in this case, at least.
 pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
     let model = float(results.testbed.model);
+    let timing = results.testbed.timing;
     match case.regime {
-        crate::case::Regime::Slow => model / float(crate::rig::SLOW),
+        crate::case::Regime::Slow => model / float(timing.of_a_slow_device().bandwidth),
         // Of a real disk it may not be known.
-        _ => match results.testbed.timing.bandwidth {
+        _ => match timing.bandwidth {
             0 => 0.0,
             bandwidth => model / float(bandwidth),
         },

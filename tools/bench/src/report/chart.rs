@@ -108,10 +108,12 @@ pub(super) fn loads(
 
 /// What the device delivered over time, one band for each policy.
 pub(super) fn device(results: &Results, cell: &[&CaseResult]) -> String {
+    let timing = results.testbed.timing;
     let bandwidth = match cell.first().map(|case| case.regime) {
-        Some(Regime::Slow) => float(crate::rig::SLOW),
-        _ => float(results.testbed.timing.bandwidth),
+        Some(Regime::Slow) => timing.of_a_slow_device().bandwidth,
+        _ => timing.bandwidth,
     };
+    let bandwidth = float(bandwidth);
     // Of a real disk it may not be known.
     let bins = cell.iter().flat_map(|case| &case.runs);
     let most = bins.flat_map(|run| &run.timeline.device).max();

@@ -24,6 +24,23 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
+    /// 20 MB/s where the usual one has 350.
+    pub(crate) const fn of_a_slow_device(self) -> Self {
+        Self {
+            bandwidth: self.bandwidth * 2 / 35,
+            ..self
+        }
+    }
+
+    /// So many times as slow.
+    pub(crate) const fn slower(self, times: u64) -> Self {
+        Self {
+            latency_us: self.latency_us * times,
+            bandwidth: self.bandwidth / times,
+            slots: self.slots,
+        }
+    }
+
     /// How long so many requests of a size take of which so many are under way at all times.
     pub(crate) fn expected(&self, requests: u64, bytes: u64, depth: usize) -> Duration {
         let mut service = Service::new(*self);

@@ -36,7 +36,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     } else {
         (STANDARD, measure::TAKES)
     };
-    let mut rig = measure::stand(shape, takes, kind)?;
+    let mut rig = measure::stand(shape, takes, kind, 1)?;
     eprintln!("measuring the disk: is it what it should be?");
     let checks = measure::check(&mut rig)?;
     let mut results = Results {
@@ -57,7 +57,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
             let progress = Progress::begin(policy.title());
             let mut run = load(&mut rig, policy, &store)?;
             run.round = round as usize;
-            run.disturbed = rounds::is_disturbed(&run);
+            run.disturbed = rounds::is_disturbed(&run, rig.usual);
             progress.end(&screen::seconds(&run));
             result.runs.push(run);
         }
@@ -92,7 +92,7 @@ fn load(rig: &mut Rig, policy: Policy, store: &std::path::Path) -> Result<Run> {
         }
         let run = run(rig, &case(policy), store)?;
         let lost = policy == Policy::MaioFirst && !rounds::has_template(store)?;
-        if tries == TRIES || !(lost || rounds::is_late(&run)) {
+        if tries == TRIES || !(lost || rounds::is_late(&run, rig.usual)) {
             return Ok(run);
         }
         tries += 1;
