@@ -155,6 +155,11 @@ bench: tools ## loads of a model with and without policies, on a simulated SSD; 
 	@cargo build --quiet --locked --release --package ppc-bench
 	@$(TOOLS_OUT)/ppc-bench $(BENCH) --output $(or $(CARGO_TARGET_DIR),target)/bench
 
+.PHONY: bench-vm
+bench-vm: tools ## the same on rfs.ko, in a virtual machine (K=6.12) where time goes ten times as slowly
+	@cargo build --quiet --locked --release --package ppc-bench
+	@tools/bench/vm.sh $(K) $(if $(filter command,$(origin BENCH)),$(BENCH))
+
 ##@ Checking
 .PHONY: check
 check: check-rust check-scripts check-uapi check-module ## every static check there is

@@ -28,6 +28,9 @@ pub(crate) struct Wanted {
     /// The cases that claims are made of, three rounds: about forty minutes. This is the default
     #[arg(long)]
     pub(crate) standard: bool,
+    /// The model that --quick takes, for any case
+    #[arg(long)]
+    pub(crate) small: bool,
     /// More readers: by read, shuffled, one and eight workers
     #[arg(long)]
     pub(crate) more: bool,

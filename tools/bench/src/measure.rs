@@ -52,7 +52,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         return Err(Failure::Said(all));
     }
     let rounds = wanted.rounds.unwrap_or(if wanted.quick { 1 } else { 3 });
-    let (shape, takes) = if wanted.quick {
+    let (shape, takes) = if wanted.quick || wanted.small {
         (SMALL, SMALL_TAKES)
     } else {
         (STANDARD, TAKES)
