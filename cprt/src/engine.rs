@@ -255,6 +255,10 @@ impl Engine {
         way: Way,
         stopped: impl Fn() -> bool,
     ) -> Result<u64, Fault> {
+        if way == Way::Stream {
+            // Twice the device's readahead: half as many waits.
+            advise(file, &(0..0), PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?;
+        }
         let mut at = range.start;
         let mut named = at;
         while at < range.end && !stopped() {

@@ -44,7 +44,7 @@
 //! # Reading it
 //!
 //! [`Watch::sample`] may be called for every chunk by every thread: files stay open and are read at
-//! most every 5 ms, and less often where reading them takes long.
+//! most every 5 ms, every 25 ms while much is left, and less often where reading them takes long.
 
 mod cgroup;
 mod decide;
@@ -63,6 +63,10 @@ use crate::config;
 
 /// For how long what was read is good enough.
 const FRESH: Duration = Duration::from_millis(5);
+
+/// And while more than a part of the limit is left; what is ours is known in any case.
+const CALM: Duration = Duration::from_millis(25);
+const CALM_PART: u64 = 4;
 
 /// Reading takes no more than one part in so many of a core: with hundreds of CPUs the kernel needs
 /// a while to add up their counters.
@@ -191,11 +195,16 @@ impl Watch {
 
     fn sample_at(&self, now: Instant, ours: u64) -> State {
         let mut inner = self.lock();
-        if inner.fresh_until.is_none_or(|until| now >= until) {
+        let due = inner.fresh_until.is_none_or(|until| now >= until);
+        if due {
             inner.update(now, &self.config);
             inner.ours = ours;
         }
-        inner.judge(&self.config, ours)
+        let state = inner.judge(&self.config, ours);
+        if due && state.available > state.limit / CALM_PART {
+            inner.fresh_until = inner.fresh_until.max(Some(now + CALM));
+        }
+        state
     }
 
     fn follow(&self, dir: Option<&Path>, pressure: Option<&Path>) {
