@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+use crate::sys::testing::{Mapped, skip, skip_part};
 
 const MIB: u64 = 1 << 20;
 
@@ -40,7 +41,7 @@ impl Temporary {
             .expect("to evict");
         let left = engine.resident(&file, &(0..u64::MAX)).expect("to look");
         if left > 0 {
-            eprintln!("skipped: {} keeps its pages", self.path.display());
+            skip(&format!("{} keeps its pages", self.path.display()));
         }
         (left == 0).then_some(file)
     }
@@ -88,6 +89,59 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
     assert_eq!((again.done, again.fresh), (length, 0));
 }
 
+/// How many pages of a file the kernel takes last, and how many there are; only root is told.
+fn in_use(file: &File) -> io::Result<(u64, u64)> {
+    const ACTIVE: u64 = 1 << 6;
+    const FRAME: u64 = (1 << 55) - 1;
+
+    let word = |file: &File, at: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, at * 8)?;
+        io::Result::Ok(u64::from_ne_bytes(bytes))
+    };
+    let (map, flags) = (
+        File::open("/proc/self/pagemap")?,
+        File::open("/proc/kpageflags")?,
+    );
+    let mapped = Mapped::new(file)?;
+    mapped.sum(0..mapped.length());
+    let page = crate::sys::page_size();
+    let (mut active, all) = (0, mapped.length() as u64 / page);
+    for number in 0..all {
+        let frame = word(&map, mapped.address() / page + number)? & FRAME;
+        if frame == 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        active += u64::from(word(&flags, frame)? & ACTIVE != 0);
+    }
+    Ok((active, all))
+}
+
+#[test]
+fn what_is_held_is_in_use_to_the_kernel() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("held", 4 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let hold = How {
+        hold: true,
+        ..How::default()
+    };
+    // Some of it is there before.
+    for (range, how) in [(0..MIB, how(1, false)), (0..4 * MIB, hold)] {
+        engine.load(&file, &range, how).expect("to load");
+    }
+    match in_use(&file) {
+        // The kernel does it in batches, and some generations of it another way.
+        Ok((active, all)) if !Path::new("/sys/kernel/mm/lru_gen/enabled").exists() => {
+            assert!(active * 4 >= all * 3, "{active} of {all}");
+        }
+        Ok(_) => skip("this kernel tells ages of pages otherwise"),
+        Err(error) => skip(&format!("flags of pages are not told: {error}")),
+    }
+}
+
 #[test]
 fn slices_come_in_exactly() {
     let engine = Engine::new().expect("an engine");
@@ -133,7 +187,7 @@ fn both_ways_of_counting_agree() {
         let pages = cache::mincore(&file, &range, page).expect("to look");
         match cache::cachestat(&file, &range) {
             Ok(told) => assert_eq!(told, pages, "{range:?}"),
-            Err(error) => eprintln!("skipped: cachestat: {error}"),
+            Err(error) => skip_part(&format!("cachestat: {error}")),
         }
     }
     assert_eq!(engine.resident(&file, &(0..0)).expect("to look"), 0);
@@ -281,7 +335,7 @@ fn what_one_process_maps_is_dropped_and_what_two_map_is_kept_and_counted() {
     );
     let evicted = engine.evict(&file, &(0..length), false).expect("to evict");
     if evicted.kept > 0 && !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root may have others let go of what they map");
+        skip_part("only root may have others let go of what they map");
         return;
     }
     assert_eq!((evicted.dropped, evicted.kept), (length, 0));
@@ -304,7 +358,7 @@ fn pages_come_from_the_node_that_the_thread_prefers() {
         .next()
         .and_then(|node| node.parse().ok());
     let Some(node @ 1_u16..) = last else {
-        eprintln!("skipped: this machine has one node");
+        skip("this machine has one node");
         return;
     };
     let engine = Engine::new().expect("an engine");

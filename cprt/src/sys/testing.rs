@@ -83,6 +83,10 @@ impl Mapped {
         self.length
     }
 
+    pub(crate) fn address(&self) -> u64 {
+        self.start.addr().get() as u64
+    }
+
     /// Touches each page of a range.
     pub(crate) fn sum(&self, range: Range<usize>) -> u64 {
         assert!(range.end <= self.length);
