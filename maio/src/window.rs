@@ -49,6 +49,8 @@ const AT_ONCE: u64 = (8 << 20) / PAGE;
 const AHEAD_PART: u64 = 16;
 /// Where the kernel has to make room, no more than this part of the budget is held.
 const HELD_PART: u64 = 2;
+/// If more of the budget than this is mapped, the kernel has to: what goes file by file is less, mostly.
+const STUCK: (u64, u64) = (5, 8);
 /// So many ranges are planned at once: more are there before these are loaded.
 const MOST_ISSUES: usize = 4096;
 /// Whose place has changed so often does not follow its course.
@@ -267,9 +269,11 @@ impl Window {
     }
 
     /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the
-    /// module. They are left to the kernel, and what is ahead is loaded once more, to be held.
+    /// module. If they are too many they are left to the kernel, and what is ahead is loaded once more, to
+    /// be held.
     pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> There) {
-        if self.stock.look_again(there) {
+        self.stock.look_again(there);
+        if self.stock.leave_more_than(self.budget / STUCK.1 * STUCK.0) {
             for reader in self.readers.iter_mut().filter(|reader| !reader.gone) {
                 reader.again = reader.again.max(reader.issued);
                 reader.issued = reader.front.min(reader.issued);
@@ -277,7 +281,7 @@ impl Window {
         }
     }
 
-    /// What has been left of a file can be dropped now.
+    /// What has stayed of a file can be dropped now.
     pub(crate) fn let_go(&mut self, file: u32) {
         self.stock.let_go(file);
     }
@@ -285,7 +289,7 @@ impl Window {
     /// How much may be held. Where the kernel has to make room it takes what has been used last among the
     /// first half of all, so what is read later than that would be gone, or never go.
     fn room(&self) -> u64 {
-        if self.stock.is_mapped() {
+        if self.stock.leaves() {
             self.budget / HELD_PART
         } else {
             self.budget
@@ -611,7 +615,7 @@ impl Window {
                 number,
                 extent,
                 &mut reader.instead,
-                self.stock.is_mapped(),
+                self.stock.leaves(),
             );
         }
         true

@@ -71,9 +71,11 @@ pub(super) struct Stock {
     drops: Vec<Extent>,
     /// Dropped, as far as is known; and whether they have been seen since.
     gone: Vec<(Piece, bool)>,
-    /// Dropped in vain, as somebody maps them: left to the kernel, until their files are closed.
-    left: Vec<Piece>,
+    /// Dropped in vain, as somebody maps them, and what else may go of their files. They are held until
+    /// those are closed; or, if they are too many, left to the kernel.
+    stuck: Vec<Piece>,
     mapped: BTreeSet<u32>,
+    leaves: bool,
 }
 
 impl Stock {
@@ -88,8 +90,9 @@ impl Stock {
             going: 0,
             drops: Vec::new(),
             gone: Vec::new(),
-            left: Vec::new(),
+            stuck: Vec::new(),
             mapped: BTreeSet::new(),
+            leaves: false,
         }
     }
 
@@ -129,7 +132,7 @@ impl Stock {
         let waits = |piece: &Piece| slots[*piece as usize].left() == 0;
         self.burnable.retain(waits);
         self.lent.retain(waits);
-        self.left.retain(waits);
+        self.stuck.retain(waits);
     }
 
     /// One less.
@@ -180,6 +183,10 @@ impl Stock {
     }
 
     fn may_go(&mut self, piece: Piece) {
+        if !self.leaves && self.is_of_mapped(piece) {
+            self.stuck.push(piece);
+            return;
+        }
         let claimed = self.is_claimed(piece);
         let queue = if claimed {
             &mut self.lent
@@ -210,10 +217,14 @@ impl Stock {
         }
     }
 
+    fn is_of_mapped(&self, piece: Piece) -> bool {
+        let file = self.extent(piece).map(|it| it.file);
+        file.is_some_and(|file| self.mapped.contains(&file))
+    }
+
     /// What is there of what was dropped is held again. What seems to be mapped twice in a row, as it may
-    /// not have been dropped yet, is left to the kernel. Says whether that is the first.
-    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) -> bool {
-        let none = self.mapped.is_empty();
+    /// not have been dropped yet, is stuck.
+    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) {
         for (piece, before) in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
                 continue;
@@ -221,8 +232,8 @@ impl Stock {
             if self.state(piece) != State::Dropped {
                 continue;
             }
-            if self.mapped.contains(&extent.file) {
-                self.left.push(piece);
+            if self.leaves && self.mapped.contains(&extent.file) {
+                self.stuck.push(piece);
                 continue;
             }
             match there(&extent) {
@@ -230,35 +241,67 @@ impl Stock {
                 There::Some => self.came_in(piece),
                 There::Mapped if !before => self.gone.push((piece, true)),
                 There::Mapped => {
-                    self.left.push(piece);
-                    self.mapped.insert(extent.file);
+                    if self.leaves {
+                        self.mapped.insert(extent.file);
+                        self.stuck.push(piece);
+                        continue;
+                    }
+                    self.slot(piece).set(State::Held);
+                    self.held += self.courses.pages(piece);
+                    self.stuck.push(piece);
+                    if self.mapped.insert(extent.file) {
+                        for piece in std::mem::take(&mut self.burnable) {
+                            self.may_go(piece);
+                        }
+                    }
                 }
             }
         }
-        none && !self.mapped.is_empty()
     }
 
-    /// Whether anybody keeps what he has mapped.
-    pub(super) fn is_mapped(&self) -> bool {
-        !self.mapped.is_empty()
+    /// Whether what is mapped is left to the kernel.
+    pub(super) const fn leaves(&self) -> bool {
+        self.leaves
     }
 
-    /// What was left of a file can be dropped now.
+    /// From now on what is mapped is left to the kernel, if that is more than so many pages. False if it
+    /// was before, or is not.
+    pub(super) fn leave_more_than(&mut self, most: u64) -> bool {
+        let pages = |&piece: &Piece| self.courses.pages(piece);
+        if self.leaves || self.stuck.iter().map(pages).sum::<u64>() <= most {
+            return false;
+        }
+        self.leaves = true;
+        let mut stuck = std::mem::take(&mut self.stuck);
+        // In their order they are few ranges.
+        stuck.sort_unstable();
+        for &piece in &stuck {
+            self.slot(piece).set(State::Dropped);
+            self.going += self.courses.pages(piece);
+            self.ask_for(piece);
+        }
+        self.stuck = stuck;
+        true
+    }
+
+    /// What was stuck of a file may go now.
     pub(super) fn let_go(&mut self, file: u32) {
         if !self.mapped.remove(&file) {
             return;
         }
-        let left = std::mem::take(&mut self.left);
+        let stuck = std::mem::take(&mut self.stuck);
         let goes = |piece: &Piece| self.extent(*piece).is_some_and(|it| it.file == file);
-        let (mut go, stay): (Vec<Piece>, _) = left.into_iter().partition(goes);
-        self.left = stay;
-        // In their order they are few ranges.
+        let (mut go, stay): (Vec<Piece>, _) = stuck.into_iter().partition(goes);
+        self.stuck = stay;
         go.sort_unstable();
         for piece in go {
-            if self.state(piece) == State::Dropped {
-                self.ask_for(piece);
+            match self.state(piece) {
+                State::Dropped => self.ask_for(piece),
+                State::Held => self.may_go(piece),
+                State::Absent => {}
             }
         }
+        self.leaves &= !self.mapped.is_empty();
     }
 
     /// What our readers have yet to read.
@@ -458,17 +501,14 @@ mod tests {
             }
         };
         window.look_again(there);
-        assert!(
-            !window.stock.is_mapped(),
-            "it may not have been dropped yet"
-        );
+        assert_eq!(window.held(), 0, "it may not have been dropped yet");
         window.look_again(there);
-        assert!(window.stock.is_mapped());
-        assert_eq!(window.held(), 0);
+        assert_eq!(window.held(), 512, "half of what there may be");
+        assert!(!window.stock.burn(), "it would stay again");
         window.let_go(1);
-        assert_eq!(window.drops(), [], "another file is closed");
+        assert!(!window.stock.burn(), "another file is closed");
         window.let_go(0);
-        assert!(!window.stock.is_mapped());
+        assert!(window.stock.burn());
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
     }
@@ -492,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_makes_room_half_as_much_is_ahead_and_held() {
+    fn what_is_mapped_and_more_than_half_is_left_to_the_kernel() {
         let pieces = (0..40).map(|at| extent(at * 512, 512));
         let courses = Courses::new(&[pieces.collect()]);
         let mut window = Window::new(Arc::new(courses), 16 * 512);
@@ -510,15 +550,27 @@ mod tests {
         assert_eq!(ahead(&mut window), [(16, dropped, false)]);
         window.look_again(|_| There::Mapped);
         window.look_again(|_| There::Mapped);
+        assert_eq!(ahead(&mut window), [], "it has no place yet");
+        for at in 8..15 {
+            window.hear(0, &extent(at * 512, 512), Step::Reads, 512);
+        }
+        window.look_again(|_| There::Mapped);
         // What is there is asked for once more.
-        assert_eq!(ahead(&mut window), [(8, 8 + dropped, true)]);
-        for at in 8..16 {
+        let again = ahead(&mut window);
+        assert!(
+            matches!(again[..], [(15, pages, true)] if pages > dropped),
+            "{again:?}"
+        );
+        assert!(!window.drops().is_empty());
+        for at in 15..18 {
             window.hear(0, &extent(at * 512, 512), Step::Reads, 512);
         }
         window.loads();
-        let more: u32 = ahead(&mut window).iter().map(|&(_, pages, _)| pages).sum();
+        let more = ahead(&mut window);
         assert!(window.held() <= 8 * 512, "{}", window.held() / 512);
-        assert!(more > 0, "and it goes on");
+        assert!(more.iter().any(|&(_, pages, hold)| pages > 0 && hold));
+        window.let_go(0);
+        assert!(!window.stock.leaves());
     }
 
     #[test]
