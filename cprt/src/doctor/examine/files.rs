@@ -111,7 +111,8 @@ fn parent(directory: &Path, outside: &Path) -> String {
     // Not what half of the machine is in, such as / or /srv.
     if both.components().count() > 2 {
         return format!(
-            "Name {}, which has both; paths stay as they are",
+            "Name {}, which has both; paths stay as they are. 'ppcctl run' does so by itself if that is no more \
+             than two folders above",
             both.display()
         );
     }
