@@ -3,6 +3,7 @@
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::{major, minor};
 use serde_json::Value;
@@ -23,6 +24,8 @@ pub(crate) const SIZE: u64 = TENSORS * TENSOR;
 pub(crate) const BUDGET: u64 = SIZE * 45 / 100;
 
 const SERVICE: &str = "test";
+/// What is heard is heard sooner.
+const UNHEARD: Duration = Duration::from_secs(5);
 
 /// What the worker of a rank reads: all of every third tensor, its part of the others.
 pub(crate) fn part(rank: u32) -> Vec<Range<u64>> {
@@ -120,8 +123,17 @@ impl Model {
         let until = scratch().join("started");
         let driver = Job::new(&self.mount, &self.config).linger(until.clone());
         let driver = driver.start()?;
+        let mut began = Instant::now();
         wait_until(30, "what is loaded in the meantime", || {
-            Ok((self.weights.cached()? >= bytes).then_some(()))
+            let cached = self.weights.cached()?;
+            if bytes > 0 && cached == 0 && began.elapsed() > UNHEARD && Way::now() != Way::Module {
+                // While a table of its is filled, the kernel tells nothing on that processor.
+                println!("nobody heard that the configuration was read: it is again");
+                self.config.make_cold()?;
+                Job::new(&self.mount, &self.config).run()?;
+                began = Instant::now();
+            }
+            Ok((cached >= bytes).then_some(()))
         })?;
         let workers = workers.into_iter().map(|job| job.start());
         let workers: Outcome<Vec<_>> = workers.collect();
