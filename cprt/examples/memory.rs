@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cprt::config::{self, Bytes};
-use cprt::memory::{Roots, Watch};
+use cprt::control::config::{self, Bytes};
+use cprt::machine::memory::{Roots, Watch};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use cprt::topology::{Processes, Topology};
+use cprt::machine::topology::{Processes, Topology};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let topology = Topology::detect()?;

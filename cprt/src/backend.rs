@@ -18,6 +18,8 @@ pub(crate) mod fake;
 pub(crate) mod fuse;
 mod module;
 pub(crate) mod observe;
+pub(crate) mod pagecache;
+pub mod select;
 
 pub(crate) use beneath::Beneath;
 pub(crate) use module::Module;

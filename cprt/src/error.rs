@@ -1,8 +1,10 @@
 //! What can go wrong in the runtime.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The result of most of the runtime.
@@ -96,15 +98,12 @@ pub enum Error {
     /// The device of a mount.
     #[error(transparent)]
     Device(#[from] rfs_uapi::Error),
-    /// The library is not to be trusted.
-    #[error(transparent)]
-    Untrusted(#[from] crate::trust::Untrusted),
     /// The policy is refused.
     #[error(transparent)]
     Policy(#[from] ppc::LoadError),
-    /// The daemon said no.
+    /// What was asked for is not to be had, and why.
     #[error(transparent)]
-    Refused(#[from] crate::protocol::Refusal),
+    Refused(#[from] Refusal),
     /// A memory cgroup is not one, or does not take a process.
     #[error("{}: {problem}", path.display())]
     Cgroup {
@@ -119,6 +118,46 @@ pub enum Error {
     #[error("Looking at the machine's topology: {0}")]
     Topology(String),
 }
+
+/// Why the daemon, a worker or a session did not do what it was asked to; it travels as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For programs.
+    pub kind: RefusalKind,
+    /// A sentence for people.
+    pub message: String,
+    /// What to change, if there is something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// Kinds of [`Refusal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The request itself makes no sense.
+    Invalid,
+    /// There is no rfs mounted there, or no policy registered.
+    NotFound,
+    /// The library may be changed by others than root.
+    Untrusted,
+    /// The library is no policy, or not for this host or mount, or says no to its settings.
+    Policy,
+    /// It failed.
+    Failed,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.remedy
+            .as_ref()
+            .map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 /// An error and its causes, in one line.
 #[must_use]

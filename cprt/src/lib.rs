@@ -1,62 +1,34 @@
 //! The cache policy runtime.
 //!
-//! What policies are is told in `ppc.h`; this hosts them. The way of a miss through it:
+//! `ppc.h` says what a policy is; this crate hosts policies. Its rooms, in the order in which a miss
+//! passes through them:
 //!
 //! ```text
-//! backend ─ worker (events) ─ dispatch ─ executor (policy) ─ plan ─┬─ loader ──┬─ backend
-//!                                           │                      └─ evictor ─┘
-//!                                           host, memory, topology
+//! backend ─▶ worker: events ─▶ queue ─▶ policy_thread (ppc.h) ─▶ plan ─┬─▶ loader ──┬─▶ backend
+//!                                                                      └─▶ evictor ─┘
 //! ```
 //!
-//! [`daemon`] is `cprtd`: a supervisor, and a [`worker`] process for each policy. [`client`] talks to
-//! it. A [`session`] is a worker without a daemon, on the backend that [`choice`] finds. `ppcctl` is
-//! made of these and of [`config`], [`doctor`], [`protocol`] and [`trust`].
+//! [`backend`] tells what readers miss, and loads and drops ranges of the page cache. [`worker`] is the
+//! process that hosts one policy. [`daemon`] (`cprtd`) and [`session`] (one command) start workers.
+//! [`control`] has the words that all of these and `ppcctl` exchange, [`machine`] says what the machine
+//! is, and `sys` makes the system calls.
 //!
 //! # Unsafe code
 //!
-//! It is confined to the private modules `sys`, a small file for each thing that is asked of the
-//! kernel (`cache`, `pagemap`, `perf`, `bpf`, `tracefs`), and `mirror::raw`, and to what loads the
-//! drivers' libraries below [`topology`].
+//! It is confined to the private module `sys`, with a small file for each thing that is asked of the
+//! kernel, and to what loads the drivers' libraries below [`machine::topology`].
 
-mod backend;
-mod dispatch;
-mod engine;
-mod evictor;
-mod executor;
-mod files;
-mod guard;
-mod hand;
-mod host;
-mod loader;
-mod mappings;
-mod mirror;
-mod mounts;
-mod ours;
-mod plan;
-mod ranges;
-mod supervisor;
+pub mod backend;
+pub mod control;
+pub mod daemon;
+pub mod error;
+pub mod machine;
+pub mod session;
 #[allow(
     unsafe_code,
     reason = "system calls that no safe crate makes, and the loading of policies"
 )]
 mod sys;
-mod words;
-
-pub mod choice;
-pub mod client;
-pub mod config;
-pub mod daemon;
-pub mod doctor;
-pub mod error;
-pub mod logging;
-pub mod memory;
-pub mod policies;
-pub mod protocol;
-pub mod session;
-pub mod stage;
-pub mod stats;
-pub mod topology;
-pub mod trust;
 pub mod worker;
 
 pub use error::{Error, Result};

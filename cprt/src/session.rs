@@ -3,7 +3,7 @@
 //!
 //! [`Session::start`] takes the best backend there is and goes on to the next one if that fails, as
 //! only trying shows what a container forbids. Where something has to be mounted, that is in a view
-//! of the file system that only this process and its children have ([`crate::stage`]); the directory
+//! of the file system that only this process and its children have ([`crate::session::namespace`]); the directory
 //! keeps its path there.
 
 use std::path::{Path, PathBuf};
@@ -12,16 +12,22 @@ use std::thread::JoinHandle;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::choice::{Candidate, Kind, Verdict};
-use crate::config::{self, Config};
-use crate::hand::{self, End, Hand, Heard};
-use crate::mounts::{self, Changes, Found};
-use crate::protocol::{Refusal, RefusalKind, Settings};
-use crate::stage::{self, User};
-use crate::stats::Stats;
-use crate::topology::Topology;
-use crate::words::{Job, Source};
-use crate::{Error, Result, memory, trust};
+use self::namespace::User;
+use crate::backend::select::{Candidate, Verdict};
+use crate::control::config::{self, Config};
+use crate::control::kind::BackendKind;
+use crate::control::protocol::Settings;
+use crate::control::stats::Stats;
+use crate::daemon::trust;
+use crate::error::{Refusal, RefusalKind};
+use crate::machine::memory;
+use crate::machine::mountinfo::{self, Changes, RfsMount};
+use crate::machine::topology::Topology;
+use crate::worker::handle::{self, End, Hand, Heard};
+use crate::worker::messages::{Job, Source};
+use crate::{Error, Result};
+
+pub mod namespace;
 
 /// What somebody wants.
 #[derive(Clone, Debug)]
@@ -44,13 +50,13 @@ pub type Log = Arc<dyn Fn(u32, &str) + Send + Sync>;
 /// A policy that runs.
 pub struct Session {
     /// Which backend it has.
-    pub kind: Kind,
+    pub kind: BackendKind,
     /// What the policy calls itself, and its version.
     pub policy: (String, String),
     /// What the backend cannot do, a sentence each.
     pub limits: Vec<String>,
     /// Backends that were better, and why they were not taken.
-    pub passed_over: Vec<(Kind, String)>,
+    pub passed_over: Vec<(BackendKind, String)>,
     user: Option<User>,
     hand: Arc<Hand>,
     end: Arc<Mutex<Option<End>>>,
@@ -121,7 +127,7 @@ impl Session {
         };
         let at = options.directory.clone();
         let job = job(options, at, source, &library, &topology);
-        Self::with(Kind::Fuse, &job, None, log)
+        Self::with(BackendKind::Fuse, &job, None, log)
     }
 
     /// Starts a policy for a directory, or the mount of rfs that is there, with this backend.
@@ -129,7 +135,7 @@ impl Session {
     /// # Errors
     ///
     /// It does not work, or the policy is refused.
-    pub fn on(options: &Options, kind: Kind, log: &Log) -> Result<Self> {
+    pub fn on(options: &Options, kind: BackendKind, log: &Log) -> Result<Self> {
         let candidate = Candidate {
             kind,
             verdict: Verdict::Usable { limits: Vec::new() },
@@ -137,9 +143,9 @@ impl Session {
         Self::start(options, &[candidate], log)
     }
 
-    fn with(kind: Kind, job: &Job, user: Option<User>, log: &Log) -> Result<Self> {
+    fn with(kind: BackendKind, job: &Job, user: Option<User>, log: &Log) -> Result<Self> {
         let of_output = Arc::clone(log);
-        let loaded = hand::load(job, Box::new(move |line| of_output(3, &line)))?;
+        let loaded = handle::load(job, Box::new(move |line| of_output(3, &line)))?;
         if let Some(cgroup) = &job.cgroup
             && let Err(error) = memory::join(cgroup, loaded.pid())
         {
@@ -203,12 +209,12 @@ impl Session {
     #[must_use]
     pub fn until_unmounted(self, at: &Path) -> Option<String> {
         let (hand, at) = (Arc::clone(&self.hand), at.to_owned());
-        let number = mounts::number_at(&at);
+        let number = mountinfo::id_at(&at);
         let watch = move || {
             let Ok(mut changes) = Changes::watch() else {
                 return;
             };
-            while mounts::number_at(&at) == number && changes.wait().is_ok() {}
+            while mountinfo::id_at(&at) == number && changes.wait().is_ok() {}
             hand.exit();
         };
         let watching = std::thread::Builder::new()
@@ -246,12 +252,12 @@ fn job(options: &Options, mount: PathBuf, source: Source, library: &Path, topolo
 fn is_of_the_policy(error: &Error) -> bool {
     match error {
         Error::Refused(refusal) => refusal.kind != RefusalKind::Failed,
-        Error::Policy(_) | Error::Untrusted(_) | Error::Cgroup { .. } => true,
+        Error::Policy(_) | Error::Cgroup { .. } => true,
         _ => false,
     }
 }
 
-fn none_is_left(directory: &Path, passed_over: &[(Kind, String)]) -> Error {
+fn none_is_left(directory: &Path, passed_over: &[(BackendKind, String)]) -> Error {
     let reasons: Vec<_> = passed_over
         .iter()
         .map(|(kind, why)| format!("{kind}: {why}"))
@@ -278,7 +284,7 @@ struct Ground {
     mounted: bool,
 }
 
-fn prepare(kind: Kind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
+fn prepare(kind: BackendKind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
     let mut ground = Ground {
         mount: directory.to_owned(),
         source: Source::Observe,
@@ -286,12 +292,12 @@ fn prepare(kind: Kind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
         mounted: false,
     };
     match kind {
-        Kind::Observe => {}
-        Kind::Fuse => {
+        BackendKind::Observe => {}
+        BackendKind::Fuse => {
             // Where there are no namespaces, the helper mounts it for all to see.
-            match stage::leave() {
+            match namespace::leave() {
                 Ok(user) => ground.user = user,
-                Err(_) if crate::choice::has_helper() => {}
+                Err(_) if crate::backend::select::has_helper() => {}
                 Err(error) => return Err(error),
             }
             ground.source = Source::Fuse {
@@ -300,8 +306,8 @@ fn prepare(kind: Kind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
                 others: nix::unistd::geteuid().is_root() && ground.user.is_none(),
             };
         }
-        Kind::Module => {
-            let found = if let Some(found) = mounts::of(directory) {
+        BackendKind::Module => {
+            let found = if let Some(found) = mountinfo::rfs_of(directory) {
                 found
             } else {
                 ground.mounted = true;
@@ -317,8 +323,8 @@ fn prepare(kind: Kind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
 }
 
 /// Mounts rfs over the directory, for us alone.
-fn mount_over(directory: &Path) -> Result<Found> {
-    stage::leave()?;
+fn mount_over(directory: &Path) -> Result<RfsMount> {
+    namespace::leave()?;
     let nothing = None::<&str>;
     let flags = MsFlags::MS_RDONLY;
     mount(Some(directory), directory, Some("rfs"), flags, nothing)
@@ -327,7 +333,7 @@ fn mount_over(directory: &Path) -> Result<Found> {
             doing: "Mounting rfs over the directory",
             source,
         })?;
-    mounts::at(directory)?.ok_or_else(|| {
+    mountinfo::rfs_at(directory)?.ok_or_else(|| {
         let problem = "What has been mounted is not listed; is /proc that of another namespace?";
         Error::Protocol(problem.to_owned())
     })

@@ -5,11 +5,13 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 pub(crate) mod bpf;
 pub(crate) mod cache;
+pub(crate) mod huge;
 pub(crate) mod pagemap;
 pub(crate) mod perf;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tracefs;
+pub(crate) mod xattr;
 
 /// Bytes in a page.
 pub(crate) fn page_size() -> u64 {

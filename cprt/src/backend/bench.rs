@@ -21,7 +21,6 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _, Write as _};
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,8 +34,9 @@ use ppc::{Kind, Kinds};
 use super::Backend;
 use super::fuse::{self, Mounted};
 use super::observe::Observe;
-use crate::mirror::{Options, raw};
-use crate::sys::testing::{all_but_few, warm};
+use crate::backend::fuse::mirror::Options;
+use crate::sys::cache::cachestat;
+use crate::sys::testing::{Mapped, all_but_few, warm};
 
 const MIB: u64 = 1 << 20;
 
@@ -158,8 +158,7 @@ fn read(path: &Path, piece: usize) {
 
 fn copy(path: &Path) {
     let file = File::open(path).expect("the file");
-    let length = file.metadata().expect("its length").len();
-    let map = raw::Map::new(&file, usize::try_from(length).expect("a length")).expect("to map");
+    let map = Mapped::new(&file).expect("to map");
     let mut buffer = vec![0; 1 << 20];
     for part in map.bytes().chunks(buffer.len()) {
         buffer[..part.len()].copy_from_slice(part);
@@ -272,7 +271,7 @@ impl Place {
                 let file = File::open(path).expect("the file");
                 let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
                 posix_fadvise(&file, 0, 0, advice).expect("to drop it");
-                if raw::cached(file.as_fd(), 0, 0).expect("cachestat") == 0 {
+                if cachestat(&file, &(0..0)).expect("cachestat") == 0 {
                     break;
                 }
                 assert!(since.elapsed() < Duration::from_secs(20), "it stays cached");
@@ -289,8 +288,7 @@ impl Drop for Place {
 
 /// Whether nearly all that is read of a file is still cached, on the side that has it.
 fn stays(paths: [&Path; 2], length: u64) -> bool {
-    let cached =
-        |path| raw::cached(File::open(path).expect("it").as_fd(), 0, 0).expect("cachestat");
+    let cached = |path| cachestat(File::open(path).expect("it"), &(0..0)).expect("cachestat");
     let most = paths.map(cached).into_iter().max().unwrap_or(0);
     all_but_few(most.min(length / 4096), length / 4096)
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,11 +28,13 @@ use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 use self::ear::Ear;
 use self::pieces::{gaps, pieces, whole_pages};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::files::{self, Tree};
-use crate::mirror::lower::{Lower, Scratch};
-use crate::mirror::{Listener, Mirror, Mode, Options, raw};
+use crate::backend::fuse::mirror::lower::{Lower, Scratch};
+use crate::backend::fuse::mirror::{Listener, Mirror, Mode, Options};
+use crate::machine::files::{self, Tree};
+use crate::sys::cache::cachestat;
 
 mod ear;
+pub(crate) mod mirror;
 mod pieces;
 mod processes;
 #[cfg(test)]
@@ -105,7 +107,7 @@ impl Passthrough {
     pub(crate) fn lower(
         &self,
         file: FileId,
-    ) -> Result<(File, crate::mirror::table::Identity), Fault> {
+    ) -> Result<(File, crate::backend::fuse::mirror::table::Identity), Fault> {
         let below = self.mirror.core().below(file.0).map_err(fault)?;
         Ok((below.lower.file().try_clone()?, below.identity))
     }
@@ -251,7 +253,7 @@ impl Fuse {
         let looked = both
             .above
             .as_ref()
-            .and_then(|above| raw::cached(above.as_fd(), range.start, length).ok());
+            .and_then(|above| cachestat(above, range).ok());
         match looked {
             // The last page of a file is there as a whole.
             Some(pages) => (pages * self.page).min(length),

@@ -20,7 +20,7 @@ use rfs_uapi::{Batch, Device, ErrorKind, EventFlags, LoadRequest, Mask};
 
 use self::names::Names;
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::files::{self, Tree};
+use crate::machine::files::{self, Tree};
 use crate::{Error, Result, sys};
 
 mod names;

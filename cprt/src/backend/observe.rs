@@ -36,9 +36,9 @@ use self::record::{AT_ONCE, Point};
 use self::source::Source;
 use self::table::{Found, Table};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::engine::Engine;
-use crate::files::{self, Tree};
-use crate::mappings::Identity;
+use crate::backend::pagecache::Engine;
+use crate::machine::files::{self, Tree};
+use crate::machine::mappings::Identity;
 use crate::{Error, Result, sys};
 
 mod asm;

@@ -1,10 +1,10 @@
-//! The daemon of the cache policy runtime; `cprt::daemon` is what it does.
+//! The daemon of the cache policy runtime; `cprt::daemon::socket` is what it does.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cprt::config::Config;
+use cprt::control::config::Config;
 
 const HELP: &str = "\
 The daemon of the cache policy runtime: hosts the policies that ppcctl registers.
@@ -39,15 +39,17 @@ fn main() -> ExitCode {
             println!("{text}");
             Ok(())
         }
-        Role::Worker => cprt::worker::run(),
-        Role::Topology => cprt::topology::Topology::detect().map(|topology| print!("{topology}")),
+        Role::Worker => cprt::worker::process::run(),
+        Role::Topology => {
+            cprt::machine::topology::Topology::detect().map(|topology| print!("{topology}"))
+        }
         Role::Daemon(config) => {
-            cprt::logging::to_stderr();
+            cprt::daemon::logging::to_stderr();
             let config = match config {
                 Some(path) => Config::read(&path),
                 None => Config::read_default(),
             };
-            config.and_then(cprt::daemon::run)
+            config.and_then(cprt::daemon::socket::run)
         }
     };
     match done {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -17,7 +17,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// How many pages of a range are cached, in the kernel's words; 6.5 and later, and not of a file
 /// of overlayfs, which has no pages itself.
-pub(crate) fn cachestat(file: &File, range: &Range<u64>) -> io::Result<u64> {
+pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
     let mut told = [0_u64; 5];
@@ -25,7 +25,7 @@ pub(crate) fn cachestat(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let rc = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
-            file.as_raw_fd(),
+            file.as_fd().as_raw_fd(),
             asked.as_ptr(),
             told.as_mut_ptr(),
             0,

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,6 +88,22 @@ impl Mapped {
         self.start.addr().get() as u64
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for reading as long as `self` is there; tests change no mapped file.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length) }
+    }
+
+    /// How many of its pages are in the page cache.
+    pub(crate) fn resident(&self) -> io::Result<usize> {
+        let page = usize::try_from(super::page_size()).unwrap_or(4096);
+        let mut pages = vec![0u8; self.length.div_ceil(page)];
+        // SAFETY: the vector has a byte for each page of the mapping.
+        match unsafe { libc::mincore(self.start.as_ptr(), self.length, pages.as_mut_ptr()) } {
+            0 => Ok(pages.iter().filter(|&&page| page & 1 != 0).count()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Touches each page of a range.
     pub(crate) fn sum(&self, range: Range<usize>) -> u64 {
         assert!(range.end <= self.length);
@@ -105,4 +122,35 @@ impl Drop for Mapped {
         // SAFETY: it was mapped with this length, and what points there ends here.
         let _ = unsafe { munmap(self.start, self.length) };
     }
+}
+
+/// Asks for the size of a terminal; for tests.
+pub(crate) fn window_size(fd: std::os::fd::RawFd) -> io::Result<()> {
+    nix::ioctl_read_bad!(ask, libc::TIOCGWINSZ, libc::winsize);
+
+    // SAFETY: a plain structure of numbers.
+    let mut size = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is the one that this request fills.
+    unsafe { ask(fd, &raw mut size) }?;
+    Ok(())
+}
+
+/// Some names of a directory, each with the position after it; none at the end. For tests.
+pub(crate) fn names(directory: &std::fs::File) -> io::Result<Vec<(Vec<u8>, i64)>> {
+    let mut buf = vec![0u8; 32 << 10];
+    let fd = directory.as_raw_fd();
+    // SAFETY: the kernel writes no more than the buffer's length.
+    let got = unsafe { libc::syscall(libc::SYS_getdents64, fd, buf.as_mut_ptr(), buf.len()) };
+    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let mut rest = &buf[..got];
+    let mut names = Vec::new();
+    // Inode and position of 8 bytes each, length of 2, type of 1, name.
+    while let (Some(position), Some(&[low, high])) = (rest.get(8..16), rest.get(16..18)) {
+        let whole = usize::from(u16::from_ne_bytes([low, high]));
+        let name = rest[19..whole].split(|&byte| byte == 0).next();
+        let position = position.try_into().map(i64::from_ne_bytes);
+        names.push((name.unwrap_or_default().to_vec(), position.unwrap_or(0)));
+        rest = &rest[whole..];
+    }
+    Ok(names)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 
-use cprt::topology::{Kind, Topology};
+use cprt::machine::topology::{Kind, Topology};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 

@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cprt::topology::{Processes, Topology, compute_processes};
+use cprt::machine::topology::{Processes, Topology, compute_processes};
 use gpu_tests::{Gpu, nodes_of, on_node, pages_by_node, why_not};
 
 const SIZE: usize = (100 << 20) + 4321;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cprt::stats::Stats;
+use cprt::control::stats::Stats;
 use serde_json::Value;
 
 use crate::case::{Case, scratch};

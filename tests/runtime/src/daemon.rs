@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use cprt::protocol::{EventLine, Mount as MountStatus, MountStats, State, Status};
-use cprt::stats::Stats;
+use cprt::control::protocol::{EventLine, Mount as MountStatus, MountStats, State, Status};
+use cprt::control::stats::Stats;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;

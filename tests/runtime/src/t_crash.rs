@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread::sleep;
 
-use cprt::protocol::{Mount as MountStatus, State};
+use cprt::control::protocol::{Mount as MountStatus, State};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cprt::client::Client;
+use cprt::control::client::Client;
 
 use crate::case::{Case, scratch};
 use crate::cgroup::{Group, Version};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread::sleep;
 
-use cprt::protocol::State;
+use cprt::control::protocol::State;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::thread::sleep;
 
-use cprt::protocol::{Mount as MountStatus, State};
+use cprt::control::protocol::{Mount as MountStatus, State};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use cprt::protocol::State;
+use cprt::control::protocol::State;
 
 use crate::case::{Case, scratch};
 use crate::daemon::{Answer, Daemon, FAILED, NOTHING_THERE, REFUSED, USAGE, policy, test_policy};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
 
-use cprt::protocol::State;
+use cprt::control::protocol::State;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::case::{Case, scratch};

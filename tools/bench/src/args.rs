@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use cprt::choice::Kind;
+use cprt::control::kind::BackendKind;
 
 /// Measures what cache policies do for the loading of models, on a simulated SSD.
 #[derive(Debug, Parser)]
@@ -42,7 +42,7 @@ pub(crate) struct Wanted {
     pub(crate) rounds: Option<u32>,
     /// How misses are heard of: module, observe or fuse
     #[arg(long, default_value = "observe")]
-    pub(crate) backend: Kind,
+    pub(crate) backend: BackendKind,
     /// All times that are no CPU time are so many times as long: for emulated machines
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) slower: u64,

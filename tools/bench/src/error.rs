@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Runtime(#[from] cprt::Error),
     #[error(transparent)]
-    NoSuchPolicy(#[from] cprt::policies::Missing),
+    NoSuchPolicy(#[from] cprt::daemon::policies::Missing),
     #[error(transparent)]
     Template(#[from] maio::template::Error),
     #[error("What another process of ours says makes no sense")]

@@ -84,9 +84,9 @@ fn run_errand(errand: Errand) -> Result<()> {
         Errand::Load { model, command } => tour::load(&model, command.as_deref()),
         Errand::Prefetch { task } => prefetcher::prefetch(&serde_json::from_str(&task)?),
         // These two are for the runtime to call.
-        Errand::Worker { .. } => Ok(cprt::worker::run()?),
+        Errand::Worker { .. } => Ok(cprt::worker::process::run()?),
         Errand::Topology => {
-            print!("{}", cprt::topology::Topology::detect()?);
+            print!("{}", cprt::machine::topology::Topology::detect()?);
             Ok(())
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cprt::choice::Kind;
+use cprt::control::kind::BackendKind;
 
 use crate::args::Wanted;
 use crate::case::{self, Case, Regime};
@@ -94,7 +94,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
 
 /// Compares the simulated SSD with its model.
 pub(crate) fn selfcheck() -> Result<()> {
-    let mut rig = stand(SMALL, SMALL_TAKES, Kind::Observe, 1)?;
+    let mut rig = stand(SMALL, SMALL_TAKES, BackendKind::Observe, 1)?;
     check(&mut rig).map(drop)
 }
 
@@ -118,7 +118,7 @@ fn profile(wanted: &Wanted) -> String {
 }
 
 /// All times being so many times as long.
-pub(crate) fn stand(shape: Shape, takes: Takes, kind: Kind, slower: u64) -> Result<Rig> {
+pub(crate) fn stand(shape: Shape, takes: Takes, kind: BackendKind, slower: u64) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
     eprintln!("making a disk and a model on it");

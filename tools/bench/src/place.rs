@@ -50,7 +50,7 @@ impl Place {
     /// A copy of a policy's library that nobody else can change: a worker of root's runs no other, and
     /// the tree may be below somebody's home or `/tmp`. What this program is, they could change, too.
     pub(crate) fn library(&self, name: &str) -> Result<PathBuf> {
-        let from = cprt::policies::look_up(Path::new(name))?;
+        let from = cprt::daemon::policies::look_up(Path::new(name))?;
         let to = self.folder("lib")?.join(format!("{name}.so"));
         if !to.exists() {
             fs::copy(&from, &to).map_err(file("Copying", &from))?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cprt::choice::Kind;
+use cprt::control::kind::BackendKind;
 
 use crate::case::Regime;
 use crate::disk::Disk;
@@ -50,7 +50,7 @@ pub(crate) struct Rig {
     pub(crate) shape: Shape,
     pub(crate) model: Model,
     pub(crate) usual: Timing,
-    pub(crate) kind: Kind,
+    pub(crate) kind: BackendKind,
     pub(crate) takes: Takes,
 }
 
@@ -59,7 +59,7 @@ impl Rig {
         place: Place,
         shape: Shape,
         usual: Timing,
-        kind: Kind,
+        kind: BackendKind,
         takes: Takes,
     ) -> Result<Self> {
         let model = Model::new(&shape);

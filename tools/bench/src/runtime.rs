@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cprt::choice::Kind;
-use cprt::config::Config;
-use cprt::protocol::Settings;
+use cprt::control::config::Config;
+use cprt::control::kind::BackendKind;
+use cprt::control::protocol::Settings;
+use cprt::control::stats::Stats;
 use cprt::session::{Log, Options, Session};
-use cprt::stats::Stats;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::case::Policy;
@@ -28,7 +28,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) policy: Policy,
     /// Where its library is copied to.
     pub(crate) place: &'a Place,
-    pub(crate) kind: Kind,
+    pub(crate) kind: BackendKind,
     pub(crate) folder: &'a Path,
     /// Where the folder is mounted for readers by backends that take a mount.
     pub(crate) mirror: &'a Path,
@@ -109,17 +109,17 @@ impl Runtime {
             notes,
             mirror: None,
         };
-        if wanted.kind != Kind::Observe {
+        if wanted.kind != BackendKind::Observe {
             wanted.mirror.clone_into(&mut options.directory);
             runtime.mirror = Some(wanted.mirror.to_owned());
         }
         runtime.session = Some(match wanted.kind {
-            Kind::Fuse => Session::mirror(&options, wanted.folder, &log)?,
-            Kind::Module => {
+            BackendKind::Fuse => Session::mirror(&options, wanted.folder, &log)?,
+            BackendKind::Module => {
                 route(wanted)?;
                 Session::on(&options, wanted.kind, &log)?
             }
-            Kind::Observe => Session::on(&options, wanted.kind, &log)?,
+            BackendKind::Observe => Session::on(&options, wanted.kind, &log)?,
         });
         Ok(Some(runtime))
     }

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use cprt::choice::Kind;
-use cprt::config::Config;
-use cprt::protocol::Settings;
+use cprt::control::config::Config;
+use cprt::control::kind::BackendKind;
+use cprt::control::protocol::Settings;
 use cprt::session::{Options, Session};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub(crate) const ARGUMENT: &str = "hold";
 /// What to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    pub(crate) kind: Kind,
+    pub(crate) kind: BackendKind,
     pub(crate) lower: PathBuf,
     pub(crate) at: PathBuf,
     pub(crate) library: PathBuf,
@@ -106,8 +106,8 @@ fn begin(task: &Task) -> cprt::Result<Session> {
     let options = Options {
         directory: match task.kind {
             // Read through the mount or not, the files are the same.
-            Kind::Observe => task.lower.clone(),
-            Kind::Module | Kind::Fuse => task.at.clone(),
+            BackendKind::Observe => task.lower.clone(),
+            BackendKind::Module | BackendKind::Fuse => task.at.clone(),
         },
         library: task.library.clone(),
         settings: task.settings.clone(),
@@ -120,7 +120,7 @@ fn begin(task: &Task) -> cprt::Result<Session> {
         }
     });
     match task.kind {
-        Kind::Fuse => Session::mirror(&options, &task.lower, &(log as _)),
+        BackendKind::Fuse => Session::mirror(&options, &task.lower, &(log as _)),
         kind => Session::on(&options, kind, &(log as _)),
     }
 }

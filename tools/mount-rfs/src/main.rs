@@ -10,7 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cprt::choice::{self, Candidate, Kind, Verdict};
+use cprt::backend::select::{self, Candidate, Verdict};
+use cprt::control::kind::BackendKind;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 mod hold;
@@ -90,12 +91,12 @@ fn called_with(words: &[String]) -> Result<(), Failure> {
     match texts[..] {
         // These three are for this program to call; with the second word, lists of processes tell
         // what it is about.
-        ["worker", _] => cprt::worker::run().map_err(Failure::Runtime),
+        ["worker", _] => cprt::worker::process::run().map_err(Failure::Runtime),
         [hold::ARGUMENT, _] => hold::run().map_err(|source| Failure::System {
             doing: "Holding the mount",
             source,
         }),
-        ["topology"] => cprt::topology::Topology::detect()
+        ["topology"] => cprt::machine::topology::Topology::detect()
             .map(|topology| print!("{topology}"))
             .map_err(Failure::Runtime),
         ["-h" | "--help"] => {
@@ -124,10 +125,10 @@ fn run(words: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     match kind {
-        Kind::Module => module(&line, &lower, &at)?,
-        Kind::Observe => bind(&line, &lower, &at)?,
+        BackendKind::Module => module(&line, &lower, &at)?,
+        BackendKind::Observe => bind(&line, &lower, &at)?,
         // By the worker.
-        Kind::Fuse => {}
+        BackendKind::Fuse => {}
     }
     if let Some(library) = library {
         let task = Task {
@@ -139,7 +140,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
             passthrough: line.options.passthrough,
         };
         if let Err(failure) = hold::start(&task) {
-            if kind != Kind::Fuse {
+            if kind != BackendKind::Fuse {
                 let _ = umount2(&at, MntFlags::MNT_DETACH);
             }
             return Err(failure);
@@ -174,15 +175,15 @@ fn directory(given: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The backend, and why it is not a better one, in words to add to a line.
-fn choose(line: &Line, lower: &Path) -> Result<(Kind, String), Failure> {
-    let candidates = choice::candidates(lower);
+fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
+    let candidates = select::candidates(lower);
     let wanted = |one: &&Candidate| line.options.backend.is_none_or(|kind| kind == one.kind);
     let mut reasons = Vec::new();
     for Candidate { kind, verdict } in candidates.iter().filter(wanted) {
         match verdict {
             // Only the module sees how files are opened before they are.
             Verdict::Usable { .. }
-                if *kind != Kind::Module && line.options.odirect == Odirect::Deny =>
+                if *kind != BackendKind::Module && line.options.odirect == Odirect::Deny =>
             {
                 reasons.push(format!("not {kind}: odirect=deny takes the module"));
             }
@@ -203,13 +204,13 @@ fn choose(line: &Line, lower: &Path) -> Result<(Kind, String), Failure> {
 }
 
 /// The policy to hold; what serves files has one in any case.
-fn library(line: &Line, kind: Kind) -> Result<Option<PathBuf>, Failure> {
+fn library(line: &Line, kind: BackendKind) -> Result<Option<PathBuf>, Failure> {
     let given = match (&line.options.policy, kind) {
         (Some(policy), _) => policy.clone(),
-        (None, Kind::Fuse) => "null".into(),
+        (None, BackendKind::Fuse) => "null".into(),
         (None, _) => return Ok(None),
     };
-    cprt::policies::look_up(&given)
+    cprt::daemon::policies::look_up(&given)
         .map(Some)
         .map_err(|problem| Failure::Refused(problem.to_string()))
 }

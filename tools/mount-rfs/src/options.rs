@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use cprt::choice::Kind;
-use cprt::protocol::Settings;
+use cprt::control::kind::BackendKind;
+use cprt::control::protocol::Settings;
 use nix::mount::MsFlags;
 
 /// The command line of a helper of `mount`.
@@ -21,7 +21,7 @@ pub(crate) struct Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Any, if none is named.
-    pub(crate) backend: Option<Kind>,
+    pub(crate) backend: Option<BackendKind>,
     pub(crate) policy: Option<PathBuf>,
     pub(crate) settings: Settings,
     /// Whether readers may go past the page cache.
@@ -191,7 +191,7 @@ mod tests {
         let line = read("/models /mnt -v -o rw,backend=fuse,noexec").expect("a line");
         assert_eq!(line.lower, PathBuf::from("/models"));
         assert_eq!(line.at, PathBuf::from("/mnt"));
-        assert_eq!(line.options.backend, Some(Kind::Fuse));
+        assert_eq!(line.options.backend, Some(BackendKind::Fuse));
         assert!(
             line.options
                 .flags

@@ -83,7 +83,7 @@ fn policies() -> Option<&'static Path> {
         for path in [&folder, &library] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
         }
-        cprt::trust::check(&library, 0).map_err(|error| error.to_string())?;
+        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())?;
         Ok(folder)
     });
     match made {

@@ -247,7 +247,7 @@ pub(crate) struct RegPolicy {
     pub(crate) cgroup: Option<PathBuf>,
     /// Do without the module: observe takes the directory as it is, fuse mounts a mirror over it
     #[arg(long, value_name = "BACKEND")]
-    pub(crate) backend: Option<cprt::choice::Kind>,
+    pub(crate) backend: Option<cprt::control::kind::BackendKind>,
 }
 
 /// Run a command with a policy for the directory that it reads from, without daemon or mount
@@ -289,7 +289,7 @@ pub(crate) struct Run {
 
 /// What to put behind a directory: auto, module, observe or fuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Backend(pub(crate) Option<cprt::choice::Kind>);
+pub(crate) struct Backend(pub(crate) Option<cprt::control::kind::BackendKind>);
 
 impl Backend {
     fn parse(text: &str) -> Result<Self, String> {
@@ -307,7 +307,7 @@ pub(crate) struct Events {
     pub(crate) mount: PathBuf,
     /// Only these kinds
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    pub(crate) kind: Vec<Kind>,
+    pub(crate) kind: Vec<EventKind>,
     /// Only those of this process
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<u32>,
@@ -324,7 +324,7 @@ pub(crate) struct Events {
 
 /// The kinds of events, as `EventLine` has them in capitals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum EventKind {
     Lost,
     Open,
     Close,
@@ -333,7 +333,7 @@ pub(crate) enum Kind {
     Progress,
 }
 
-impl Kind {
+impl EventKind {
     pub(crate) fn is(self, name: &str) -> bool {
         let own = match self {
             Self::Lost => "LOST",
@@ -467,7 +467,7 @@ mod tests {
             .expect("two")
             .command
         {
-            Command::Events(events) => assert_eq!(events.kind, [Kind::Miss, Kind::Open]),
+            Command::Events(events) => assert_eq!(events.kind, [EventKind::Miss, EventKind::Open]),
             other => panic!("{other:?}"),
         }
         let error = parse("ppcctl events /m --kind mis").expect_err("a typo");

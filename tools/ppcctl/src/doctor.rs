@@ -1,4 +1,4 @@
-//! What stands between a directory and fast loads: `cprt::doctor` finds it out, `show` tells it.
+//! What stands between a directory and fast loads: `diagnosis` finds it out, `show` tells it.
 //!
 //! Drivers' libraries are asked where accelerators are, and those of a broken one may crash or never
 //! come back, which is when people ask. So a second ppcctl asks them, and is not waited for too long.
@@ -11,13 +11,23 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use cprt::doctor::{Severity, diagnose};
-use cprt::topology::Topology;
+use cprt::machine::topology::Topology;
 
+pub(crate) use self::diagnosis::Diagnosis;
+use self::diagnosis::diagnose;
+pub(crate) use self::finding::{Finding, Group, Severity};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::screen::{print, print_json};
 use crate::{setting, show};
+
+mod diagnosis;
+mod examine;
+mod facts;
+mod finding;
+mod probe;
+#[cfg(test)]
+mod tests;
 
 /// Some GPUs take seconds each until they are awake.
 const PATIENCE: Duration = Duration::from_secs(30);

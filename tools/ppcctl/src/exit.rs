@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use cprt::Error;
-use cprt::protocol::RefusalKind;
+use cprt::error::RefusalKind;
 
 /// The exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         match error {
             Error::NoDaemon { .. } => Self::Absent,
-            Error::Untrusted(_) | Error::Policy(_) => Self::Refused,
+            Error::Policy(_) => Self::Refused,
             Error::Refused(refusal) => match refusal.kind {
                 RefusalKind::NotFound => Self::Absent,
                 RefusalKind::Untrusted | RefusalKind::Policy => Self::Refused,
@@ -46,7 +46,7 @@ impl From<&Error> for Exit {
 mod tests {
     use std::io;
 
-    use cprt::protocol::Refusal;
+    use cprt::error::Refusal;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
 
-use cprt::protocol::RefusalKind;
+use cprt::error::RefusalKind;
 use thiserror::Error;
 
 use crate::exit::Exit;
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error(transparent)]
-    NoSuchPolicy(#[from] cprt::policies::Missing),
+    NoSuchPolicy(#[from] cprt::daemon::policies::Missing),
     #[error("{}: {source}", library.display())]
     Misbehaviour {
         library: PathBuf,

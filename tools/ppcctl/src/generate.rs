@@ -23,7 +23,7 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
     make(&man)?;
     clap_mangen::generate_to(Cli::command(), &man).map_err(failed(&man))?;
     let table = directory.join("backends.md");
-    fs::write(&table, cprt::choice::table()).map_err(failed(&table))?;
+    fs::write(&table, cprt::backend::select::table()).map_err(failed(&table))?;
     for (shell, name) in COMPLETIONS {
         let directory = directory.join("completions").join(shell.to_string());
         make(&directory)?;

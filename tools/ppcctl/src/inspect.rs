@@ -14,8 +14,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cprt::protocol::wire::read_reply;
-use cprt::trust::{self, Untrusted};
+use cprt::control::wire::read_reply;
+use cprt::daemon::trust::{self, Untrusted};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

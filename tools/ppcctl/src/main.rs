@@ -1,6 +1,6 @@
 //! Gives mounts of rfs their cache policies, and shows what these do.
 //!
-//! A command line (`args`) becomes a call of [`cprt::client::Client`]; its reply becomes text
+//! A command line (`args`) becomes a call of [`cprt::control::client::Client`]; its reply becomes text
 //! (`show`) or, with `--json`, stays what it is; a failure becomes a sentence and an exit status
 //! (`failure`, `exit`). Only `inspect` and `doctor` do something of their own.
 
@@ -16,6 +16,8 @@ mod screen;
 mod setting;
 mod show;
 mod template;
+#[cfg(test)]
+mod testing;
 
 use std::io::{IsTerminal as _, stdout};
 use std::path::Path;
@@ -24,10 +26,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
-use cprt::client::Client;
-use cprt::config::Config;
-use cprt::protocol::{EventLine, Mount, MountStats};
-use cprt::topology::Topology;
+use cprt::control::client::Client;
+use cprt::control::config::Config;
+use cprt::control::protocol::{EventLine, Mount, MountStats};
+use cprt::machine::topology::Topology;
 
 use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
 use crate::exit::Exit;
@@ -69,7 +71,7 @@ fn errand(errand: &Errand) -> Result<()> {
     match errand {
         Errand::Generate { directory } => generate::write(directory),
         Errand::Load { library } => inspect::load(library),
-        Errand::Worker { .. } => Ok(cprt::worker::run()?),
+        Errand::Worker { .. } => Ok(cprt::worker::process::run()?),
         // It is done without coming back.
         Errand::Become { .. } => Ok(()),
         Errand::Topology => print(&Topology::detect()?.to_string()),

@@ -15,11 +15,11 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cprt::choice::{self, Candidate, Verdict};
-use cprt::config::Config;
+use cprt::backend::select::{self, Candidate, Verdict};
+use cprt::control::config::Config;
+use cprt::control::stats::Stats;
+use cprt::session::namespace::{self, User};
 use cprt::session::{Options, Session};
-use cprt::stage::{self, User};
-use cprt::stats::Stats;
 use serde::Serialize;
 
 use crate::args::{Common, Run};
@@ -82,7 +82,7 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
         return ExitCode::from(OURS);
     };
     if let Some(&[uid, gid]) = user
-        && let Err(error) = stage::become_user(User { uid, gid })
+        && let Err(error) = namespace::become_user(User { uid, gid })
     {
         remark(&format!("Becoming user {uid} again: {error}"));
         return ExitCode::from(OURS);
@@ -190,7 +190,7 @@ fn log_line(quiet: bool, text: &str) {
 
 /// A session on the best backend. `None` if there is none; then somebody has been told why.
 fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
-    let mut candidates = choice::candidates(&options.directory);
+    let mut candidates = select::candidates(&options.directory);
     if let Some(kind) = wanted.backend.0 {
         candidates.retain(|candidate| candidate.kind == kind);
     }
@@ -324,6 +324,8 @@ fn pass_on(status: ExitStatus) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use cprt::control::kind::BackendKind;
+
     use super::*;
 
     #[test]
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn who_has_no_backend_hears_of_each() {
-        let candidates = choice::Kind::ALL.map(|kind| Candidate {
+        let candidates = BackendKind::ALL.map(|kind| Candidate {
             kind,
             verdict: Verdict::Unusable {
                 why: "of the weather".into(),

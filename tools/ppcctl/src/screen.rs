@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use cprt::config::{Bytes, Span};
+use cprt::control::config::{Bytes, Span};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};

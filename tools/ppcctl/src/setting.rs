@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf, absolute};
 use std::str::FromStr;
 
-use cprt::protocol::Settings;
+use cprt::control::protocol::Settings;
 
 use crate::args::Service;
 use crate::failure::{Failure, Result};
@@ -61,7 +61,7 @@ pub(crate) fn with_service(settings: Vec<Setting>, service: &Service) -> Result<
 
 /// The path of a library that is given as a path or as a name.
 pub(crate) fn library(given: &Path) -> Result<PathBuf> {
-    Ok(cprt::policies::look_up(given)?)
+    Ok(cprt::daemon::policies::look_up(given)?)
 }
 
 /// A path that means the same to a daemon that is elsewhere.

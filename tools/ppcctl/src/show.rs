@@ -5,7 +5,7 @@ pub(crate) mod events;
 pub(crate) mod stats;
 pub(crate) mod status;
 
-use cprt::protocol::Settings;
+use cprt::control::protocol::Settings;
 
 /// As they are typed.
 fn settings(settings: &Settings) -> String {

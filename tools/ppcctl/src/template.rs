@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cprt::config::{Bytes, Span};
+use cprt::control::config::{Bytes, Span};
 use maio::synth::{self, Directory, Synthesis, Wanted, synthesise};
 use maio::template::{
     Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,

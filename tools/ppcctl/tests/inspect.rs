@@ -81,7 +81,7 @@ fn a_policy_is_described() {
         ("-".into(), "init, exit, prefetch, evict, configure".into())
     );
     // In /tmp it is not, but whose tests these are may have set TMPDIR.
-    let trusted = match cprt::trust::check(&library, 0) {
+    let trusted = match cprt::daemon::trust::check(&library, 0) {
         Ok(_) => "yes".to_owned(),
         Err(untrusted) => format!("no: {untrusted}"),
     };

@@ -30,7 +30,7 @@ fn policy() -> Result<&'static Path, &'static str> {
             .map_err(|error| format!("cc: {error}"))?;
         assert!(done.success(), "a compiler that does not compile");
         fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        cprt::trust::check(&library, 0).map_err(|error| error.to_string())
+        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
     });
     made.as_deref().map_err(String::as_str)
 }

@@ -14,8 +14,8 @@ use ppc::{Event, FileId, Kind, Kinds};
 
 use super::processes::Processes;
 use crate::backend::Flow;
-use crate::mirror::Listener;
-use crate::ranges::Ranges;
+use crate::backend::fuse::mirror::Listener;
+use crate::machine::ranges::Ranges;
 
 /// More records do not wait.
 const ROOM: usize = 1 << 16;

@@ -63,7 +63,7 @@ mod tests {
     #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 
     use super::*;
-    use crate::ranges::Ranges;
+    use crate::machine::ranges::Ranges;
 
     const K: u64 = 1 << 10;
     const M: u64 = 1 << 20;

@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use super::*;
-use crate::mappings::{self, Identity};
-use crate::mirror::tests::{Ground, Helper, can_mount, pages, pattern, plain};
+use crate::backend::fuse::mirror::tests::{Ground, Helper, can_mount, pages, pattern, plain};
+use crate::machine::mappings::{self, Identity};
+use crate::sys::cache::cachestat;
 use crate::sys::testing::{Mapped, all_but_few, skip};
 
 const MIB: u64 = 1 << 20;
@@ -83,7 +84,7 @@ fn test_what_is_loaded_is_cached_above_only_and_makes_no_miss() {
         (size, size, false)
     );
     let map = File::open(ground.at.join("a")).expect("the file");
-    let map = raw::Map::new(&map, bytes.len()).expect("to map it");
+    let map = Mapped::new(&map).expect("to map it");
     let resident = map.resident().expect("mincore") as u64;
     assert!(all_but_few(resident, size.div_ceil(4096)), "{resident}");
     assert_eq!(pages(&ground.lower.join("a")), 0, "cached twice");
@@ -317,7 +318,7 @@ fn test_a_deleted_file_that_is_open_is_estimated() {
         .expect("to load");
     assert_eq!(loaded.fresh, MIB);
     assert_eq!(fuse.resident(span(file, 0..2 * MIB)).expect("it"), MIB);
-    let cached = raw::cached(held.as_fd(), 0, 0).expect("cachestat");
+    let cached = cachestat(&held, &(0..0)).expect("cachestat");
     assert!(all_but_few(cached, 256), "{cached}");
     let path = fuse.path(file).expect_err("it has none");
     assert_eq!(path.errno(), libc::ENOENT);
@@ -325,7 +326,7 @@ fn test_a_deleted_file_that_is_open_is_estimated() {
     assert_eq!(fuse.read(file, 5, &mut got).expect("to read"), 100);
     assert_eq!(got, &bytes[5..105]);
     fuse.evict(span(file, 0..2 * MIB), false).expect("to evict");
-    assert_eq!(raw::cached(held.as_fd(), 0, 0).expect("cachestat"), 0);
+    assert_eq!(cachestat(&held, &(0..0)).expect("cachestat"), 0);
 }
 
 #[test]
@@ -387,8 +388,8 @@ fn test_by_passthrough_lower_files_and_those_of_the_mount_lead_to_each_other() {
     assert_ne!(metadata.dev(), through.mirror().device());
     assert_eq!(through.file(identity.device, identity.inode), Some(id));
     io::Read::read(&mut &above, &mut [0; 4096]).expect("to read");
-    assert!(raw::cached(lower.as_fd(), 0, 0).expect("cachestat") > 0);
-    assert_eq!(raw::cached(above.as_fd(), 0, 0).expect("cachestat"), 0);
+    assert!(cachestat(&lower, &(0..0)).expect("cachestat") > 0);
+    assert_eq!(cachestat(&above, &(0..0)).expect("cachestat"), 0);
     // Who maps it is known by the lower file, though what the kernel shows is the mount's.
     let mapped = Mapped::new(&above).expect("a mapping");
     let below = Identity::of(&metadata);

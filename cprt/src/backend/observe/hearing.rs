@@ -13,7 +13,7 @@ use super::readers::Readers;
 use super::record::Raw;
 use super::{Observe, SCAN_AGAIN};
 use crate::backend::{Fault, Flow};
-use crate::files::Tree;
+use crate::machine::files::Tree;
 use crate::sys;
 
 /// What it knows between two times.

@@ -15,7 +15,7 @@ use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 
 use super::record::{self, Key, Layout, Point};
-use crate::mappings::Identity;
+use crate::machine::mappings::Identity;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
 use crate::sys::{self, cache};
 

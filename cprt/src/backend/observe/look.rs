@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ppc::FileId;
 
 use super::ranges::Ranges;
-use crate::mappings::{self, Identity, Mapping};
+use crate::machine::mappings::{self, Identity, Mapping};
 use crate::sys::pagemap::Pagemap;
 
 /// How often a reader is looked at that goes on.

@@ -12,7 +12,7 @@ use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags}
 use nix::sys::inotify::{AddWatchFlags, InitFlags as Flags, Inotify};
 use ppc::Kind;
 
-use crate::mappings::Identity;
+use crate::machine::mappings::Identity;
 
 /// Somebody has opened or closed a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::hearing::monotonic;
 use super::record::{self, Key, Layout, Point, Raw};
 use super::source::Source;
+use crate::machine::topology::CpuSet;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
-use crate::topology::CpuSet;
 
 /// Bytes for the records of one CPU: some 5000 of them.
 const ROOM: usize = 512 << 10;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::record::Key;
-use crate::mappings::Identity;
+use crate::machine::mappings::Identity;
 
 /// A file that has been found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cprt::choice::{self, Candidate, Verdict};
-use cprt::stats::Stats;
+use cprt::backend::select::{self, Candidate, Verdict};
+use cprt::control::stats::Stats;
 use serde::Deserialize;
 
 use super::disk::{self, Disk};
@@ -150,7 +150,7 @@ impl<'a> Tester<'a> {
                 disk.file_system
             )));
         }
-        let candidates = choice::candidates(&folder);
+        let candidates = select::candidates(&folder);
         if !candidates.iter().any(|it| it.verdict.is_usable()) {
             return Err(nobody_hears(&candidates));
         }

@@ -39,8 +39,8 @@ impl Scratch {
         if let Some(place) = &self.place {
             return place.library("maio");
         }
-        let built = cprt::policies::look_up(Path::new("maio"))?;
-        if cprt::trust::check(&built, nix::unistd::geteuid().as_raw()).is_ok() {
+        let built = cprt::daemon::policies::look_up(Path::new("maio"))?;
+        if cprt::daemon::trust::check(&built, nix::unistd::geteuid().as_raw()).is_ok() {
             return Ok(built);
         }
         let copy = self.path.join("maio.so");

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use cprt::choice::{self, Candidate, Kind};
+use cprt::backend::select::{self, Candidate};
+use cprt::control::kind::BackendKind;
 
 use super::progress::Progress;
 use super::screen;
@@ -66,9 +67,9 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
 }
 
 /// The better one of those that work on the disk as it is.
-fn backend() -> Result<Kind> {
-    let candidates = choice::candidates("/".as_ref());
-    let usable = |it: &&Candidate| it.kind != Kind::Module && it.verdict.is_usable();
+fn backend() -> Result<BackendKind> {
+    let candidates = select::candidates("/".as_ref());
+    let usable = |it: &&Candidate| it.kind != BackendKind::Module && it.verdict.is_usable();
     let best = candidates.iter().find(usable);
     best.map(|it| it.kind)
         .ok_or_else(|| super::real::nobody_hears(&candidates))

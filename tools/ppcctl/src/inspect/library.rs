@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use cprt::protocol::wire::write_line;
-use cprt::protocol::{Refusal, RefusalKind, Reply};
+use cprt::control::protocol::Reply;
+use cprt::control::wire::write_line;
+use cprt::error::{Refusal, RefusalKind};
 use nix::unistd::dup2_stdout;
 use ppc::host::Table;
 use ppc::{Features, LoadError};

@@ -3,8 +3,8 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use cprt::config::{Bytes, Span};
-use cprt::stats::Stats;
+use cprt::control::config::{Bytes, Span};
+use cprt::control::stats::Stats;
 
 use super::Summary;
 use crate::screen::age;

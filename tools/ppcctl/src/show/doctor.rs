@@ -1,7 +1,7 @@
 //! What stands between a directory and fast loads, group by group.
 
-use cprt::config::Bytes;
-use cprt::doctor::{Diagnosis, Finding, Group, Severity};
+use crate::doctor::{Diagnosis, Finding, Group, Severity};
+use cprt::control::config::Bytes;
 
 use crate::screen::plain;
 

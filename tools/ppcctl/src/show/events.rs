@@ -1,6 +1,6 @@
 //! Events as they come: which of them are wanted, and a line for each.
 
-use cprt::protocol::EventLine;
+use cprt::control::protocol::EventLine;
 
 use crate::args::Events;
 use crate::screen::{count, plain};
@@ -58,7 +58,7 @@ pub(crate) fn line(event: &EventLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Kind;
+    use crate::args::EventKind;
 
     fn event(kind: &str, path: &str) -> EventLine {
         EventLine {
@@ -128,17 +128,21 @@ mod tests {
     fn filters_let_through_what_they_say() {
         let miss = event("MISS", "models/a.gguf");
         assert!(wanted(&filter(), &miss));
-        let by = |kind: &[Kind], process, file: Option<&str>| Events {
+        let by = |kind: &[EventKind], process, file: Option<&str>| Events {
             kind: kind.to_vec(),
             process,
             file: file.map(|text| text.parse().expect("a pattern")),
             ..filter()
         };
         assert!(wanted(
-            &by(&[Kind::Open, Kind::Miss], Some(10), Some("*.gguf")),
+            &by(
+                &[EventKind::Open, EventKind::Miss],
+                Some(10),
+                Some("*.gguf")
+            ),
             &miss
         ));
-        assert!(!wanted(&by(&[Kind::Open], None, None), &miss));
+        assert!(!wanted(&by(&[EventKind::Open], None, None), &miss));
         assert!(!wanted(&by(&[], Some(11), None), &miss));
         assert!(!wanted(&by(&[], None, Some("*.bin")), &miss));
         let mut gone = miss;
@@ -155,7 +159,7 @@ mod tests {
         filter.process = Some(7);
         filter.file = "x".parse().ok();
         assert!(wanted(&filter, &lost));
-        filter.kind = vec![Kind::Miss];
+        filter.kind = vec![EventKind::Miss];
         assert!(!wanted(&filter, &lost));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cprt::protocol::MountStats;
+use cprt::control::protocol::MountStats;
 
 use crate::screen::{Table, plain, quantity};
 
@@ -63,7 +63,7 @@ fn per_second(gain: u64, ago: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use cprt::stats::Stats;
+    use cprt::control::stats::Stats;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! How mounts and their policies do.
 
-use cprt::protocol::{Mount, PolicyStatus, State, Status};
+use cprt::control::protocol::{Mount, PolicyStatus, State, Status};
 
 use crate::screen::{Table, age, count, plain};
 

@@ -1,0 +1,243 @@
+//! How a mirror is read: what is cached where, and what happens when nobody serves it any more.
+
+use crate::sys::testing::Mapped;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().copied().map(u64::from).sum()
+}
+
+#[test]
+fn test_what_is_read_is_cached_once() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", 8 * MIB + 123);
+    let (below, above) = (ground.lower.join("a"), ground.at.join("a"));
+    let all = (8 * MIB as u64) / 4096 + 1;
+    let mirror = ground.mount(&plain());
+    assert!(std::fs::read(&above).expect("to read") == bytes);
+    assert_eq!(pages(&below), 0, "plain");
+    assert!(all_but_few(pages(&above), all), "opening it drops nothing");
+    drop(mirror);
+    let mirror = ground.mount(&Options::default());
+    if mirror.mode() != Mode::Passthrough {
+        return skip_part("this kernel has no passthrough");
+    }
+    assert!(std::fs::read(&above).expect("to read") == bytes);
+    assert_eq!(pages(&above), 0, "passthrough");
+    assert!(all_but_few(pages(&below), all));
+}
+
+#[test]
+fn test_a_mapping_reads_the_same() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", 5 * MIB + 777);
+    for options in modes() {
+        let _mirror = ground.mount(&options);
+        let above = ground.at.join("a");
+        let mut helper = Helper::start(Helper::command("map", &ground.lower, &above));
+        assert_eq!(helper.hear(), sum(&bytes).to_string());
+        drop(helper.child.stdin.take());
+        let resident = helper.hear().parse().expect("a number");
+        assert!(
+            all_but_few(resident, (5 * MIB as u64) / 4096 + 1),
+            "{resident}"
+        );
+    }
+}
+
+#[test]
+fn test_any_range_reads_as_below_and_past_the_cache_too() {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", 3 * MIB + 5);
+    let above = ground.at.join("a");
+    for options in modes() {
+        let _mirror = ground.mount(&options);
+        let file = File::open(&above).expect("a file");
+        for (offset, length) in [
+            (0, 1),
+            (4095, 2),
+            (MIB - 1, MIB),
+            (3 * MIB, 100),
+            (4 * MIB, 9),
+        ] {
+            let mut got = vec![0; length];
+            let read = file.read_at(&mut got, offset as u64).expect("to read");
+            let end = bytes.len().min(offset + length).max(offset);
+            let expected = bytes.get(offset..end).unwrap_or_default();
+            assert_eq!(&got[..read], expected, "{offset}");
+        }
+        let direct = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&above)
+            .expect("past the cache");
+        let lower = lower::Lower::open_path(&above).expect("to open it");
+        let mut scratch = lower::Scratch::default();
+        let got = lower.read(&mut scratch, 8192, 70_000).expect("to read");
+        assert!(got == &bytes[8192..78_192]);
+        drop(direct);
+    }
+}
+
+/// What a file that is read on a dead mount says, and how soon.
+fn fails_at_once(what: &str, tried: impl FnOnce() -> io::Result<usize>) {
+    let since = Instant::now();
+    let error = tried().expect_err(what);
+    assert!(
+        matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)
+        ),
+        "{what}: {error}"
+    );
+    // Otherwise it would wait for ever.
+    assert!(since.elapsed() < Duration::from_secs(10), "{what}");
+}
+
+#[test]
+fn test_a_killed_plain_mirror_fails_at_once_and_can_be_mounted_again() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", 16 * MIB);
+    let above = ground.at.join("a");
+    let (mut helper, _) = Helper::serve("plain", &ground);
+    let held = File::open(&above).expect("a file");
+    held.read_at(&mut [0; 4096], 0).expect("to read");
+    helper.kill();
+    fails_at_once("a read", || held.read_at(&mut [0; 4096], 12 * MIB as u64));
+    fails_at_once("an open", || File::open(&above).map(|_| 0));
+    let mirror = ground.mount(&plain());
+    assert!(std::fs::read(&above).expect("to read") == bytes);
+    drop(held);
+    drop(mirror);
+    assert!(!above.exists(), "nothing of either is left");
+}
+
+#[test]
+fn test_a_reader_that_waits_is_let_go_when_the_server_is_killed() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.file("a", 4 * MIB);
+    let above = ground.at.join("a");
+    let (mut helper, _) = Helper::serve("plain", &ground);
+    let held = File::open(&above).expect("a file");
+    let pid = nix::unistd::Pid::from_raw(helper.child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).expect("to stop it");
+    while !helper.is_stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let reader = std::thread::spawn(move || held.read_at(&mut [0; 4096], 0));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(
+        !reader.is_finished(),
+        "it waits for a server that is stopped"
+    );
+    helper.kill();
+    fails_at_once("the read", || reader.join().expect("the reader"));
+}
+
+#[test]
+fn test_by_passthrough_nobody_notices_that_the_server_is_killed() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", 16 * MIB);
+    let above = ground.at.join("a");
+    let (mut helper, mode) = Helper::serve("passthrough", &ground);
+    if mode != "Passthrough" {
+        return skip("this kernel has no passthrough");
+    }
+    let held = File::open(&above).expect("a file");
+    let map = Mapped::new(&held).expect("to map it");
+    helper.kill();
+    let mut got = vec![0; bytes.len()];
+    held.read_exact_at(&mut got, 0).expect("to read");
+    assert!(got == bytes, "what is open is read on");
+    uncache(&ground.lower.join("a"));
+    assert!(map.bytes() == bytes, "and so is what is mapped");
+    let (_again, _) = Helper::serve("passthrough", &ground);
+    assert!(std::fs::read(&above).expect("to read") == bytes);
+}
+
+#[test]
+fn test_without_privileges_it_is_plain_and_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    // Root of a user namespace of its own: it may mount, and that is all.
+    let inside = Helper::command("passthrough", &ground.lower, &ground.at);
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "--"]).arg(inside.get_program());
+    command.args(inside.get_args());
+    for (name, value) in inside.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let probe = Command::new("unshare").args(["-Urm", "true"]).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        return skip("there are no user namespaces here");
+    }
+    let mode = Helper::start(command).hear();
+    assert!(mode.contains("CAP_SYS_ADMIN"), "{mode}");
+}
+
+#[test]
+fn test_an_ordinary_user_mounts_by_the_helper() {
+    use std::os::unix::process::CommandExt as _;
+
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        return skip("fusermount3 is not installed");
+    }
+    // It opens the device as whoever calls it.
+    let mode = std::fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
+    if mode & 0o006 != 0o006 {
+        return skip("/dev/fuse is for root");
+    }
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", MIB);
+    std::os::unix::fs::chown(&ground.at, Some(65534), Some(65534)).expect("a place of its own");
+    let start = || {
+        let mut command = Helper::command("passthrough", &ground.lower, &ground.at);
+        command.uid(65534).gid(65534);
+        let mut helper = Helper::start(command);
+        let mode = helper.hear();
+        assert!(mode.contains("CAP_SYS_ADMIN"), "{mode}");
+        helper
+    };
+    // What it leaves when it is killed is taken away by the next.
+    start().kill();
+    let mut helper = start();
+    let mut cat = Command::new("cat");
+    cat.arg(ground.at.join("a")).uid(65534).gid(65534);
+    let output = cat.output().expect("cat");
+    assert!(output.stdout == bytes);
+    drop(helper.child.stdin.take());
+    helper.child.wait().expect("it to end");
+    assert!(!ground.at.join("a").exists(), "it has unmounted");
+}

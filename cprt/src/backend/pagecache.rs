@@ -1,0 +1,404 @@
+//! The verbs of the page cache, by system calls on ordinary files.
+//!
+//! Every backend but the module's works through this. What goes by the calling thread: the node
+//! that the pages come from, by its memory policy, and how urgent the I/O is.
+//!
+//! A load goes through its range in pieces, and between two of them sees whether it is to stop. A
+//! dense run is sent to `/dev/null`, which copies nothing and lets the kernel read ahead in large
+//! folios. What is small or stands alone is named to the kernel exactly, one piece ahead, and then
+//! waited for by sending it as well: the kernel says neither when it is done with what was named,
+//! nor that it has left out some of it, nor that a page could not be read.
+//!
+//! An eviction says what is left, by looking: the kernel leaves what is mapped, what is being read
+//! and folios that are only partly asked for, and reports success.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::sendfile::sendfile64;
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
+
+use self::fresh::Before;
+use self::plan::{Runs, Way};
+use crate::backend::{Evicted, Fault, How, Loaded};
+use crate::machine::mappings::{self, Identity, Mapping};
+use crate::sys::{self, cache};
+
+mod fresh;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+/// Of so many files it is remembered what was asked for last.
+const MAX_FILES: usize = 256;
+/// Looking at what all processes map takes long; the answer is used again so long.
+const MAPPERS_AGE: Duration = Duration::from_millis(500);
+/// WILLNEED leaves out what is beyond the device's readahead, which is hardly ever below this.
+const STEP: u64 = 128 << 10;
+
+/// Does it.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    null: File,
+    page: u64,
+    /// The kernel has cachestat.
+    cachestat: AtomicBool,
+    /// Through a mount of this device files are mapped as well.
+    mirror: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Loads in flight, by cookie.
+    flying: HashMap<u64, Vec<Arc<AtomicBool>>>,
+    loads: HashMap<Identity, Runs>,
+    before: Before,
+    drops: HashMap<Identity, Range<u64>>,
+    mappers: HashMap<Identity, Mappers>,
+}
+
+/// Who maps a file, as it was then.
+#[derive(Clone, Debug)]
+struct Mappers {
+    then: Instant,
+    all: Arc<Vec<(u32, Vec<Mapping>)>>,
+}
+
+/// A load in flight, which may be told to stop.
+struct Flight<'a> {
+    engine: &'a Engine,
+    cookie: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Flight<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.engine.lock();
+        if let Some(flights) = state.flying.get_mut(&self.cookie) {
+            flights.retain(|stop| !Arc::ptr_eq(stop, &self.stop));
+            if flights.is_empty() {
+                state.flying.remove(&self.cookie);
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            null: OpenOptions::new().write(true).open("/dev/null")?,
+            page: sys::page_size(),
+            cachestat: AtomicBool::new(true),
+            mirror: None,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Files are read through a mount of that device, too, which passes reads through.
+    pub(crate) fn mirrored(&mut self, device: u64) {
+        self.mirror = Some(device);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings a range of a file into the page cache; what is beyond its end is left out.
+    ///
+    /// The file should have been opened for this load: how the kernel reads ahead goes by the
+    /// descriptor.
+    pub(crate) fn load(&self, file: &File, range: &Range<u64>, how: How) -> Result<Loaded, Fault> {
+        let (range, identity) = clip(file, range)?;
+        let length = range.end - range.start;
+        let flight = self.take_off(how.cookie);
+        let run = some_of(&mut self.lock().loads, identity).add(&range);
+        self.count_before(file, identity, &range);
+        if self.resident(file, &range).ok() == Some(length) {
+            if how.hold {
+                // Whether anybody has asked for it before is not known.
+                self.send(file, &range)?;
+                self.send(file, &range)?;
+            }
+            return Ok(Loaded {
+                done: length,
+                fresh: self.count_after(file, identity, &range),
+                ..Loaded::default()
+            });
+        }
+        let way = plan::way(run, how.large);
+        let done = self.bring(file, &range, way, || flight.stopped())?;
+        let came = range.start..range.start + done;
+        if how.hold {
+            // What is asked for a second time is in use, to the kernel, and goes after what is not.
+            self.send(file, &came)?;
+        }
+        let fresh = self.count_after(file, identity, &came);
+        Ok(Loaded {
+            done,
+            fresh,
+            stopped: done < length && flight.stopped(),
+        })
+    }
+
+    /// Stops the loads of this cookie that are in flight.
+    pub(crate) fn stop(&self, cookie: u64) {
+        for stop in self.lock().flying.get(&cookie).into_iter().flatten() {
+            stop.store(true, Relaxed);
+        }
+    }
+
+    /// How many bytes of a range are cached, the file's last page as far as the file goes.
+    pub(crate) fn resident(&self, file: &File, range: &Range<u64>) -> Result<u64, Fault> {
+        let (range, _) = clip(file, range)?;
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let start = range.start / self.page * self.page;
+        let pages = self.pages(file, &(start..range.end))?;
+        let length = range.end - range.start;
+        let all = (range.end - start).div_ceil(self.page);
+        // Pages that are not whole make no difference unless all are there.
+        Ok(if pages >= all {
+            length
+        } else {
+            length.min(pages * self.page)
+        })
+    }
+
+    /// Drops a range; with `unmapped`, what processes map stays.
+    pub(crate) fn evict(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+        unmapped: bool,
+    ) -> Result<Evicted, Fault> {
+        let (range, identity) = clip(file, range)?;
+        if range.is_empty() {
+            return Ok(Evicted::default());
+        }
+        let reach = {
+            let mut state = self.lock();
+            let reach = plan::reach(state.drops.get(&identity), &range);
+            *some_of(&mut state.drops, identity) = reach.clone();
+            reach
+        };
+        let before = self.resident(file, &reach)?;
+        if before == 0 {
+            return Ok(Evicted::default());
+        }
+        self.lock().before.forget(identity, &reach);
+        advise(file, &reach, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        let mut after = self.resident(file, &reach)?;
+        if after > 0 && !unmapped && self.page_out(identity, &reach) {
+            advise(file, &reach, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+            after = self.resident(file, &reach)?;
+        }
+        Ok(Evicted {
+            dropped: before.saturating_sub(after),
+            kept: after.min(range.end - range.start),
+        })
+    }
+
+    /// What is there before a load, as far as the kernel may read on after it.
+    fn count_before(&self, file: &File, identity: Identity, range: &Range<u64>) {
+        let size = file.metadata().map_or(range.end, |metadata| metadata.len());
+        let unknown = self.lock().before.unknown(identity, range, size);
+        for bucket in unknown {
+            // Where it cannot be told, memory is better counted twice than not at all.
+            let pages = self.pages(file, &fresh::bytes(bucket)).unwrap_or(0);
+            self.lock().before.learn(identity, bucket, pages);
+        }
+    }
+
+    /// How many bytes a load has brought in, its last page as if it were whole.
+    fn count_after(&self, file: &File, identity: Identity, range: &Range<u64>) -> u64 {
+        let count = |bucket| {
+            let bytes = fresh::bytes(bucket);
+            let all = (bytes.end - bytes.start) / self.page;
+            let pages = self.pages(file, &bytes).unwrap_or(all);
+            self.lock().before.take(identity, bucket, pages)
+        };
+        let pages: u64 = fresh::buckets(range).map(count).sum();
+        (pages * self.page).min(range.end - range.start)
+    }
+
+    fn take_off(&self, cookie: u64) -> Flight<'_> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut state = self.lock();
+        let flights = state.flying.entry(cookie).or_default();
+        flights.push(Arc::clone(&stop));
+        Flight {
+            engine: self,
+            cookie,
+            stop,
+        }
+    }
+
+    /// Returns how much of the range was gone through.
+    fn bring(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+        way: Way,
+        stopped: impl Fn() -> bool,
+    ) -> Result<u64, Fault> {
+        if way == Way::Stream {
+            // Twice the device's readahead: half as many waits.
+            advise(file, &(0..0), PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?;
+        }
+        let mut at = range.start;
+        let mut named = at;
+        while at < range.end && !stopped() {
+            let piece = plan::piece(at, range.end);
+            if way == Way::Exact {
+                // One ahead, so that the device has something to do while we wait.
+                while named < range.end && named <= piece.end {
+                    let next = plan::piece(named, range.end);
+                    self.name(file, &next)?;
+                    named = next.end;
+                }
+            }
+            let sent = self.send(file, &piece)?;
+            at += sent;
+            if at < piece.end {
+                // The file is shorter than it was: nothing is left to do.
+                return Ok(range.end - range.start);
+            }
+        }
+        Ok(at - range.start)
+    }
+
+    /// Has the kernel begin to read these pages and no others.
+    fn name(&self, file: &File, piece: &Range<u64>) -> Result<(), Fault> {
+        advise(file, piece, PosixFadviseAdvice::POSIX_FADV_WILLNEED)?;
+        let length = piece.end - piece.start;
+        if length <= STEP || self.resident(file, piece)? == length {
+            return Ok(());
+        }
+        // It has left out some.
+        let mut at = piece.start;
+        while at < piece.end {
+            let end = piece.end.min(at + STEP);
+            advise(file, &(at..end), PosixFadviseAdvice::POSIX_FADV_WILLNEED)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Reads a piece without copying it, and returns how much there was.
+    fn send(&self, file: &File, piece: &Range<u64>) -> Result<u64, Fault> {
+        let mut offset = signed(piece.start)?;
+        let end = signed(piece.end)?;
+        while offset < end {
+            let count = usize::try_from(end - offset).unwrap_or(usize::MAX);
+            match sendfile64(&self.null, file, Some(&mut offset), count) {
+                Ok(0) => break,
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(Fault::Io(error.into())),
+            }
+        }
+        Ok(offset.cast_unsigned().saturating_sub(piece.start))
+    }
+
+    fn pages(&self, file: &File, range: &Range<u64>) -> Result<u64, Fault> {
+        // The pages of a file of overlayfs are in another's.
+        let stacked =
+            || fstatfs(file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
+        if self.cachestat.load(Relaxed) && !stacked() {
+            match cache::cachestat(file, range) {
+                Ok(pages) => return Ok(pages),
+                Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                    self.cachestat.store(false, Relaxed);
+                }
+                // Some file systems have none; some files are not ours to ask about.
+                Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
+                    return Err(error.into());
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(cache::mincore(file, range, self.page)?)
+    }
+
+    /// Has the kernel drop what one process maps; whether it was asked to. With several it would
+    /// drop nothing, after long looking.
+    fn page_out(&self, file: Identity, range: &Range<u64>) -> bool {
+        let mappers = self.mappers(file);
+        let maps = |mapping: &Mapping| mapping.addresses_of(range);
+        let mut here = mappers
+            .iter()
+            .filter(|(_, mappings)| mappings.iter().any(|mapping| maps(mapping).is_some()));
+        let (Some((process, mappings)), None) = (here.next(), here.next()) else {
+            return false;
+        };
+        let Ok(pidfd) = cache::pidfd(*process) else {
+            return false;
+        };
+        let mut asked = false;
+        for addresses in mappings.iter().filter_map(maps) {
+            // It may have unmapped them since; what counts is what is left.
+            asked |= cache::page_out(&pidfd, &addresses).is_ok();
+        }
+        asked
+    }
+
+    fn mappers(&self, file: Identity) -> Arc<Vec<(u32, Vec<Mapping>)>> {
+        if let Some(known) = self.lock().mappers.get(&file)
+            && known.then.elapsed() < MAPPERS_AGE
+        {
+            return Arc::clone(&known.all);
+        }
+        let all = Arc::new(mappings::all_of(file, self.mirror));
+        let mappers = Mappers {
+            then: Instant::now(),
+            all: Arc::clone(&all),
+        };
+        let mut state = self.lock();
+        if state.mappers.len() >= MAX_FILES {
+            state.mappers.clear();
+        }
+        state.mappers.insert(file, mappers);
+        all
+    }
+}
+
+/// What is remembered of a file, of which there are not too many.
+fn some_of<T: Default>(files: &mut HashMap<Identity, T>, file: Identity) -> &mut T {
+    if files.len() >= MAX_FILES && !files.contains_key(&file) {
+        files.clear();
+    }
+    files.entry(file).or_default()
+}
+
+/// As far as the file goes.
+fn clip(file: &File, range: &Range<u64>) -> Result<(Range<u64>, Identity), Fault> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Fault::NoFile);
+    }
+    let end = range.end.min(metadata.len());
+    Ok((range.start.min(end)..end, Identity::of(&metadata)))
+}
+
+fn signed(at: u64) -> Result<i64, Fault> {
+    i64::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG).into())
+}
+
+fn advise(file: &File, range: &Range<u64>, advice: PosixFadviseAdvice) -> Result<(), Fault> {
+    let length = signed(range.end - range.start)?;
+    posix_fadvise(file, signed(range.start)?, length, advice)
+        .map_err(|error| Fault::Io(error.into()))
+}

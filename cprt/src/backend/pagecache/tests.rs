@@ -1,0 +1,389 @@
+//! On files of the machine's own file system. What it cannot do is said, and skipped.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+use crate::sys::testing::{Mapped, skip, skip_part};
+
+const MIB: u64 = 1 << 20;
+
+/// A file with something in it, gone with the test.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Temporary {
+    fn new(name: &str, length: u64) -> Self {
+        let path = std::env::temp_dir().join(format!("cprt-engine-{}-{name}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        let block: Vec<u8> = (0..MIB).map(|i| (i % 251) as u8).collect();
+        for at in (0..length).step_by(block.len()) {
+            let part = usize::try_from((length - at).min(MIB)).expect("a size");
+            file.write_all_at(&block[..part], at).expect("to write");
+        }
+        file.sync_all().expect("to sync");
+        Self { path }
+    }
+
+    fn open(&self) -> File {
+        File::open(&self.path).expect("the file")
+    }
+
+    /// With nothing cached; `None` where the file system cannot have that.
+    fn cold(&self, engine: &Engine) -> Option<File> {
+        let file = self.open();
+        engine
+            .evict(&file, &(0..u64::MAX), false)
+            .expect("to evict");
+        let left = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+        if left > 0 {
+            skip(&format!("{} keeps its pages", self.path.display()));
+        }
+        (left == 0).then_some(file)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn how(cookie: u64, large: bool) -> How {
+    How {
+        cookie,
+        large,
+        ..How::default()
+    }
+}
+
+#[test]
+fn a_dense_range_comes_in_and_counts_what_was_not_there() {
+    let engine = Engine::new().expect("an engine");
+    let length = 24 * MIB + 100;
+    let temporary = Temporary::new("dense", length);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let first = engine
+        .load(&file, &(0..MIB), how(1, true))
+        .expect("to load");
+    assert_eq!((first.done, first.stopped), (MIB, false));
+    let there = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+    assert!(there >= MIB);
+    let rest = engine
+        .load(&file, &(0..u64::MAX), how(1, false))
+        .expect("to load");
+    // What the kernel has read on after the first MiB is this one's.
+    let pages = (length - MIB).div_ceil(4096);
+    assert_eq!((rest.done, rest.fresh), (length, pages * 4096));
+    let all = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+    assert_eq!(all, length, "the part of a page at the end as well");
+    let again = engine
+        .load(&file, &(0..u64::MAX), how(1, false))
+        .expect("to load");
+    assert_eq!((again.done, again.fresh), (length, 0));
+}
+
+/// How many pages of a file the kernel takes last, and how many there are; only root is told.
+fn in_use(file: &File) -> io::Result<(u64, u64)> {
+    const ACTIVE: u64 = 1 << 6;
+    const FRAME: u64 = (1 << 55) - 1;
+
+    let word = |file: &File, at: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, at * 8)?;
+        io::Result::Ok(u64::from_ne_bytes(bytes))
+    };
+    let (map, flags) = (
+        File::open("/proc/self/pagemap")?,
+        File::open("/proc/kpageflags")?,
+    );
+    let mapped = Mapped::new(file)?;
+    mapped.sum(0..mapped.length());
+    let page = crate::sys::page_size();
+    let (mut active, all) = (0, mapped.length() as u64 / page);
+    for number in 0..all {
+        let frame = word(&map, mapped.address() / page + number)? & FRAME;
+        if frame == 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        active += u64::from(word(&flags, frame)? & ACTIVE != 0);
+    }
+    Ok((active, all))
+}
+
+#[test]
+fn what_is_held_is_in_use_to_the_kernel() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("held", 4 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let hold = How {
+        hold: true,
+        ..How::default()
+    };
+    // Some of it is there before.
+    for (range, how) in [(0..MIB, how(1, false)), (0..4 * MIB, hold)] {
+        engine.load(&file, &range, how).expect("to load");
+    }
+    match in_use(&file) {
+        // The kernel does it in batches, and some generations of it another way.
+        Ok((active, all)) if !Path::new("/sys/kernel/mm/lru_gen/enabled").exists() => {
+            assert!(active * 4 >= all * 3, "{active} of {all}");
+        }
+        Ok(_) => skip("this kernel tells ages of pages otherwise"),
+        Err(error) => skip(&format!("flags of pages are not told: {error}")),
+    }
+}
+
+#[test]
+fn slices_come_in_exactly() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("sparse", 32 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let slices: Vec<_> = (0..16)
+        .map(|i| 2 * i * MIB..2 * i * MIB + MIB / 2)
+        .collect();
+    let mut fresh = 0;
+    for slice in &slices {
+        let file = temporary.open();
+        let loaded = engine.load(&file, slice, how(1, false)).expect("to load");
+        assert_eq!(loaded.done, MIB / 2);
+        fresh += loaded.fresh;
+        assert_eq!(engine.resident(&file, slice).expect("to look"), MIB / 2);
+    }
+    assert_eq!(fresh, 8 * MIB);
+    let all = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+    assert_eq!(all, fresh, "and nothing between them");
+    // Three pieces, of which neither the first nor the last is whole.
+    let odd = 30 * MIB + MIB / 2 + 5..32 * MIB - 5;
+    let loaded = engine
+        .load(&temporary.open(), &odd, how(1, false))
+        .expect("to load");
+    assert_eq!(loaded.done, odd.end - odd.start);
+    assert_eq!(engine.resident(&file, &odd).expect("to look"), loaded.done);
+}
+
+#[test]
+fn both_ways_of_counting_agree() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("count", 9 * MIB + 5000);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    engine
+        .load(&file, &(3 * MIB + 5..3 * MIB + 70_000), how(1, false))
+        .expect("to load");
+    let page = sys::page_size();
+    for range in [0..9 * MIB, 2 * MIB..4 * MIB, 3 * MIB + page..9 * MIB + 5000] {
+        let pages = cache::mincore(&file, &range, page).expect("to look");
+        match cache::cachestat(&file, &range) {
+            Ok(told) => assert_eq!(told, pages, "{range:?}"),
+            Err(error) => skip_part(&format!("cachestat: {error}")),
+        }
+    }
+    assert_eq!(engine.resident(&file, &(0..0)).expect("to look"), 0);
+    assert_eq!(
+        engine
+            .resident(&file, &(1 << 40..1 << 41))
+            .expect("to look"),
+        0
+    );
+}
+
+#[test]
+fn a_load_that_is_stopped_says_how_far_it_came() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("stop", 16 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let left = std::cell::Cell::new(3);
+    let stopped = || left.replace(left.get() - 1) == 0;
+    let done = engine
+        .bring(&file, &(5..16 * MIB), Way::Exact, stopped)
+        .expect("to load");
+    assert_eq!(done, 3 * MIB - 5, "between two pieces");
+    let flight = engine.take_off(7);
+    engine.stop(8);
+    assert!(!flight.stopped());
+    engine.stop(7);
+    assert!(flight.stopped());
+    drop(flight);
+    assert!(engine.lock().flying.is_empty());
+    let loaded = engine
+        .load(&file, &(0..MIB), how(7, false))
+        .expect("to load");
+    assert!(!loaded.stopped, "only what is in flight is stopped");
+}
+
+#[test]
+fn what_cannot_be_loaded_is_an_error() {
+    let engine = Engine::new().expect("an engine");
+    let folder = File::open(std::env::temp_dir()).expect("a folder");
+    assert!(matches!(
+        engine.load(&folder, &(0..1), how(1, false)),
+        Err(Fault::NoFile)
+    ));
+    assert!(matches!(
+        engine.evict(&folder, &(0..1), false),
+        Err(Fault::NoFile)
+    ));
+    let temporary = Temporary::new("write-only", MIB);
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&temporary.path)
+        .expect("the file");
+    engine
+        .evict(&temporary.open(), &(0..MIB), false)
+        .expect("to evict");
+    let loaded = engine.load(&file, &(0..MIB), how(1, true));
+    assert_eq!(loaded.map_err(|fault| fault.errno()), Err(libc::EBADF));
+    let past = engine.load(&temporary.open(), &(MIB..2 * MIB), how(1, false));
+    assert_eq!(past.expect("nothing"), Loaded::default());
+}
+
+#[test]
+fn steps_that_cut_folios_drop_them_all_the_same() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("steps", 32 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    engine
+        .load(&file, &(0..u64::MAX), how(1, true))
+        .expect("to load");
+    let mut dropped = 0;
+    for step in 0..32 {
+        let range = step * MIB..(step + 1) * MIB;
+        dropped += engine
+            .evict(&file, &range, false)
+            .expect("to evict")
+            .dropped;
+    }
+    let left = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+    assert_eq!((left, dropped), (0, 32 * MIB));
+}
+
+/// Processes that map a file and read all of it: this test binary once more.
+struct Mapper(Child);
+
+const MAPPER: &str = "CPRT_TEST_MAPS";
+
+impl Mapper {
+    fn new(path: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this"))
+            .args([
+                "--exact",
+                "backend::pagecache::tests::maps_what_it_is_told",
+                "--nocapture",
+            ])
+            .env(MAPPER, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let out = child.stdout.take().expect("its output");
+        let ready = BufReader::new(out).lines().map_while(Result::ok);
+        assert!(ready.into_iter().any(|line| line.contains("mapped")));
+        Self(child)
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nothing unless it is told to.
+#[test]
+fn maps_what_it_is_told() {
+    let Some(path) = std::env::var_os(MAPPER) else {
+        return;
+    };
+    let file = File::open(path).expect("the file");
+    let mapping = crate::sys::testing::Mapped::new(&file).expect("a mapping");
+    let sum = mapping.sum(0..mapping.length());
+    println!("mapped {sum}");
+    let _ = io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn what_one_process_maps_is_dropped_and_what_two_map_is_kept_and_counted() {
+    let engine = Engine::new().expect("an engine");
+    let length = 8 * MIB;
+    let temporary = Temporary::new("mapped", length);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let first = Mapper::new(&temporary.path);
+    let evicted = engine.evict(&file, &(0..length), true).expect("to evict");
+    assert_eq!(
+        (evicted.dropped, evicted.kept),
+        (0, length),
+        "as it was asked for"
+    );
+    let evicted = engine.evict(&file, &(0..length), false).expect("to evict");
+    if evicted.kept > 0 && !nix::unistd::geteuid().is_root() {
+        skip_part("only root may have others let go of what they map");
+        return;
+    }
+    assert_eq!((evicted.dropped, evicted.kept), (length, 0));
+    drop(first);
+    let both = [Mapper::new(&temporary.path), Mapper::new(&temporary.path)];
+    std::thread::sleep(MAPPERS_AGE);
+    let evicted = engine.evict(&file, &(0..length), false).expect("to evict");
+    assert_eq!((evicted.dropped, evicted.kept), (0, length), "two map it");
+    drop(both);
+    let evicted = engine.evict(&file, &(0..length), false).expect("to evict");
+    assert_eq!((evicted.dropped, evicted.kept), (length, 0), "nobody does");
+}
+
+#[test]
+fn pages_come_from_the_node_that_the_thread_prefers() {
+    let nodes = fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
+    let last = nodes
+        .trim()
+        .rsplit([',', '-'])
+        .next()
+        .and_then(|node| node.parse().ok());
+    let Some(node @ 1_u16..) = last else {
+        skip("this machine has one node");
+        return;
+    };
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("node", 64 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let cached = || {
+        let path = format!("/sys/devices/system/node/node{node}/meminfo");
+        let text = fs::read_to_string(path).expect("its state");
+        let line = text
+            .lines()
+            .find(|line| line.contains("FilePages"))
+            .expect("a line");
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        words[words.len() - 2].parse::<u64>().expect("a number") << 10
+    };
+    let before = cached();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sys::bind_thread(&[], node).expect("to prefer a node");
+            engine
+                .load(&file, &(0..u64::MAX), how(1, true))
+                .expect("to load");
+        });
+    });
+    assert!(cached() >= before + 48 * MIB, "most of it is there");
+}

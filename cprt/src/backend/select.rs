@@ -1,0 +1,274 @@
+//! Which backend is the best for a directory on this machine, and why not a better one.
+//!
+//! In this order: `module`, which sees and does most and costs readers nothing; `observe`, which needs
+//! rights but stands in nobody's way; `fuse`, for everybody else. What can be found out only by trying
+//! is tried, and what was tried is given back.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::backend::{beneath, fuse, observe};
+use crate::control::kind::BackendKind;
+use crate::machine::mountinfo;
+
+/// A backend, and whether it can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub kind: BackendKind,
+    /// Whether.
+    pub verdict: Verdict,
+}
+
+/// Whether a backend can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can.
+    Usable {
+        /// What it cannot do here, a sentence each.
+        limits: Vec<String>,
+    },
+    /// It cannot.
+    Unusable {
+        /// Why, as a phrase.
+        why: String,
+        /// What to change, as a phrase that begins with a verb.
+        remedy: Option<String>,
+    },
+}
+
+impl Verdict {
+    /// Whether it can be had.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        matches!(self, Self::Usable { .. })
+    }
+
+    fn no(why: impl Into<String>, remedy: &str) -> Self {
+        Self::Unusable {
+            why: why.into(),
+            remedy: (!remedy.is_empty()).then(|| remedy.to_owned()),
+        }
+    }
+}
+
+/// All there are, the best first. The first that is usable is the one to take.
+#[must_use]
+pub fn candidates(directory: &Path) -> Vec<Candidate> {
+    let judge = |kind| Candidate {
+        kind,
+        verdict: judge(kind, directory),
+    };
+    BackendKind::ALL.into_iter().map(judge).collect()
+}
+
+/// Whether this one can be had.
+pub(crate) fn judge(kind: BackendKind, directory: &Path) -> Verdict {
+    match kind {
+        BackendKind::Module => module(directory),
+        BackendKind::Observe => observe(),
+        BackendKind::Fuse => fuse(),
+    }
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn module(directory: &Path) -> Verdict {
+    let limits = Vec::new();
+    if mountinfo::rfs_of(directory).is_some() {
+        return if is_root() {
+            Verdict::Usable { limits }
+        } else {
+            Verdict::no("the devices of rfs mounts are for root", "run as root")
+        };
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !lists_rfs(&known) {
+        return Verdict::no(
+            "the module rfs is not loaded",
+            "build and load it: 'make install' and 'modprobe rfs'",
+        );
+    }
+    if is_root() {
+        Verdict::Usable { limits }
+    } else {
+        Verdict::no("mounting rfs is for root", "run as root")
+    }
+}
+
+/// Whether `/proc/filesystems` names it.
+fn lists_rfs(text: &str) -> bool {
+    text.lines()
+        .any(|line| line.split_ascii_whitespace().next_back() == Some("rfs"))
+}
+
+fn observe() -> Verdict {
+    match observe::probe() {
+        Ok(limits) => Verdict::Usable { limits },
+        Err(error) => {
+            let remedy = if is_root() {
+                "give it CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF, as 'docker run --privileged' does"
+            } else {
+                "run as root"
+            };
+            Verdict::no(lower_first(&crate::error::chain(&error)), remedy)
+        }
+    }
+}
+
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
+}
+
+fn fuse() -> Verdict {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Verdict::no("there is no /dev/fuse", "load it: 'modprobe fuse'");
+        }
+        Err(error) => {
+            return Verdict::no(
+                format!("/dev/fuse does not open: {error}"),
+                "give the container the device: 'docker run --device /dev/fuse'",
+            );
+        }
+    }
+    if has_namespaces() || has_helper() {
+        let limits = fuse::limits().collect();
+        return Verdict::Usable { limits };
+    }
+    if is_root() {
+        return Verdict::no(
+            "root may not mount here",
+            "give the container CAP_SYS_ADMIN, or allow user namespaces",
+        );
+    }
+    Verdict::no(
+        "an ordinary user may not mount here: there are no user namespaces and no fusermount3",
+        "install fuse3, or allow user namespaces",
+    )
+}
+
+/// Whether we may have a mount namespace, with a user namespace if it takes that: policies of many
+/// kinds forbid it, so it is tried.
+fn has_namespaces() -> bool {
+    let try_it = |arguments: &[&str]| {
+        let tried = Command::new("unshare")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        tried.is_ok_and(|status| status.success())
+    };
+    let of_user = ["--user", "--map-root-user", "--mount", "true"];
+    (is_root() && try_it(&["--mount", "true"])) || try_it(&of_user)
+}
+
+pub(crate) fn has_helper() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join("fusermount3").is_file())
+}
+
+/// What each backend can and cannot do, as Markdown: it is the one in `cprt/README.md`.
+#[must_use]
+pub fn table() -> String {
+    use ppc::Features as F;
+
+    let all = F::OPEN
+        .and(F::TOUCH)
+        .and(F::PROGRESS)
+        .and(F::EVICT_MAPPED)
+        .and(F::AFFINITY)
+        .and(F::CHARGE);
+    let columns = [
+        ("module", all),
+        (
+            "observe, fuse passed through",
+            observe::features(true, true),
+        ),
+        ("the same before 6.12", observe::features(false, true)),
+        ("fuse by itself", fuse::features()),
+    ];
+    let rows = [
+        ("misses are told", F(0)),
+        ("opens and closes are told", F::OPEN),
+        ("reads that the cache answers are told", F::TOUCH),
+        ("how far readers are is told", F::PROGRESS),
+        (
+            "pages that several processes map are dropped",
+            F::EVICT_MAPPED,
+        ),
+        ("pages are placed near an accelerator", F::AFFINITY),
+        ("the reader's memory cgroup pays", F::CHARGE),
+    ];
+    let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+    let heads = std::iter::once("").chain(columns.iter().map(|(name, _)| *name));
+    let mut text = line(heads.collect()) + &"|---".repeat(columns.len() + 1) + "|\n";
+    for (what, feature) in rows {
+        let marks = columns
+            .iter()
+            .map(|(_, has)| if has.contain(feature) { "yes" } else { "no" });
+        text += &line(std::iter::once(what).chain(marks).collect());
+    }
+    let lists = [
+        ("observe", observe::limits(false, None, true)),
+        (
+            "fuse passed through, besides",
+            vec![beneath::LIMIT.to_owned()],
+        ),
+        ("fuse by itself", fuse::limits().collect()),
+    ];
+    for (name, limits) in lists {
+        let sentences = limits.join("; ");
+        text.extend(["\n**", name, "**: ", &sentences, ".\n"]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfs_is_found_among_file_systems() {
+        assert!(lists_rfs("nodev\tsysfs\nnodev\trfs\n\text4\n"));
+        assert!(!lists_rfs("nodev\terrfs\n\trfsx\n"));
+    }
+
+    #[test]
+    fn every_backend_is_judged_and_who_is_refused_hears_why() {
+        let candidates = candidates(Path::new("/"));
+        let kinds: Vec<_> = candidates.iter().map(|candidate| candidate.kind).collect();
+        assert_eq!(kinds, BackendKind::ALL);
+        for Candidate { kind, verdict } in candidates {
+            if let Verdict::Unusable { why, remedy } = verdict {
+                assert!(!why.is_empty() && remedy.is_some(), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_readme_says_of_backends_what_they_say() {
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+        let readme = std::fs::read_to_string(readme).expect("the README");
+        let (_, rest) = readme
+            .split_once("<!-- backends -->\n")
+            .expect("a beginning");
+        let (text, _) = rest.split_once("<!-- /backends -->").expect("an end");
+        assert_eq!(text, table(), "'ppcctl generate' writes it to backends.md");
+    }
+
+    #[test]
+    fn phrases_begin_small() {
+        assert_eq!(lower_first("Écrire"), "Écrire");
+        assert_eq!(lower_first("Reading x"), "reading x");
+        assert_eq!(lower_first(""), "");
+    }
+}

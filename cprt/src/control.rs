@@ -1,0 +1,11 @@
+//! The words of the runtime: what `ppcctl`, `cprtd` and configuration files say, and how it travels.
+//!
+//! Nothing here depends on a backend, a worker or the daemon.
+
+pub mod client;
+pub mod config;
+pub mod kind;
+pub mod protocol;
+mod quantity;
+pub mod stats;
+pub mod wire;

@@ -1,0 +1,313 @@
+//! The daemon's settings: one TOML file, `/etc/cprt.toml`, of which nothing has to be there.
+//!
+//! `cprt/cprt.toml` is the file that is shipped. It shows every key with its default, and a test
+//! compares the two.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::kind::BackendKind;
+use crate::control::protocol::{SOCKET, Settings};
+use crate::{Error, Result};
+
+pub use super::quantity::{Bytes, Span};
+
+/// Where the daemon looks unless told otherwise.
+pub const PATH: &str = "/etc/cprt.toml";
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The control socket.
+    pub socket: PathBuf,
+    /// Whose members may use the socket; root alone if there is no such group.
+    pub group: String,
+    /// Where registrations are kept for a daemon that comes back.
+    pub state: PathBuf,
+    /// How much memory loads may take.
+    pub memory: Memory,
+    /// How loads are made.
+    pub loader: Loader,
+    /// How policies are kept.
+    pub worker: Worker,
+    /// How directories are mirrored through FUSE.
+    pub fuse: Fuse,
+    /// Policies to register at start, by mount.
+    pub mount: BTreeMap<PathBuf, Registration>,
+}
+
+/// How much memory loads may take.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Percent of the limit; with more in use loads stop and evict is called.
+    pub threshold: u8,
+    /// Percent of the limit below the threshold at which that ends.
+    pub hysteresis: u8,
+    /// Percent of the time that something waits for memory (PSI, some, 10 s), above which it
+    /// counts as being over the threshold; 100 for never.
+    pub pressure: u8,
+    /// How often evict is called while it lasts.
+    pub interval: Span,
+}
+
+/// How loads are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Loader {
+    /// Threads of each NUMA node.
+    pub threads: u16,
+    /// What a thread loads at once.
+    pub chunk: Bytes,
+    /// Bytes per second; 0 for as many as there are.
+    pub bandwidth: Bytes,
+}
+
+/// How policies are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Worker {
+    /// A call that takes longer is a hang.
+    pub deadline: Span,
+    /// What a worker may take for itself and its policy.
+    pub memory: Bytes,
+    /// Events that may wait for the policy.
+    pub queue: u32,
+    /// Ranges that one call may name.
+    pub ranges: u32,
+}
+
+/// How directories are mirrored through FUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fuse {
+    /// Whether the kernel may read the files itself, where it can (since Linux 6.9).
+    pub passthrough: bool,
+    /// Threads that answer the kernel where it does not.
+    pub threads: u16,
+    /// How far the kernel reads ahead there, and asks for at a time.
+    pub readahead: Bytes,
+}
+
+/// A policy to register.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    /// The library.
+    pub policy: PathBuf,
+    /// Handed to it.
+    #[serde(default)]
+    pub settings: Settings,
+    /// As in `ppcctl reg-policy --cgroup`.
+    #[serde(default)]
+    pub cgroup: Option<PathBuf>,
+    /// As in `ppcctl reg-policy --backend`.
+    #[serde(default)]
+    pub backend: Option<BackendKind>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: SOCKET.into(),
+            group: "ppc".into(),
+            state: "/run/cprt/state.json".into(),
+            memory: Memory::default(),
+            loader: Loader::default(),
+            worker: Worker::default(),
+            fuse: Fuse::default(),
+            mount: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            threshold: 80,
+            hysteresis: 5,
+            pressure: 20,
+            interval: Span(Duration::from_millis(100)),
+        }
+    }
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Self {
+            threads: 4,
+            chunk: Bytes(2 << 20),
+            bandwidth: Bytes(0),
+        }
+    }
+}
+
+impl Default for Fuse {
+    fn default() -> Self {
+        Self {
+            passthrough: true,
+            // Requests carry 1 MiB and are read one at a time by each, so that with less both would
+            // wait for the reader.
+            threads: 2,
+            readahead: Bytes(4 << 20),
+        }
+    }
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self {
+            deadline: Span(Duration::from_secs(2)),
+            memory: Bytes(256 << 20),
+            queue: 4096,
+            ranges: 1 << 16,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// It does not open, or says what makes no sense; the text names the line.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        text.parse().map_err(|problem| Error::Config {
+            path: path.to_owned(),
+            problem,
+        })
+    }
+
+    /// Reads [`PATH`]; without it, the defaults.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Config::read`].
+    pub fn read_default() -> Result<Self> {
+        match Path::new(PATH).try_exists() {
+            Ok(false) => Ok(Self::default()),
+            _ => Self::read(Path::new(PATH)),
+        }
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        let (memory, loader, worker) = (&self.memory, &self.loader, &self.worker);
+        let rules = [
+            (
+                (1..=100).contains(&memory.threshold),
+                format!(
+                    "memory.threshold = {}: it is a percentage, from 1 to 100",
+                    memory.threshold
+                ),
+            ),
+            (
+                memory.hysteresis < memory.threshold,
+                format!(
+                    "memory.hysteresis = {}: it is less than memory.threshold, {}",
+                    memory.hysteresis, memory.threshold
+                ),
+            ),
+            (
+                memory.pressure <= 100,
+                format!(
+                    "memory.pressure = {}: it is a percentage, up to 100 for never",
+                    memory.pressure
+                ),
+            ),
+            (
+                !memory.interval.0.is_zero(),
+                "memory.interval: it is longer than 0".to_owned(),
+            ),
+            (
+                (1..=64).contains(&loader.threads),
+                format!("loader.threads = {}: it is from 1 to 64", loader.threads),
+            ),
+            (
+                (64 << 10..=1 << 30).contains(&loader.chunk.0),
+                format!(
+                    "loader.chunk = \"{}\": it is from 64 KiB to 1 GiB",
+                    loader.chunk
+                ),
+            ),
+            (
+                worker.deadline.0 >= Duration::from_millis(1),
+                format!(
+                    "worker.deadline = \"{}\": it is at least 1 ms",
+                    worker.deadline
+                ),
+            ),
+            (
+                worker.memory.0 >= 32 << 20,
+                format!(
+                    "worker.memory = \"{}\": it is at least 32 MiB",
+                    worker.memory
+                ),
+            ),
+            (
+                worker.queue >= 16,
+                format!("worker.queue = {}: it is at least 16", worker.queue),
+            ),
+            (
+                (1..=64).contains(&self.fuse.threads),
+                format!("fuse.threads = {}: it is from 1 to 64", self.fuse.threads),
+            ),
+            (
+                worker.ranges >= 1,
+                "worker.ranges = 0: it is at least 1".to_owned(),
+            ),
+        ];
+        if let Some((_, problem)) = rules.into_iter().find(|(sound, _)| !sound) {
+            return Err(problem);
+        }
+        self.absolute()?;
+        Ok(self)
+    }
+
+    /// A daemon is nowhere in particular, so a relative path would be of something else each time.
+    fn absolute(&self) -> Result<(), String> {
+        let own = [("socket", &self.socket), ("state", &self.state)];
+        let own = own.map(|(key, path)| (key.to_owned(), path));
+        let mounts = self.mount.iter().flat_map(|(mount, registration)| {
+            let key = format!("[mount.\"{}\"]", mount.display());
+            let cgroup = registration.cgroup.as_ref();
+            [
+                Some((format!("{key} policy"), &registration.policy)),
+                cgroup.map(|path| (format!("{key} cgroup"), path)),
+                Some((key, mount)),
+            ]
+        });
+        match own
+            .into_iter()
+            .chain(mounts.flatten())
+            .find(|(_, path)| !path.is_absolute())
+        {
+            Some((key, path)) => Err(format!(
+                "{key}: \"{}\" must begin with a slash",
+                path.display()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Config {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        toml::from_str::<Self>(text)
+            .map_err(|error| error.to_string().trim_end().to_owned())?
+            .checked()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! The file, and what is said of a wrong one.
+
+use super::*;
+
+const SAMPLE: &str = include_str!("../../../cprt.toml");
+
+fn refused(text: &str) -> String {
+    match text.parse::<Config>() {
+        Ok(config) => panic!("{text:?} became {config:?}"),
+        Err(problem) => problem,
+    }
+}
+
+#[test]
+fn the_sample_is_the_defaults() {
+    assert_eq!(SAMPLE.parse(), Ok(Config::default()));
+    assert_eq!("".parse(), Ok(Config::default()));
+}
+
+/// The keys are those that the parser names when it hears an unknown one.
+#[test]
+fn the_sample_shows_every_key() {
+    for table in ["", "[memory]\n", "[loader]\n", "[worker]\n"] {
+        let problem = refused(&format!("{table}no-such-key = 1\n"));
+        let (_, known) = problem.split_once("expected one of").expect("known keys");
+        let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() >= 3, "{problem}");
+        for key in keys {
+            let shown = SAMPLE.lines().any(|line| {
+                line.starts_with(&format!("{key} = "))
+                    || line.contains(&format!("[{key}]"))
+                    || line.contains(&format!("[{key}.\""))
+            });
+            assert!(shown, "{table}{key}");
+        }
+    }
+}
+
+#[test]
+fn the_commented_mount_of_the_sample_is_one() {
+    let lines = SAMPLE.lines().filter_map(|line| line.strip_prefix("#\t"));
+    let text: Vec<_> = lines.collect();
+    let config: Config = text.join("\n").parse().expect("an example that works");
+    let eager = &config.mount[Path::new("/mnt/models")];
+    assert_eq!(eager.policy, Path::new("/usr/lib/ppc/eager.so"));
+    assert_eq!(eager.settings["key"], "value");
+    assert!(eager.cgroup.is_some());
+}
+
+#[test]
+fn mounts_are_tables_with_a_path_for_a_name() {
+    let text = "[mount.\"/a\"]\npolicy = \"/p.so\"\n[mount.\"/b c\"]\npolicy = \"/q.so\"\n";
+    let config: Config = text.parse().expect("two mounts");
+    let mounts: Vec<_> = config.mount.keys().map(PathBuf::as_path).collect();
+    assert_eq!(mounts, [Path::new("/a"), Path::new("/b c")]);
+    let registration = &config.mount[Path::new("/a")];
+    assert_eq!(registration.settings, Settings::new());
+    assert_eq!(registration.cgroup, None);
+    assert!(refused("[mount.\"/a\"]\n").contains("missing field `policy`"));
+}
+
+#[test]
+fn what_is_not_known_is_refused_with_its_line() {
+    for (text, line, part) in [
+        ("\nsokcet = \"/s\"\n", 2, "unknown field `sokcet`"),
+        ("[memory]\nlimit = 1\n", 2, "unknown field `limit`"),
+        ("[loader]\n\nchunks = 1\n", 3, "unknown field `chunks`"),
+        ("[cache]\n", 1, "unknown field `cache`"),
+        (
+            "[mount.\"/a\"]\npolicy = \"/p.so\"\nsetting = {}\n",
+            3,
+            "unknown field `setting`",
+        ),
+        ("[memory]\nthreshold = 80 %\n", 2, ""),
+        ("socket = \"/s\"\nsocket = \"/t\"\n", 2, "duplicate key"),
+        ("[memory]\nthreshold = 300\n", 2, "300"),
+        (
+            "[loader]\nchunk = \"2 MB\"\n",
+            2,
+            "\"2 MB\" is no number of bytes; say",
+        ),
+        (
+            "[loader]\nchunk = true\n",
+            2,
+            "expected a number of bytes, as",
+        ),
+        (
+            "[loader]\nchunk = -1\n",
+            2,
+            "expected a number of bytes, as",
+        ),
+        (
+            "[memory]\ninterval = 100\n",
+            2,
+            "expected a span of time with its unit, as",
+        ),
+        (
+            "[memory]\ninterval = \"100\"\n",
+            2,
+            "\"100\" is no span of time; say",
+        ),
+    ] {
+        let problem = refused(text);
+        assert!(
+            problem.contains(&format!("line {line}, column ")),
+            "{problem}"
+        );
+        assert!(problem.contains(part), "{problem}");
+    }
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_with_the_range() {
+    for (text, expected) in [
+        (
+            "[memory]\nthreshold = 0",
+            "memory.threshold = 0: it is a percentage, from 1 to 100",
+        ),
+        (
+            "[memory]\nthreshold = 101",
+            "memory.threshold = 101: it is a percentage, from 1 to 100",
+        ),
+        (
+            "[memory]\nhysteresis = 80",
+            "memory.hysteresis = 80: it is less than memory.threshold, 80",
+        ),
+        (
+            "[memory]\npressure = 101",
+            "memory.pressure = 101: it is a percentage, up to 100 for never",
+        ),
+        (
+            "[memory]\ninterval = \"0 s\"",
+            "memory.interval: it is longer than 0",
+        ),
+        (
+            "[loader]\nthreads = 0",
+            "loader.threads = 0: it is from 1 to 64",
+        ),
+        (
+            "[loader]\nthreads = 65",
+            "loader.threads = 65: it is from 1 to 64",
+        ),
+        (
+            "[loader]\nchunk = 4096",
+            "loader.chunk = \"4 KiB\": it is from 64 KiB to 1 GiB",
+        ),
+        (
+            "[loader]\nchunk = \"2G\"",
+            "loader.chunk = \"2 GiB\": it is from 64 KiB to 1 GiB",
+        ),
+        (
+            "[worker]\ndeadline = \"999us\"",
+            "worker.deadline = \"999 us\": it is at least 1 ms",
+        ),
+        (
+            "[worker]\nmemory = \"16M\"",
+            "worker.memory = \"16 MiB\": it is at least 32 MiB",
+        ),
+        (
+            "[worker]\nqueue = 15",
+            "worker.queue = 15: it is at least 16",
+        ),
+        (
+            "[worker]\nranges = 0",
+            "worker.ranges = 0: it is at least 1",
+        ),
+        (
+            "socket = \"cprt.sock\"",
+            "socket: \"cprt.sock\" must begin with a slash",
+        ),
+        ("state = \"\"", "state: \"\" must begin with a slash"),
+        (
+            "[mount.\"models\"]\npolicy = \"/p.so\"",
+            "[mount.\"models\"]: \"models\" must begin with a slash",
+        ),
+        (
+            "[mount.\"/m\"]\npolicy = \"eager.so\"",
+            "[mount.\"/m\"] policy: \"eager.so\" must begin with a slash",
+        ),
+        (
+            "[mount.\"/m\"]\npolicy = \"/p.so\"\ncgroup = \"a\"",
+            "[mount.\"/m\"] cgroup: \"a\" must begin with a slash",
+        ),
+    ] {
+        assert_eq!(refused(text), expected);
+    }
+    for edge in [
+        "[memory]\nthreshold = 100\npressure = 100\nhysteresis = 99",
+        "[memory]\nthreshold = 1\nhysteresis = 0\npressure = 0",
+        "[loader]\nthreads = 64\nchunk = \"1 GiB\"",
+        "[loader]\nthreads = 1\nchunk = \"64 KiB\"",
+        "[worker]\ndeadline = \"1 ms\"\nmemory = \"32 MiB\"\nqueue = 16\nranges = 1",
+    ] {
+        assert!(edge.parse::<Config>().is_ok(), "{edge}");
+    }
+}
+
+#[test]
+fn a_problem_is_told_with_its_file() {
+    let path = std::env::temp_dir().join(format!("cprt-config-{}.toml", std::process::id()));
+    let missing = Config::read(&path).expect_err("there is none");
+    assert_eq!(missing.to_string(), format!("Reading {}", path.display()));
+    std::fs::write(&path, "[worker]\nqueue = 1\n").expect("a scratch file");
+    let wrong = Config::read(&path).expect_err("out of range");
+    let expected = format!("{}: worker.queue = 1: it is at least 16", path.display());
+    assert_eq!(wrong.to_string(), expected);
+    std::fs::remove_file(path).expect("it was just there");
+}

@@ -1,0 +1,277 @@
+//! `cprtd`: a supervisor behind a socket.
+//!
+//! Every connection has a thread for its one request; there are few. SIGTERM and SIGINT have workers
+//! end in good order and the daemon after them; what is registered stays written down for the next.
+
+use std::io::BufReader;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Gid, Group, Uid, chown};
+use serde::Serialize;
+
+use crate::control::config::Config;
+use crate::control::protocol::{Reply, Request};
+use crate::control::wire;
+use crate::daemon::registry::{Supervisor, Wanted};
+use crate::error::{Refusal, RefusalKind};
+use crate::machine::topology::Topology;
+use crate::{Error, Result};
+
+/// More requests are not served at a time.
+const CONNECTIONS: usize = 64;
+/// Whoever has connected says what they want in this time.
+const TO_ASK: Duration = Duration::from_secs(10);
+
+/// The life of the daemon.
+///
+/// # Errors
+///
+/// It cannot begin: the socket is another daemon's, or cannot be made.
+pub fn run(config: Config) -> Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    let system = |doing| {
+        move |error: nix::Error| Error::System {
+            doing,
+            source: error.into(),
+        }
+    };
+    // Before there are other threads, which inherit it.
+    signals.thread_block().map_err(system("Blocking signals"))?;
+    let listener = listen(&config)?;
+    for file in [&config.socket, &config.state] {
+        make_room(file)?;
+    }
+    let socket = config.socket.clone();
+    let topology = Topology::by_child().to_string();
+    let supervisor = Arc::new(Supervisor::new(config, topology));
+    supervisor.restore();
+    let of_mounts = Arc::clone(&supervisor);
+    spawn("mounts", move || {
+        if let Err(error) = of_mounts.follow_mounts() {
+            log::error!("{}", crate::error::chain(&error));
+        }
+    })?;
+    let of_requests = Arc::clone(&supervisor);
+    spawn("requests", move || accept(&listener, &of_requests))?;
+    log::info!(
+        "cprtd {} listens at {}",
+        env!("CARGO_PKG_VERSION"),
+        socket.display()
+    );
+    let signal = signals.wait().map_err(system("Waiting for signals"))?;
+    log::info!("{signal}: ending");
+    // The next daemon may begin now; only this one's readers are still served.
+    let _ = std::fs::remove_file(&socket);
+    supervisor.end();
+    Ok(())
+}
+
+fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(256 << 10)
+        .spawn(run)
+        .map(drop)
+        .map_err(|source| Error::System {
+            doing: "Starting a thread",
+            source,
+        })
+}
+
+/// The directory for a file of ours.
+fn make_room(file: &Path) -> Result<()> {
+    let Some(directory) = file.parent().filter(|it| !it.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(|source| Error::Write {
+            path: directory.to_owned(),
+            source,
+        })
+}
+
+/// The socket, for root and the group.
+fn listen(config: &Config) -> Result<UnixListener> {
+    let path = &config.socket;
+    make_room(path)?;
+    let failed = |source| Error::Write {
+        path: path.clone(),
+        source,
+    };
+    if UnixStream::connect(path).is_ok() {
+        return Err(Error::Running(path.clone()));
+    }
+    // Left behind by one that was killed; anything else there is somebody's.
+    if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    // Nobody connects before its owner and mode are what they are to be.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    nix::sys::stat::umask(before);
+    let listener = listener.map_err(failed)?;
+    let group = Group::from_name(&config.group).ok().flatten();
+    if Uid::effective().is_root() {
+        let gid = group.as_ref().map_or(Gid::from_raw(0), |group| group.gid);
+        chown(path, Some(Uid::from_raw(0)), Some(gid)).map_err(|error| failed(error.into()))?;
+    }
+    if group.is_none() {
+        log::info!(
+            "There is no group {}; only root may use the socket",
+            config.group
+        );
+    }
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+    Ok(listener)
+}
+
+fn accept(listener: &UnixListener, supervisor: &Arc<Supervisor>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log::warn!("Accepting a connection: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if open.load(Relaxed) >= CONNECTIONS {
+            let refusal = Refusal {
+                kind: RefusalKind::Failed,
+                message: format!("More than {CONNECTIONS} requests at a time"),
+                remedy: Some("try again later".into()),
+            };
+            let _ = wire::write_line(&mut &stream, &Reply::<()>::Error(refusal));
+            continue;
+        }
+        open.fetch_add(1, Relaxed);
+        let (supervisor, of_thread) = (Arc::clone(supervisor), Arc::clone(&open));
+        let served = spawn("request", move || {
+            serve(&stream, &supervisor);
+            of_thread.fetch_sub(1, Relaxed);
+        });
+        if served.is_err() {
+            open.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, supervisor: &Arc<Supervisor>) {
+    // A socket takes them always.
+    let _ = stream.set_read_timeout(Some(TO_ASK));
+    let _ = stream.set_write_timeout(Some(TO_ASK));
+    let request = match wire::read_request(&mut BufReader::new(stream)) {
+        Ok(Some(request)) => request,
+        Ok(None) => return,
+        Err(error) => {
+            let refusal = Refusal {
+                kind: RefusalKind::Invalid,
+                message: crate::error::chain(&error),
+                remedy: None,
+            };
+            // Whoever has gone does not hear it.
+            let _ = wire::write_line(&mut &*stream, &Reply::<()>::Error(refusal));
+            return;
+        }
+    };
+    match request {
+        Request::RegPolicy {
+            mount,
+            library,
+            settings,
+            cgroup,
+            backend,
+        } => reply(
+            stream,
+            supervisor.register(Wanted {
+                mount,
+                library,
+                settings,
+                cgroup,
+                backend,
+            }),
+        ),
+        Request::RmPolicy { mount } => reply(stream, supervisor.remove(&mount)),
+        Request::Configure { mount, settings } => {
+            reply(stream, supervisor.configure(&mount, &settings));
+        }
+        Request::Status { mount } => reply(stream, supervisor.status(mount.as_deref())),
+        Request::Stats { mount } => reply(stream, supervisor.stats(mount.as_deref())),
+        Request::Events { mount } => match supervisor.events(&mount) {
+            Ok(events) => stream_events(stream, &events),
+            Err(error) => reply::<()>(stream, Err(error)),
+        },
+    }
+}
+
+/// Until either side has enough.
+fn stream_events(
+    stream: &UnixStream,
+    events: &std::sync::mpsc::Receiver<crate::control::protocol::EventLine>,
+) {
+    use std::sync::mpsc::RecvTimeoutError;
+
+    loop {
+        match events.recv_timeout(Duration::from_secs(1)) {
+            Ok(event) => {
+                if wire::write_line(&mut &*stream, &Reply::Ok(event)).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) if is_open(stream) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Whoever listens has nothing more to say: if there is something to read, it is the end.
+fn is_open(stream: &UnixStream) -> bool {
+    use std::os::fd::AsFd as _;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO) == Ok(0)
+}
+
+fn reply<T: Serialize>(stream: &UnixStream, outcome: Result<T>) {
+    let reply = match outcome {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => {
+            let refusal = refusal(error);
+            log::info!("Refused: {refusal}");
+            Reply::Error(refusal)
+        }
+    };
+    // Whoever has gone does not hear it.
+    let _ = wire::write_line(&mut &*stream, &reply);
+}
+
+fn refusal(error: Error) -> Refusal {
+    let kind = match &error {
+        Error::Policy(_) => RefusalKind::Policy,
+        Error::Cgroup { .. } => RefusalKind::Invalid,
+        _ => RefusalKind::Failed,
+    };
+    match error {
+        Error::Refused(refusal) => refusal,
+        other => Refusal {
+            kind,
+            message: crate::error::chain(&other),
+            remedy: None,
+        },
+    }
+}

@@ -1,0 +1,10 @@
+//! What the machine is, read in one place: mounts, mappings, memory, nodes and accelerators.
+//!
+//! Nothing here knows what it is read for.
+
+pub(crate) mod files;
+pub(crate) mod mappings;
+pub mod memory;
+pub mod mountinfo;
+pub(crate) mod ranges;
+pub mod topology;

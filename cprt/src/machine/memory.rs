@@ -1,0 +1,290 @@
+//! How much of memory the page cache may take before loads stop and the policy is asked to evict.
+//!
+//! # What limits
+//!
+//! The host, and the memory cgroup that pays for the pages together with every ancestor of it:
+//! `memory.max` or `memory.high`, whichever is lower, in v2, `memory.limit_in_bytes` in v1. Each
+//! limit has a threshold, 80 % of it by default. The tightest limit is the one whose threshold is
+//! nearest to what it has in use, not the smallest; nothing may be loaded that is too much for any.
+//!
+//! One cgroup is followed at a time, the last one named. That is enough for a service whose
+//! processes are in several: what they have in common, their pod, container or unit, is an ancestor
+//! of each, and that is where limits are set.
+//!
+//! # What is in use
+//!
+//! On Linux memory is always full: what nobody needs holds old page cache. Counting that, nothing
+//! would ever be loaded; not counting page cache at all, we would load until processes are pushed
+//! into swap. So of the page cache what is ours counts, and the rest does not, as the kernel drops it
+//! for free:
+//!
+//! ```text
+//! cache = active_file + inactive_file - dirty - writeback
+//! used  = usage - cache + min(cache, ours)        of a cgroup, without its swap
+//! used  = total - MemAvailable + dirty + writeback + min(cache, ours)     of the host
+//! ```
+//!
+//! `usage - cache` is the memory of the processes and of the kernel on their behalf. What remains of
+//! the limit is the room for cache, and only from that comes `available`: anonymous memory of the
+//! service is never reclaimed for our pages. Dirty pages are not for free, as they have to be written
+//! first. Of the host's total, what is set aside for huge pages is no part.
+//!
+//! `ours` is the caller's estimate of what it has brought in and not evicted, without what it wanted to
+//! evict and processes map, which the kernel takes when it has to. Too much of it counts the cache of
+//! others as ours, which is careful; it can never count more than there is.
+//!
+//! # When it is over
+//!
+//! At the threshold, until it is some percent below it; between the two it stays as it was, for each
+//! limit on its own. Also when something waited for memory for more of the time than is allowed,
+//! until it is half of that: pressure (PSI) shows what no sum does, a working set that is thrown out
+//! and read again. `available` is 0 exactly while it is over. So a loader goes on until it is over
+//! and not until the next chunk does not fit: nobody would evict.
+//!
+//! # Reading it
+//!
+//! [`Watch::sample`] may be called for every chunk by every thread: files stay open and are read at
+//! most every 5 ms, every 25 ms while much is left, and less often where reading them takes long.
+
+mod cgroup;
+mod decide;
+mod files;
+mod parse;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use self::cgroup::{Roots, join};
+pub use self::decide::Pressure;
+use self::decide::Verdict;
+use self::files::{Host, Level, PressureFile};
+use crate::control::config;
+
+/// For how long what was read is good enough.
+const FRESH: Duration = Duration::from_millis(5);
+
+/// And while more than a part of the limit is left; what is ours is known in any case.
+const CALM: Duration = Duration::from_millis(25);
+const CALM_PART: u64 = 4;
+
+/// Reading takes no more than one part in so many of a core: with hundreds of CPUs the kernel needs
+/// a while to add up their counters.
+const SHARE: u32 = 5;
+
+/// What limits the page cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// All memory of the machine.
+    Host,
+    /// This memory cgroup.
+    Cgroup(Arc<Path>),
+    /// Nothing could be read, not even the host's memory.
+    Unknown,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.pad("host"),
+            Self::Cgroup(dir) => dir.display().fmt(f),
+            Self::Unknown => f.pad("unknown"),
+        }
+    }
+}
+
+/// The state of memory at one moment, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// By the tightest limit there is.
+    pub limit: u64,
+    /// Of it, in use.
+    pub used: u64,
+    /// From here on it is over.
+    pub threshold: u64,
+    /// What can be loaded before that; 0 exactly if it is over.
+    pub available: u64,
+    /// Loads stop and evict is called.
+    pub over: bool,
+    /// Where the system tells it, and unless the configuration does not care.
+    pub pressure: Option<Pressure>,
+    /// Which limit is the tightest.
+    pub source: Source,
+}
+
+impl From<&State> for ppc::Memory {
+    fn from(state: &State) -> Self {
+        Self {
+            limit: state.limit,
+            used: state.used,
+            threshold: state.threshold,
+            available: state.available,
+        }
+    }
+}
+
+/// Watches the memory of one mount. All of it may be called from any thread.
+#[derive(Debug)]
+pub struct Watch {
+    config: config::Memory,
+    roots: Roots,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    /// The followed cgroup, then those above it.
+    levels: Vec<Level>,
+    pressure: PressureFile,
+    buffer: Vec<u8>,
+    fresh_until: Option<Instant>,
+    /// What was ours when it was read.
+    ours: u64,
+}
+
+impl Watch {
+    /// Follows nothing yet: the host limits.
+    #[must_use]
+    pub fn new(config: config::Memory, roots: Roots) -> Self {
+        let inner = Inner {
+            host: Host::new(&roots.proc),
+            levels: Vec::new(),
+            pressure: PressureFile::new(&roots.proc),
+            buffer: vec![0; 16 << 10],
+            fresh_until: None,
+            ours: 0,
+        };
+        Self {
+            config,
+            roots,
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// Follows the memory cgroup of a process, and returns its directory.
+    ///
+    /// `None`: the process is in the root or its cgroup is out of our sight, so the host limits from
+    /// now on; or it is gone, and what was followed still is. The kernel tells this in files that may
+    /// be long, so ask once for a process and not for each of its events.
+    pub fn follow_process(&self, pid: u32) -> Option<PathBuf> {
+        let place = match self.roots.place(pid) {
+            Ok(place) => place,
+            Err(error) => {
+                log::debug!("{error}: its memory cgroup is not followed");
+                return None;
+            }
+        };
+        let pressure = place.memory.as_deref().filter(|dir| has_pressure(dir));
+        self.follow(
+            place.memory.as_deref(),
+            pressure.or(place.unified.as_deref()),
+        );
+        place.memory
+    }
+
+    /// Follows a memory cgroup. It need not be there now: it counts from when it is.
+    pub fn follow_cgroup(&self, dir: &Path) {
+        self.follow(Some(dir), Some(dir));
+    }
+
+    /// Memory now, if `ours` bytes of page cache are there because of us.
+    pub fn sample(&self, ours: u64) -> State {
+        self.sample_at(Instant::now(), ours)
+    }
+
+    fn sample_at(&self, now: Instant, ours: u64) -> State {
+        let mut inner = self.lock();
+        let due = inner.fresh_until.is_none_or(|until| now >= until);
+        if due {
+            inner.update(now, &self.config);
+            inner.ours = ours;
+        }
+        let state = inner.judge(&self.config, ours);
+        if due && state.available > state.limit / CALM_PART {
+            inner.fresh_until = inner.fresh_until.max(Some(now + CALM));
+        }
+        state
+    }
+
+    fn follow(&self, dir: Option<&Path>, pressure: Option<&Path>) {
+        // Looked up before the lock: others sample.
+        let dirs: Vec<&Path> = dir
+            .map(|dir| cgroup::lineage(dir).collect())
+            .unwrap_or_default();
+        let mut inner = self.lock();
+        let mut known = std::mem::take(&mut inner.levels);
+        for dir in dirs {
+            // What both have in common remembers whether it was over.
+            let mut level = match known.iter().position(|level| *level.dir == *dir) {
+                Some(index) => known.swap_remove(index),
+                None => Level::new(dir),
+            };
+            level.renew();
+            inner.levels.push(level);
+        }
+        inner.pressure.follow(pressure);
+        inner.fresh_until = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whatever a panic left half done is read anew.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn update(&mut self, now: Instant, config: &config::Memory) {
+        let begin = Instant::now();
+        self.host.update(now, &mut self.buffer);
+        for level in &mut self.levels {
+            level.update(now, &mut self.buffer);
+        }
+        if config.pressure < 100 {
+            self.pressure.update(now, &mut self.buffer);
+        }
+        self.fresh_until = Some(now + FRESH.max(begin.elapsed() * SHARE));
+    }
+
+    fn judge(&mut self, config: &config::Memory, ours: u64) -> State {
+        // Loads are faster than reading: what came in since is there, too.
+        let new = ours.saturating_sub(self.ours);
+        let host = self.host.limit.judge(config, ours, new);
+        let levels = self.levels.iter_mut().filter_map(|level| {
+            let verdict = level.limit.judge(config, ours, new)?;
+            Some((verdict, Some(&level.dir)))
+        });
+        let tightest = host
+            .map(|verdict| (verdict, None))
+            .into_iter()
+            .chain(levels)
+            .min_by_key(|(verdict, _)| verdict.tightness());
+        let pressure = self.pressure.judge(config.pressure);
+        // What is not known is not taken.
+        let over = tightest.as_ref().is_none_or(|(verdict, _)| verdict.over)
+            || pressure.is_some_and(|pressure| pressure.over);
+        let (verdict, source) = match tightest {
+            Some((verdict, Some(dir))) => (verdict, Source::Cgroup(Arc::clone(dir))),
+            Some((verdict, None)) => (verdict, Source::Host),
+            None => (Verdict::default(), Source::Unknown),
+        };
+        let left = verdict.threshold.saturating_sub(verdict.used);
+        State {
+            limit: verdict.limit,
+            used: verdict.used,
+            threshold: verdict.threshold,
+            available: if over { 0 } else { left },
+            over,
+            pressure,
+            source,
+        }
+    }
+}
+
+fn has_pressure(dir: &Path) -> bool {
+    dir.join("memory.pressure").is_file()
+}
+
+#[cfg(test)]
+#[path = "memory/tests.rs"]
+mod tests;

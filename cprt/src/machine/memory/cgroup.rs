@@ -1,0 +1,232 @@
+//! Memory cgroups by process and by name, and moving a process into one.
+//!
+//! A machine has memory in the one hierarchy of v2, in one of its own (v1), or has both, with memory
+//! in v1 and little else than pressure in v2. Where they are is looked up in `mountinfo`. In a
+//! container that may be a part of the tree only, and names may begin with `/..` for what lies
+//! outside; a process there is one whose cgroup cannot be known.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::parse::{self, Hierarchy, Membership, Version};
+use crate::machine::mountinfo;
+use crate::{Error, Result};
+
+/// Where the kernel's own file systems are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// Of `proc`.
+    pub proc: PathBuf,
+    /// Where cgroups are, if `mountinfo` does not say otherwise.
+    pub cgroup: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            cgroup: "/sys/fs/cgroup".into(),
+        }
+    }
+}
+
+/// Where a process is, as far as it can be seen.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Who is charged; none in the root of v2.
+    pub(super) memory: Option<PathBuf>,
+    /// Whose `memory.pressure` there may be.
+    pub(super) unified: Option<PathBuf>,
+}
+
+impl Roots {
+    /// The memory cgroup that is charged for what this process takes. `None`: it is in the root, or
+    /// out of our sight, so that no limit but the host's is known.
+    ///
+    /// # Errors
+    ///
+    /// There is no such process, or it is not ours to look at.
+    pub fn cgroup_of(&self, pid: u32) -> Result<Option<PathBuf>> {
+        Ok(self.place(pid)?.memory)
+    }
+
+    /// The directory of a memory cgroup that a person named: by its path below the mount point, or
+    /// by its name from there on, as in `/system.slice/vllm.service`.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name; the text says what to do.
+    pub fn resolve(&self, name: &Path) -> Result<PathBuf> {
+        let problem = |problem, source| Error::Cgroup {
+            path: name.to_owned(),
+            problem,
+            source,
+        };
+        if name.components().any(|part| part == Component::ParentDir) {
+            return Err(problem("a cgroup is named without '..'", None));
+        }
+        let mounts = self.mounts();
+        // Where v1 has memory, v2 does not.
+        let memory = mounts
+            .iter()
+            .find(|mount| mount.version == Version::V1)
+            .or_else(|| mounts.first())
+            .ok_or_else(|| problem("no cgroup file system with memory is mounted", None))?;
+        let relative = name.strip_prefix("/").unwrap_or(name);
+        let dir = if mounts.iter().any(|mount| name.starts_with(&mount.point)) {
+            name.to_owned()
+        } else {
+            memory.point.join(relative)
+        };
+        // A link must not lead out: what is written there is written by root.
+        let dir = dir.canonicalize().map_err(|error| {
+            problem(
+                "there is no such memory cgroup; try 'systemd-cgls' for those there are",
+                Some(error),
+            )
+        })?;
+        let inside = mounts.iter().any(|mount| dir.starts_with(&mount.point));
+        if !inside || !is_cgroup(&dir) {
+            return Err(problem(
+                "this is no cgroup of a hierarchy with memory",
+                None,
+            ));
+        }
+        if !charges(&dir) {
+            return Err(problem(
+                "this cgroup does not control memory; it is the root, or try 'echo +memory' into \
+                 cgroup.subtree_control of the one above, or MemoryAccounting=yes in its unit",
+                None,
+            ));
+        }
+        Ok(dir)
+    }
+
+    pub(super) fn place(&self, pid: u32) -> Result<Place> {
+        let path = self.proc.join(pid.to_string()).join("cgroup");
+        let text = fs::read(&path).map_err(|source| Error::Read { path, source })?;
+        let mounts = self.mounts();
+        let Membership { memory, unified } = parse::membership(&text);
+        let unified = unified.and_then(|path| locate(&mounts, Version::V2, &path));
+        // Not even in its hierarchy of v2 if memory is in v1 but out of sight.
+        let memory = match memory {
+            Some(path) => locate(&mounts, Version::V1, &path),
+            None => unified.clone(),
+        };
+        Ok(Place {
+            // One of v2 that does not control memory has its processes charged to one above it.
+            memory: memory.and_then(|(dir, top)| climb(&dir, &top, charges)),
+            unified: unified.and_then(|(dir, top)| climb(&dir, &top, is_cgroup)),
+        })
+    }
+
+    /// Hierarchies that may have memory, those at the usual place first.
+    fn mounts(&self) -> Vec<Hierarchy> {
+        let mut mounts = mountinfo::read(&self.proc)
+            .map(parse::hierarchies)
+            .unwrap_or_default();
+        // One may lie under another mount.
+        mounts.retain(|mount| is_cgroup(&mount.point));
+        if mounts.is_empty() {
+            let usual = [
+                (Version::V1, self.cgroup.join("memory")),
+                (Version::V2, self.cgroup.clone()),
+                (Version::V2, self.cgroup.join("unified")),
+            ];
+            mounts.extend(usual.into_iter().filter_map(|(version, point)| {
+                is_cgroup(&point).then(|| Hierarchy {
+                    version,
+                    root: "/".into(),
+                    point,
+                })
+            }));
+        }
+        mounts.sort_by_key(|mount| !mount.point.starts_with(&self.cgroup));
+        mounts
+    }
+}
+
+/// The directory of a cgroup and the mount point above it, by the mount that shows most of the way
+/// there.
+fn locate(mounts: &[Hierarchy], version: Version, path: &Path) -> Option<(PathBuf, PathBuf)> {
+    mounts
+        .iter()
+        .filter(|mount| mount.version == version)
+        .filter_map(|mount| Some((mount.below(path)?, mount)))
+        // The first of equals.
+        .min_by_key(|(rest, _)| std::cmp::Reverse(rest.components().count()))
+        .map(|(rest, mount)| (mount.point.join(rest), mount.point.clone()))
+}
+
+/// The first that fits, from `dir` up to `top`.
+fn climb(dir: &Path, top: &Path, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    dir.ancestors()
+        .take_while(|dir| dir.starts_with(top))
+        .find(|dir| fits(dir))
+        .map(Path::to_owned)
+}
+
+/// Every cgroup has this file, whatever it controls, and nothing else has it.
+pub(super) fn is_cgroup(dir: &Path) -> bool {
+    dir.join("cgroup.procs").is_file()
+}
+
+fn charges(dir: &Path) -> bool {
+    dir.join("memory.current").is_file() || dir.join("memory.usage_in_bytes").is_file()
+}
+
+/// `dir` and those above it.
+pub(super) fn lineage(dir: &Path) -> impl Iterator<Item = &Path> {
+    // Whatever is asked for is followed: it may be there in a moment.
+    let above = dir.ancestors().skip(1).filter(|dir| is_cgroup(dir));
+    std::iter::once(dir).chain(above)
+}
+
+/// Moves a process, with all its threads, into a memory cgroup; 0 moves the caller.
+///
+/// What it took before stays charged where it was.
+///
+/// # Errors
+///
+/// The cgroup does not take it; the text says what to do.
+pub fn join(dir: &Path, pid: u32) -> Result<()> {
+    let procs = dir.join("cgroup.procs");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&procs)
+        .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()))
+        .map_err(|source| Error::Cgroup {
+            path: dir.to_owned(),
+            problem: remedy(&source),
+            source: Some(source),
+        })
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EBUSY) => {
+            "it has cgroups below it that control resources and takes no processes itself; name \
+             one of those"
+        }
+        Some(Errno::EOPNOTSUPP) => {
+            "it is threaded, or lies in one that is, and memory is not counted by thread; name one \
+             whose cgroup.type is 'domain'"
+        }
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => {
+            "there is no such cgroup any more; start the service, or name another"
+        }
+        Some(Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
+            "may not be joined by this user; run as root, or have it delegated (Delegate=yes in \
+             the unit) together with the cgroup that the process comes from"
+        }
+        Some(Errno::ESRCH) => "the process to be moved there has ended",
+        _ => "a process cannot be moved there",
+    }
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

@@ -1,0 +1,181 @@
+//! From numbers to whether to go on. No file is read here and no clock.
+
+use std::time::{Duration, Instant};
+
+use super::parse::{Meminfo, Psi, Stat};
+use crate::control::config;
+
+/// What is known of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// In bytes.
+    pub(super) limit: u64,
+    /// What the kernel cannot drop for free: memory of processes, its own, dirty pages.
+    pub(super) held: u64,
+    /// Page cache that it can, whoever brought it in.
+    pub(super) cache: u64,
+}
+
+impl Reading {
+    pub(super) fn of_cgroup(limit: u64, usage: u64, stat: Stat) -> Self {
+        let cache = stat.file.saturating_sub(stat.dirty);
+        Self {
+            limit: limit.min(stat.limit.unwrap_or(limit)),
+            // The two are not read at the same moment.
+            held: usage.saturating_sub(cache),
+            cache,
+        }
+    }
+
+    pub(super) fn of_host(info: Meminfo) -> Self {
+        // Memory set aside for huge pages is neither used nor to be had.
+        let limit = info.total.saturating_sub(info.hugetlb);
+        Self {
+            limit,
+            held: limit
+                .saturating_sub(info.available)
+                .saturating_add(info.dirty),
+            cache: info.file.saturating_sub(info.dirty),
+        }
+    }
+
+    fn used(&self, ours: u64, new: u64) -> u64 {
+        self.held
+            .saturating_add(self.cache.saturating_add(new).min(ours))
+    }
+}
+
+/// Whether it is over, and was it before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Latch(bool);
+
+impl Latch {
+    /// Sets at `rise`, falls below `fall`, stays as it is between them.
+    fn update(&mut self, value: u64, rise: u64, fall: u64) -> bool {
+        self.0 = value >= rise || (self.0 && value >= fall);
+        self.0
+    }
+}
+
+/// A limit, as long as it is watched.
+#[derive(Debug, Default)]
+pub(super) struct Limit {
+    /// None: there is no limit, or it cannot be read.
+    pub(super) reading: Option<Reading>,
+    latch: Latch,
+}
+
+/// What a limit comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) limit: u64,
+    pub(super) used: u64,
+    pub(super) threshold: u64,
+    pub(super) over: bool,
+}
+
+impl Limit {
+    /// With `ours` of the page cache being ours, `new` of it since the reading.
+    pub(super) fn judge(
+        &mut self,
+        config: &config::Memory,
+        ours: u64,
+        new: u64,
+    ) -> Option<Verdict> {
+        let reading = self.reading?;
+        let used = reading.used(ours, new);
+        let threshold = percent(reading.limit, config.threshold);
+        let fall = config.threshold.saturating_sub(config.hysteresis);
+        let fall = percent(reading.limit, fall);
+        Some(Verdict {
+            limit: reading.limit,
+            used,
+            threshold,
+            over: self.latch.update(used, threshold, fall),
+        })
+    }
+}
+
+impl Verdict {
+    /// Orders by how tight it is, the tightest first: those that are over, then by what is left.
+    pub(super) fn tightness(&self) -> (bool, i128) {
+        let left = i128::from(self.threshold) - i128::from(self.used);
+        (!self.over, left)
+    }
+}
+
+fn percent(of: u64, percent: u8) -> u64 {
+    let bytes = u128::from(of) * u128::from(percent) / 100;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Memory pressure: how much of the time something waited for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pressure {
+    /// In hundredths of a percent, of the last half second or so.
+    pub share: u16,
+    /// It was more than the configuration allows, and has not fallen below half of that since.
+    pub over: bool,
+}
+
+/// Makes shares of a growing total.
+///
+/// The kernel's average of 10 s needs 7 s to tell half of a change, when it begins and when it ends.
+/// So the total's growth is taken over windows of half a second, and the average only where there is
+/// no window: at first, and when nobody asked for long.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    /// Where the window began.
+    base: Option<(Instant, u64)>,
+    share: u16,
+    latch: Latch,
+}
+
+const WINDOW: Duration = Duration::from_millis(500);
+const STALE: Duration = Duration::from_secs(10);
+const WHOLE: u16 = 10_000;
+
+impl Gauge {
+    /// Whether a new value would be of use.
+    pub(super) fn due(&self, now: Instant) -> bool {
+        self.base
+            .is_none_or(|(begin, _)| now.saturating_duration_since(begin) >= WINDOW)
+    }
+
+    pub(super) fn update(&mut self, now: Instant, psi: Psi) {
+        if !self.due(now) {
+            return;
+        }
+        let share = self.base.and_then(|(begin, total)| {
+            let window = now.saturating_duration_since(begin);
+            if window > STALE {
+                return None;
+            }
+            let waited = u128::from(psi.total.checked_sub(total)?);
+            u32::try_from(waited * u128::from(WHOLE) / window.as_micros()).ok()
+        });
+        let share = share.unwrap_or(psi.avg10);
+        self.share = u16::try_from(share).unwrap_or(WHOLE).min(WHOLE);
+        self.base = Some((now, psi.total));
+    }
+
+    /// Forgets what it knows, as what follows is of another file.
+    pub(super) fn restart(&mut self) {
+        self.base = None;
+    }
+
+    pub(super) fn judge(&mut self, percent: u8) -> Pressure {
+        let limit = u64::from(percent) * 100;
+        Pressure {
+            share: self.share,
+            // More than the limit sets it, half of the limit ends it.
+            over: self
+                .latch
+                .update(self.share.into(), limit + 1, limit / 2 + 1),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,298 @@
+//! Mounts, as the kernel lists them in `mountinfo`: the one place that reads that file.
+//!
+//! [`Mount`] is a line of it. The functions below answer what the runtime asks of the list: which mounts
+//! of rfs there are, and whether a directory is still the mount that it was.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::{Error, Result};
+
+const LIST: &str = "/proc/self/mountinfo";
+
+/// A line of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The kernel's number, which every mount has for itself.
+    pub id: u64,
+    /// The number of the mount that this one is in.
+    pub parent: u64,
+    /// Of the file system's device number; 0 where there is no block device.
+    pub major: u32,
+    /// Of the file system's device number.
+    pub minor: u32,
+    /// The directory of the file system that is seen at `point`.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// The kind of file system, as `ext4`.
+    pub kind: String,
+    /// What is mounted: a device, a directory or a name.
+    pub source: PathBuf,
+    /// The options of the file system, separated by commas.
+    pub options: String,
+}
+
+impl Mount {
+    /// The value of an option of the file system, as of `dev` in `dev=rfs0`.
+    #[must_use]
+    pub fn option(&self, name: &str) -> Option<&str> {
+        let mut options = self.options.split(',');
+        options.find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// The mounts that the owner of this `/proc` sees, in the order in which they were made.
+///
+/// # Errors
+///
+/// The list does not read.
+pub fn read(proc: &Path) -> io::Result<Vec<Mount>> {
+    std::fs::read(proc.join("self/mountinfo")).map(|text| parse(&text))
+}
+
+/// The mounts of a list; lines that are none are left out.
+#[must_use]
+pub fn parse(text: &[u8]) -> Vec<Mount> {
+    let lines = text.split(|&byte| byte == b'\n');
+    lines.filter_map(parse_line).collect()
+}
+
+/// `36 35 8:1 /root /mnt ro,relatime shared:1 - ext4 /dev/sda1 rw,errors=continue`
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let text = |at: usize| std::str::from_utf8(fields.get(at)?).ok();
+    let dash = fields.iter().position(|&field| field == b"-")?;
+    let (major, minor) = text(2)?.split_once(':')?;
+    Some(Mount {
+        id: text(0)?.parse().ok()?,
+        parent: text(1)?.parse().ok()?,
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+        root: unescape(fields.get(3)?),
+        point: unescape(fields.get(4)?),
+        kind: text(dash + 1)?.to_owned(),
+        source: unescape(fields.get(dash + 2)?),
+        options: unescape(fields.get(dash + 3)?).display().to_string(),
+    })
+}
+
+/// Blanks, newlines and backslashes are octal there.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.first_chunk::<3>().filter(|_| *first == b'\\');
+        let byte = octal.and_then(|digits| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        });
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn list() -> Result<Vec<Mount>> {
+    read(Path::new("/proc")).map_err(|source| Error::Read {
+        path: LIST.into(),
+        source,
+    })
+}
+
+/// The mount at a path, and of several the one on top.
+fn top<'m>(mounts: &'m [Mount], point: &Path) -> Option<&'m Mount> {
+    mounts.iter().rfind(|mount| mount.point == point)
+}
+
+/// What is mounted at a path, on top.
+pub(crate) fn mounted_at(point: &Path) -> Option<Mount> {
+    let mounts = list().ok()?;
+    top(&mounts, point).cloned()
+}
+
+/// A mount of rfs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RfsMount {
+    pub(crate) path: PathBuf,
+    pub(crate) lower: PathBuf,
+    /// N of `/dev/rfsN`.
+    pub(crate) device: u32,
+}
+
+impl RfsMount {
+    /// A bind mount of a part of an rfs is not one: it has another root.
+    fn from_mount(mount: &Mount) -> Option<Self> {
+        let is_whole = mount.kind == "rfs" && mount.root == Path::new("/");
+        let device = mount.option("dev")?.strip_prefix("rfs")?.parse().ok()?;
+        is_whole.then(|| Self {
+            path: mount.point.clone(),
+            lower: mount.source.clone(),
+            device,
+        })
+    }
+}
+
+/// All mounts of rfs that we see, in order of their paths; of those on top of each other, the top.
+pub(crate) fn all_rfs() -> Result<Vec<RfsMount>> {
+    Ok(visible_rfs(&list()?))
+}
+
+fn visible_rfs(mounts: &[Mount]) -> Vec<RfsMount> {
+    let is_top = |mount: &&Mount| top(mounts, &mount.point).is_some_and(|top| top.id == mount.id);
+    let visible = mounts.iter().filter(is_top);
+    let mut found: Vec<_> = visible.filter_map(RfsMount::from_mount).collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// The mount of rfs at a path.
+pub(crate) fn rfs_at(path: &Path) -> Result<Option<RfsMount>> {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    Ok(all_rfs()?.into_iter().find(|found| found.path == real))
+}
+
+/// The mount of rfs that a directory is in.
+pub(crate) fn rfs_of(directory: &Path) -> Option<RfsMount> {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let real = directory.canonicalize().ok()?;
+    let mine = device(&real)?;
+    let around =
+        |found: &RfsMount| real.starts_with(&found.path) && device(&found.path) == Some(mine);
+    all_rfs().ok()?.into_iter().rfind(around)
+}
+
+/// The number of what is mounted at a path, which every mount has for itself.
+pub(crate) fn id_at(path: &Path) -> Option<u64> {
+    mounted_at(path).map(|mount| mount.id)
+}
+
+/// Tells of changes to the list.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    list: File,
+}
+
+impl Changes {
+    pub(crate) fn watch() -> Result<Self> {
+        let list = File::open(LIST).map_err(|source| Error::Read {
+            path: LIST.into(),
+            source,
+        })?;
+        Ok(Self { list })
+    }
+
+    /// Sleeps until something is mounted or unmounted anywhere.
+    pub(crate) fn wait(&mut self) -> std::io::Result<()> {
+        let mut fds = [PollFd::new(self.list.as_fd(), PollFlags::POLLPRI)];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Nothing is told again before a read.
+        let mut some = [0; 64];
+        self.list.read(&mut some).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+36 22 0:50 / /models ro,relatime shared:5 master:2 - rfs /data/models ro,odirect=pass,dev=rfs3
+37 22 0:51 / /mnt/with\\040blank\\134 ro,relatime - rfs /lo\\040wer ro,odirect=deny,dev=rfs12
+38 22 0:50 /sub /bind ro,relatime - rfs /data/models ro,odirect=pass,dev=rfs3
+39 22 0:52 / /hidden ro,relatime - rfs /a ro,odirect=pass,dev=rfs4
+40 39 0:53 / /hidden rw,relatime - tmpfs tmpfs rw
+41 22 0:54 / /twice ro,relatime - rfs /a ro,odirect=pass,dev=rfs5
+42 41 0:55 / /twice ro,relatime - rfs /b ro,odirect=pass,dev=rfs6
+garbage
+43 22 0:56 / /odd ro - rfs
+44 22 0:56 / /none ro - rfs /x ro,dev=rfsx
+";
+
+    #[test]
+    fn whole_and_visible_mounts_are_found() {
+        let found: Vec<_> = visible_rfs(&parse(TEXT))
+            .into_iter()
+            .map(|found| {
+                let RfsMount {
+                    path,
+                    lower,
+                    device,
+                } = found;
+                (
+                    path.display().to_string(),
+                    lower.display().to_string(),
+                    device,
+                )
+            })
+            .collect();
+        let expected = [
+            ("/mnt/with blank\\", "/lo wer", 12),
+            ("/models", "/data/models", 3),
+            ("/twice", "/b", 6),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(path, lower, device)| (path.to_owned(), lower.to_owned(), device))
+        );
+    }
+
+    #[test]
+    fn this_machines_list_parses() {
+        all_rfs().expect("the list");
+        assert_eq!(
+            rfs_at(Path::new("/nowhere/at/all")).expect("the list"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_line_is_read_whole() {
+        let line = b"36 35 0:50 /sub /with\\040blank ro,relatime shared:1 master:2 - fuse.cprt /a\\134b ro,x=1";
+        let [mount] = &parse(line)[..] else {
+            panic!("one line, one mount");
+        };
+        assert_eq!((mount.id, mount.parent, mount.minor), (36, 35, 50));
+        assert_eq!(mount.root, Path::new("/sub"));
+        assert_eq!(mount.point, Path::new("/with blank"));
+        assert_eq!(mount.kind, "fuse.cprt");
+        assert_eq!(mount.source, Path::new("/a\\b"));
+        assert_eq!((mount.option("x"), mount.option("y")), (Some("1"), None));
+        for length in 0..line.len() {
+            // What is cut off is no mount, or has shorter options.
+            assert!(parse(&line[..length]).len() <= 1);
+        }
+    }
+
+    #[test]
+    fn the_mount_on_top_counts() {
+        let mounts = parse(TEXT);
+        let kind = |at| top(&mounts, Path::new(at)).map(|mount| mount.kind.as_str());
+        assert_eq!(kind("/hidden"), Some("tmpfs"));
+        assert_eq!(kind("/nowhere"), None);
+    }
+
+    #[test]
+    fn octal_escapes() {
+        for (text, path) in [
+            ("/a\\040b\\134c", "/a b\\c"),
+            ("/a\\", "/a\\"),
+            ("/a\\04", "/a\\04"),
+            ("/a\\999", "/a\\999"),
+            ("/a\\777", "/a\\777"),
+        ] {
+            assert_eq!(unescape(text.as_bytes()), Path::new(path));
+        }
+    }
+}

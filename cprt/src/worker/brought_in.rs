@@ -1,0 +1,159 @@
+//! How much of the page cache is ours: an estimate, as the kernel takes pages without a word.
+//!
+//! What loads and misses bring in is ours until it is dropped. What was to be dropped and stays, as
+//! processes map it, is left to the kernel, which takes it when it needs memory: it is ours no more,
+//! until somebody loads it again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ppc::FileId;
+
+use crate::backend::{Evicted, Span};
+use crate::machine::ranges::Ranges;
+
+/// What is left of more files is not told apart from ours.
+const MOST_FILES: usize = 1 << 12;
+
+/// The estimate.
+#[derive(Debug, Default)]
+pub(crate) struct Ours {
+    bytes: AtomicI64,
+    left: Mutex<HashMap<FileId, Ranges>>,
+    /// There is none, mostly, and events are many.
+    any_left: AtomicBool,
+}
+
+impl Ours {
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// A range has come in, of which so many bytes had not been there.
+    pub(crate) fn came(&self, span: Span, fresh: u64) {
+        let back = if self.any_left.load(Relaxed) {
+            self.take_back(span)
+        } else {
+            0
+        };
+        self.moved(fresh.max(back).min(span.length).cast_signed());
+    }
+
+    /// How much of a range had been left to the kernel.
+    fn take_back(&self, span: Span) -> u64 {
+        let mut left = self.lock();
+        let Some(ranges) = left.get_mut(&span.file) else {
+            return 0;
+        };
+        let back = ranges.within(&span.range());
+        ranges.remove(&span.range());
+        if ranges.is_empty() {
+            left.remove(&span.file);
+        }
+        self.any_left.store(!left.is_empty(), Relaxed);
+        back
+    }
+
+    /// A range was to be dropped, and was as far as that could be done.
+    pub(crate) fn went(&self, span: Span, evicted: Evicted) {
+        let length = span.length.max(1);
+        let before = self.take_back(span).min(length);
+        if evicted.kept > 0 {
+            let mut left = self.lock();
+            if left.len() < MOST_FILES || left.contains_key(&span.file) {
+                left.entry(span.file).or_default().add(&span.range());
+                self.any_left.store(true, Relaxed);
+            }
+        }
+        // Of what had been left before, in parts that nobody knows, nothing is taken off again.
+        let all = u128::from(evicted.dropped + evicted.kept);
+        let counted = all * u128::from(length - before) / u128::from(length);
+        self.moved(-i64::try_from(counted).unwrap_or(i64::MAX));
+    }
+
+    /// So many bytes are there, all in all; what is left to the kernel is some of them, as somebody else
+    /// can count.
+    pub(crate) fn at_most(&self, there: u64, resident: impl Fn(Span) -> u64) {
+        let spans: Vec<Span> = {
+            let left = self.lock();
+            let spans = left.iter().flat_map(|(&file, ranges)| {
+                ranges.iter().map(move |range| Span {
+                    file,
+                    offset: range.start,
+                    length: range.end - range.start,
+                })
+            });
+            spans.collect()
+        };
+        let left: u64 = spans.into_iter().map(resident).sum();
+        // Others may have brought in some of it: it is never more than before.
+        let most = i64::try_from(there.saturating_sub(left)).unwrap_or(i64::MAX);
+        self.bytes.fetch_min(most, Relaxed);
+    }
+
+    fn moved(&self, bytes: i64) {
+        let after = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        if after < 0 {
+            // We dropped what others had brought in.
+            self.bytes.fetch_max(0, Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Ranges>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(offset: u64, length: u64) -> Span {
+        Span {
+            file: FileId(1),
+            offset,
+            length,
+        }
+    }
+
+    fn evicted(dropped: u64, kept: u64) -> Evicted {
+        Evicted { dropped, kept }
+    }
+
+    #[test]
+    fn what_stays_though_it_was_to_go_is_not_ours_until_it_is_loaded_again() {
+        let ours = Ours::default();
+        ours.came(span(0, 100), 100);
+        ours.came(span(100, 100), 40);
+        assert_eq!(ours.bytes(), 140);
+        ours.went(span(0, 100), evicted(0, 100));
+        assert_eq!(ours.bytes(), 40);
+        // Once is enough, and what goes later was not ours then.
+        ours.went(span(0, 100), evicted(0, 100));
+        ours.went(span(0, 50), evicted(50, 0));
+        assert_eq!(ours.bytes(), 40);
+        // There, or fetched again: who loads it wants it.
+        ours.came(span(0, 100), 50);
+        assert_eq!(ours.bytes(), 90);
+        ours.went(span(0, 200), evicted(200, 0));
+        assert_eq!(ours.bytes(), 0);
+    }
+
+    #[test]
+    fn what_the_kernel_took_is_counted_again() {
+        let ours = Ours::default();
+        ours.came(span(0, 300), 300);
+        ours.went(span(0, 100), evicted(0, 100));
+        // The kernel has taken all of that, and half of the rest.
+        ours.at_most(100, |left| {
+            assert_eq!(left, span(0, 100));
+            0
+        });
+        assert_eq!(ours.bytes(), 100);
+        ours.at_most(150, |_| 100);
+        assert_eq!(ours.bytes(), 50);
+        ours.at_most(150, |_| 0);
+        assert_eq!(ours.bytes(), 50, "never more than before");
+    }
+}

@@ -1,0 +1,162 @@
+//! Drops ranges from the page cache, in their order, on a thread of its own.
+//!
+//! What the backend says has gone is counted, and what has stayed; a policy that asks for the same
+//! range again is free to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::backend::{Backend, Evicted, Fault, Span};
+use crate::control::stats::Counters;
+use crate::worker::loader::Room;
+
+/// More ranges do not wait: the oldest give way, as the newest are what the policy thinks now.
+const MAX_RANGES: usize = 1 << 17;
+
+/// A range to drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drop {
+    pub(crate) span: Span,
+    /// Pages that processes map stay.
+    pub(crate) unmapped: bool,
+}
+
+/// The thread and what it has to do.
+pub(crate) struct Evictor {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    room: Arc<dyn Room>,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ranges: VecDeque<Drop>,
+    ending: bool,
+    complained: bool,
+}
+
+impl Evictor {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        room: Arc<dyn Room>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let inner = Inner {
+            backend,
+            room,
+            counters,
+            state: Mutex::default(),
+            work: Condvar::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Adds ranges.
+    pub(crate) fn submit(&self, ranges: impl IntoIterator<Item = Drop>) {
+        let mut state = self.inner.lock();
+        if state.ending {
+            return;
+        }
+        state.ranges.extend(ranges);
+        let excess = state.ranges.len().saturating_sub(MAX_RANGES);
+        state.ranges.drain(..excess);
+        let some = !state.ranges.is_empty();
+        std::mem::drop(state);
+        if some {
+            self.start();
+            self.inner.work.notify_one();
+        }
+    }
+
+    /// Forgets what waits and ends the thread.
+    pub(crate) fn end(&self) {
+        {
+            let mut state = self.inner.lock();
+            state.ending = true;
+            state.ranges.clear();
+        }
+        self.inner.work.notify_one();
+        if let Some(thread) = self.slot().take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With the first range, as many policies never evict.
+    fn start(&self) {
+        let mut slot = self.slot();
+        if slot.is_some() {
+            return;
+        }
+        let inner = Arc::clone(&self.inner);
+        let thread = std::thread::Builder::new()
+            .name("evict".into())
+            .stack_size(256 << 10)
+            .spawn(move || inner.run());
+        match thread {
+            Ok(thread) => *slot = Some(thread),
+            Err(error) => log::warn!("Starting the evictor: {error}"),
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.ending {
+                return;
+            }
+            let Some(range) = state.ranges.pop_front() else {
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            std::mem::drop(state);
+            self.evict(range);
+            state = self.lock();
+        }
+    }
+
+    fn evict(&self, range: Drop) {
+        match self.backend.evict(range.span, range.unmapped) {
+            Ok(evicted) => {
+                self.counters.evicted_bytes.add(evicted.dropped);
+                self.counters.kept_bytes.add(evicted.kept);
+                // What it wanted to stay is still its own.
+                let kept = if range.unmapped { 0 } else { evicted.kept };
+                self.room.went(range.span, Evicted { kept, ..evicted });
+            }
+            // Nothing is left to drop.
+            Err(Fault::Stale | Fault::NoFile | Fault::Ended) => {}
+            Err(fault) => {
+                self.counters.evict_errors.add(1);
+                let first = !std::mem::replace(&mut self.lock().complained, true);
+                if first {
+                    log::error!("Evicting file {}: {fault}", range.span.file);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The threads against a mount that is not there.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::backend::Span;
+use crate::backend::fake::{Fake, PAGE};
+use crate::control::config::Bytes;
+
+/// Memory as a test wants it.
+#[derive(Default)]
+struct Memory {
+    over: AtomicBool,
+    moved: AtomicI64,
+}
+
+impl Room for Memory {
+    fn room(&self) -> Option<u64> {
+        (!self.over.load(Relaxed)).then_some(1 << 40)
+    }
+
+    fn came(&self, _: Span, fresh: u64) {
+        self.moved.fetch_add(fresh.cast_signed(), Relaxed);
+    }
+
+    fn went(&self, _: Span, evicted: Evicted) {
+        self.moved.fetch_sub(evicted.dropped.cast_signed(), Relaxed);
+    }
+
+    fn recount(&self) {}
+}
+
+struct Rig {
+    fake: Arc<Fake>,
+    memory: Arc<Memory>,
+    counters: Arc<Counters>,
+    loader: Loader,
+}
+
+impl Rig {
+    fn new(fake: Fake, threads: u16, chunk_pages: u64) -> Self {
+        let fake = Arc::new(fake);
+        let memory = Arc::new(Memory::default());
+        let counters = Arc::new(Counters::default());
+        let anywhere = Place {
+            node: None,
+            cpus: Vec::new(),
+        };
+        let config = config::Loader {
+            threads,
+            chunk: Bytes(chunk_pages * PAGE),
+            bandwidth: Bytes(0),
+        };
+        let loader = Loader::new(
+            Arc::clone(&fake) as _,
+            Arc::clone(&memory) as _,
+            Arc::clone(&counters),
+            vec![anywhere],
+            config,
+        );
+        Self {
+            fake,
+            memory,
+            counters,
+            loader,
+        }
+    }
+
+    fn submit(&self, process: u32, file: u64, pages: std::ops::Range<u64>) {
+        let range = Range {
+            span: Span {
+                file: FileId(file),
+                offset: pages.start * PAGE,
+                length: (pages.end - pages.start) * PAGE,
+            },
+            process,
+            priority: 0,
+            charge: Some(process),
+            large: false,
+            hold: false,
+            more: false,
+        };
+        self.loader.submit(&[(0, range)]);
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[test]
+fn a_plan_is_loaded_whole_and_charged() {
+    let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 100), 4, 8);
+    rig.submit(7, 1, 3..100);
+    rig.fake.until("all loaded", |fake| fake.cached(1) == 97);
+    rig.loader.end();
+    assert_eq!(rig.counters.loaded_bytes.get(), 97 * PAGE);
+    assert_eq!(rig.memory.moved.load(Relaxed), 97 * 4096);
+    assert_eq!(rig.counters.in_flight_bytes.get(), 0);
+    assert!(rig.fake.charged().iter().all(|&payer| payer == Some(7)));
+    let longest = rig.fake.loads().iter().map(|span| span.length).max();
+    assert_eq!(longest, Some(8 * PAGE));
+}
+
+#[test]
+fn a_newer_plan_stops_the_older_in_mid_chunk() {
+    let rig = Rig::new(Fake::new(ms(2)).file(1, 1000).file(2, 4), 1, 1000);
+    rig.submit(7, 1, 0..1000);
+    rig.fake.until("it loads", |fake| fake.cached(1) > 2);
+    rig.submit(7, 2, 0..4);
+    rig.fake
+        .until("the newer is loaded", |fake| fake.cached(2) == 4);
+    rig.loader.end();
+    assert!(rig.fake.cached(1) < 500, "the older went on");
+    assert_eq!(rig.counters.interruptions.get(), 1);
+    assert!(rig.counters.last_stop_ns.get() > 0);
+}
+
+#[test]
+fn memory_over_the_threshold_holds_and_then_it_goes_on() {
+    let rig = Rig::new(Fake::new(ms(1)).file(1, 400), 2, 16);
+    rig.submit(7, 1, 0..400);
+    rig.fake.until("it loads", |fake| fake.cached(1) > 2);
+    rig.memory.over.store(true, Relaxed);
+    // What is in flight ends by itself if nothing is to begin beside it.
+    std::thread::sleep(ms(100));
+    let held = rig.fake.cached(1);
+    std::thread::sleep(ms(100));
+    assert_eq!(rig.fake.cached(1), held);
+    assert!(held < 400);
+    rig.memory.over.store(false, Relaxed);
+    rig.fake.until("all loaded", |fake| fake.cached(1) == 400);
+    rig.loader.end();
+}
+
+#[test]
+fn what_fails_is_left_out_and_the_rest_goes_on() {
+    let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 64).broken(1, 20), 1, 8);
+    rig.submit(7, 1, 0..64);
+    rig.fake
+        .until("the rest is loaded", |fake| fake.cached(1) == 64 - 4);
+    rig.loader.end();
+    assert_eq!(rig.counters.load_errors.get(), 1);
+}
+
+#[test]
+fn the_end_comes_at_once() {
+    let rig = Rig::new(Fake::new(ms(5)).file(1, 10_000), 4, 2000);
+    rig.submit(7, 1, 0..10_000);
+    rig.fake.until("it loads", |fake| fake.cached(1) > 2);
+    let since = Instant::now();
+    rig.loader.end();
+    assert!(since.elapsed() < ms(1000), "{:?}", since.elapsed());
+    rig.submit(7, 1, 0..10);
+    assert_eq!(rig.loader.state().0, 0, "nothing is taken any more");
+}

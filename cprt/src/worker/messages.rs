@@ -1,0 +1,198 @@
+//! What supervisor and worker say to each other: one JSON object a line, over a socket that nobody
+//! else has. Both are the same program, so nothing here has to stay as it is.
+
+use std::io::BufReader;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::control::config;
+use crate::control::protocol::{EventLine, Settings};
+use crate::control::stats::Stats;
+use crate::control::wire;
+use crate::error::Refusal;
+use crate::{Error, Result};
+
+/// The exit code of a worker that cannot say why it ends: the policy closed the worker's socket.
+pub(crate) const EXIT_SOCKET_CLOSED: i32 = 113;
+/// The exit code of a worker that panicked, which is a bug of the runtime.
+pub(crate) const EXIT_PANICKED: i32 = 112;
+
+/// All that a worker has to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// The directory whose files it is about.
+    pub(crate) mount: PathBuf,
+    pub(crate) source: Source,
+    /// Found trustworthy.
+    pub(crate) library: PathBuf,
+    pub(crate) settings: Settings,
+    /// Its cgroup is given, so nobody else's pays.
+    pub(crate) cgroup: Option<PathBuf>,
+    /// As [`crate::machine::topology::Topology`] prints itself.
+    pub(crate) topology: String,
+    pub(crate) memory: config::Memory,
+    pub(crate) loader: config::Loader,
+    pub(crate) worker: config::Worker,
+}
+
+/// What is behind the directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Source {
+    /// It is a mount of rfs, with `/dev/rfsN`.
+    Module { device: u32 },
+    /// It is a directory like any other.
+    Observe,
+    /// The worker mounts a mirror of `lower` there.
+    Fuse {
+        lower: PathBuf,
+        options: config::Fuse,
+        /// Whether others than its user may look.
+        others: bool,
+    },
+}
+
+/// Supervisor to worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Order {
+    /// Load the library.
+    Start(Box<Job>),
+    /// Take the device, start the policy.
+    Go,
+    Configure {
+        id: u64,
+        settings: Settings,
+    },
+    Stats {
+        id: u64,
+    },
+    /// Tell events, or not any more.
+    Events(bool),
+    /// Stop what is in flight, have the policy exit, end.
+    Exit,
+}
+
+/// Worker to supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Note {
+    /// After [`Order::Start`].
+    Loaded {
+        name: String,
+        version: String,
+    },
+    /// After [`Order::Go`].
+    Ready {
+        backend: String,
+        features: Vec<String>,
+        /// What the backend cannot do, a sentence each.
+        limits: Vec<String>,
+    },
+    /// After either, instead; it ends.
+    Refused(Refusal),
+    Log {
+        /// As in `ppc.h`.
+        level: u32,
+        message: String,
+    },
+    /// Why it ends at once.
+    Fault(String),
+    /// The first reader of a service, whose memory cgroup is to pay.
+    Reader {
+        process: u32,
+        /// The worker has to be in that cgroup itself.
+        join: bool,
+        cgroup: Option<PathBuf>,
+    },
+    Configured {
+        id: u64,
+        refused: Option<Refusal>,
+    },
+    Stats {
+        id: u64,
+        stats: Box<Stats>,
+    },
+    Event(EventLine),
+    /// The mount is gone.
+    Unmounted,
+    /// It has done all that [`Order::Exit`] asks for.
+    Ended,
+}
+
+/// The way out; any thread says whole lines.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    stream: Mutex<UnixStream>,
+    /// What the descriptor is of.
+    inode: Option<u64>,
+}
+
+impl Outbox {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self {
+            inode: inode(&stream),
+            stream: Mutex::new(stream),
+        }
+    }
+
+    /// Whether the descriptor is still what it was: somebody else's code may have closed it.
+    pub(crate) fn is_intact(&self) -> bool {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        inode(&stream) == self.inode
+    }
+
+    /// Says one thing. That the other side is gone shows where it is listened to.
+    pub(crate) fn say(&self, what: &impl Serialize) {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = wire::write_line(&mut *stream, what);
+    }
+
+    /// Hangs up, in both directions.
+    pub(crate) fn hang_up(&self) {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn inode(stream: &UnixStream) -> Option<u64> {
+    nix::sys::stat::fstat(stream).ok().map(|stat| stat.st_ino)
+}
+
+/// The way in.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    stream: BufReader<UnixStream>,
+}
+
+impl Inbox {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        // An order is a line; most of them are short.
+        Self {
+            stream: BufReader::with_capacity(4096, stream),
+        }
+    }
+
+    /// The next line; `None` if the other side is gone.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let Some(line) = wire::line(&mut self.stream, wire::REPLY_MAX)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&line)
+            .map(Some)
+            .map_err(|error| Error::Protocol(format!("Between daemon and worker: {error}")))
+    }
+}
+
+/// The two ends of a conversation.
+pub(crate) fn ends(stream: UnixStream) -> Result<(Inbox, Outbox)> {
+    let out = stream.try_clone().map_err(|source| Error::System {
+        doing: "Sharing a socket",
+        source,
+    })?;
+    Ok((Inbox::new(stream), Outbox::new(out)))
+}

@@ -1,0 +1,305 @@
+//! The policy's own thread: calls it with what the queue has, and hands on what it names.
+//!
+//! While memory is over the threshold, evict is called with each event before prefetch, and at
+//! intervals. A call that fails costs its own advice and nothing else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ppc::host::{Instance, Table};
+use ppc::{Event, FileId, Io, LoadError, Xpu};
+
+use crate::control::protocol::Settings;
+use crate::error::{Refusal, RefusalKind};
+use crate::sys;
+use crate::worker::evictor::Evictor;
+use crate::worker::loader::{Loader, Room as _};
+use crate::worker::messages::{EXIT_SOCKET_CLOSED, Note};
+use crate::worker::plan::{self, World};
+use crate::worker::queue::{Next, Queue, Task};
+use crate::worker::services::Host;
+use crate::worker::watchdog::Guard;
+
+#[cfg(test)]
+mod tests;
+
+/// How many times the deadline `init` and `exit` may take: they look at all files.
+const LONG: u32 = 10;
+
+/// How long what was said of memory is good for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// All that the thread works with.
+pub(crate) struct Executor {
+    pub(crate) host: Arc<Host>,
+    pub(crate) queue: Arc<Queue<Task>>,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) loader: Arc<Loader>,
+    pub(crate) evictor: Arc<Evictor>,
+    /// Whose memory cgroup pays for a process that is not named; 0 for nobody's.
+    pub(crate) payer: Arc<std::sync::atomic::AtomicU32>,
+    /// The worker's own cgroup pays for everything.
+    pub(crate) pays_itself: bool,
+    pub(crate) interval: Duration,
+}
+
+/// Which callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Prefetch,
+    Evict,
+}
+
+impl Executor {
+    /// Starts the policy, says whether that worked, and runs it until the queue is closed.
+    pub(crate) fn run(mut self, table: Table, settings: &Settings, ready: impl FnOnce()) {
+        let pairs: Vec<_> = settings
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        let services = Arc::clone(&self.host);
+        let started = self.guard.call("init", LONG, Instant::now(), || {
+            Instance::start(table, services, &pairs)
+        });
+        let (mut instance, ios) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                let refusal = refusal(&table, &error, &self.host.last_words());
+                self.host.outbox.say(&Note::Refused(refusal));
+                return;
+            }
+        };
+        self.host.outbox.say(&Note::Ready {
+            backend: self.host.backend.name().to_owned(),
+            features: features(self.host.backend.features()),
+            limits: self.host.backend.limits(),
+        });
+        ready();
+        self.load(&ios);
+        let raw = table.raw();
+        self.serve(&mut instance, (raw.prefetch.is_some(), raw.evict.is_some()));
+        let guard = Arc::clone(&self.guard);
+        if let Err(error) = guard.call("exit", LONG, Instant::now(), || instance.exit()) {
+            log::warn!("its exit failed: {error}");
+        }
+    }
+
+    fn serve(&mut self, instance: &mut Instance, (prefetches, evicts): (bool, bool)) {
+        let queue = Arc::clone(&self.queue);
+        loop {
+            self.look_for_theft();
+            let over = evicts && self.host.is_over();
+            match queue.next(over.then_some(self.interval)) {
+                Next::Closed => return,
+                Next::Order(Task::Configure { id, settings }) => {
+                    let refused = self.configure(instance, &settings);
+                    self.host.outbox.say(&Note::Configured { id, refused });
+                }
+                Next::Woken if prefetches => {
+                    self.call(instance, Call::Prefetch, None, Instant::now());
+                }
+                Next::Interval if evicts && self.host.sample().1 => {
+                    self.host.recount();
+                    self.call(instance, Call::Evict, None, Instant::now());
+                }
+                Next::Woken | Next::Interval => {}
+                Next::Events(events) => self.tell(instance, &events, prefetches, evicts),
+            }
+        }
+    }
+
+    fn tell(
+        &mut self,
+        instance: &mut Instance,
+        events: &VecDeque<Event>,
+        prefetches: bool,
+        evicts: bool,
+    ) {
+        let mut now = Instant::now();
+        let mut looked = None;
+        let mut over = false;
+        for event in events {
+            // As often as memory is looked at in any case.
+            if evicts && looked.is_none_or(|then| now - then > LOOK) {
+                over = self.host.sample().1;
+                looked = Some(now);
+            }
+            if over {
+                now = self.call(instance, Call::Evict, Some(event), now);
+            }
+            if prefetches {
+                now = self.call(instance, Call::Prefetch, Some(event), now);
+            }
+        }
+    }
+
+    /// A policy that closes what it did not open leaves a worker that hears and says nothing.
+    fn look_for_theft(&self) {
+        if !self.host.outbox.is_intact() {
+            sys::exit_now(EXIT_SOCKET_CLOSED);
+        }
+    }
+
+    /// Makes a call, at a time that is now; returns the time after it.
+    fn call(
+        &mut self,
+        instance: &mut Instance,
+        which: Call,
+        event: Option<&Event>,
+        began: Instant,
+    ) -> Instant {
+        let counters = &self.host.counters;
+        let (name, calls) = match which {
+            Call::Prefetch => ("prefetch", &counters.prefetch_calls),
+            Call::Evict => ("evict", &counters.evict_calls),
+        };
+        calls.add(1);
+        let advice = self.guard.call(name, 1, began, || match which {
+            Call::Prefetch => instance.prefetch(event),
+            Call::Evict => instance.evict(event),
+        });
+        let after = Instant::now();
+        let took = u64::try_from((after - began).as_nanos()).unwrap_or(u64::MAX);
+        counters.policy_ns.add(took);
+        counters.policy_max_ns.at_least(took);
+        match advice {
+            Ok(ios) => self.act(which, &ios.unwrap_or_default()),
+            Err(error) => {
+                counters.policy_errors.add(1);
+                let errors = counters.policy_errors.get();
+                // The first ones tell what is wrong; all of them would fill a disk.
+                if errors <= 3 || errors.is_multiple_of(1000) {
+                    log::warn!("its {name} failed: {error} ({errors} so far)");
+                }
+            }
+        }
+        after
+    }
+
+    fn act(&mut self, which: Call, ios: &[Io]) {
+        match which {
+            Call::Prefetch => self.load(ios),
+            Call::Evict => self.drop(ios),
+        }
+    }
+
+    fn drop(&mut self, ios: &[Io]) {
+        if ios.is_empty() {
+            return;
+        }
+        self.host.counters.evict_ranges.add(ios.len() as u64);
+        let sound = plan::drops(ios, self);
+        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
+        self.loader.cancel(&spans);
+        self.evictor.submit(sound.ranges);
+    }
+
+    fn cancel(&mut self, ios: &[Io]) {
+        if ios.is_empty() {
+            return;
+        }
+        let sound = plan::drops(ios, self);
+        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
+        self.loader.cancel(&spans);
+    }
+
+    /// What a plan says is to be dropped goes first, as what it loads is to have its place.
+    fn load(&mut self, ios: &[Io]) {
+        let (drops, ios): (Vec<Io>, Vec<Io>) = ios.iter().partition(|io| io.drop);
+        let (cancels, ios): (Vec<Io>, Vec<Io>) = ios.into_iter().partition(|io| io.cancel);
+        self.drop(&drops);
+        self.cancel(&cancels);
+        if ios.is_empty() {
+            return;
+        }
+        self.host.counters.load_ranges.add(ios.len() as u64);
+        let sound = plan::loads(&ios, self);
+        self.host.counters.load_refused.add(sound.refused);
+        self.loader.submit(&sound.ranges);
+    }
+
+    fn configure(&self, instance: &mut Instance, settings: &Settings) -> Option<Refusal> {
+        settings.iter().find_map(|(key, value)| {
+            let done = self.guard.call("configure", 1, Instant::now(), || {
+                instance.configure(key, value)
+            });
+            let error = done.err()?;
+            let (message, remedy) = if error.errno() == libc::EOPNOTSUPP {
+                (
+                    "The policy takes no settings while it runs".to_owned(),
+                    Some("register it again with them".to_owned()),
+                )
+            } else {
+                let said = self.host.last_words();
+                (
+                    format!("The policy refuses {key}={value}: {error}; it said last: {said}"),
+                    None,
+                )
+            };
+            Some(Refusal {
+                kind: RefusalKind::Policy,
+                message,
+                remedy,
+            })
+        })
+    }
+}
+
+impl World for Executor {
+    fn size(&mut self, file: FileId) -> Option<u64> {
+        let info = self.host.backend.info(file).ok()?;
+        self.host.touched(file);
+        Some(info.size)
+    }
+
+    fn group(&mut self, xpu: Option<Xpu>, process: Option<u32>) -> usize {
+        self.loader.group(self.host.node(xpu, process))
+    }
+
+    fn charge(&mut self, process: Option<u32>) -> Option<u32> {
+        if self.pays_itself {
+            return None;
+        }
+        let payer = self.payer.load(std::sync::atomic::Ordering::Relaxed);
+        process.or((payer != 0).then_some(payer))
+    }
+}
+
+/// Why the policy does not run, in a sentence.
+pub(crate) fn refusal(table: &Table, error: &LoadError, said: &str) -> Refusal {
+    let message = match error {
+        LoadError::Init(_) if !said.is_empty() => {
+            format!("The policy {} refuses to start: {said}", table.name())
+        }
+        LoadError::Init(_) => format!("The policy {} refuses to start: {error}", table.name()),
+        LoadError::Needs(bits) => format!(
+            "The policy {} needs what this mount cannot do: {}",
+            table.name(),
+            features(ppc::Features(*bits)).join(", ")
+        ),
+        other => other.to_string(),
+    };
+    Refusal {
+        kind: RefusalKind::Policy,
+        message,
+        remedy: None,
+    }
+}
+
+/// Their names.
+fn features(features: ppc::Features) -> Vec<String> {
+    const NAMES: [&str; 6] = [
+        "open",
+        "touch",
+        "progress",
+        "evict-mapped",
+        "affinity",
+        "charge",
+    ];
+    let known = NAMES.iter().enumerate();
+    known
+        .filter(|(bit, _)| features.0 & (1 << bit) != 0)
+        .map(|(_, name)| (*name).to_owned())
+        .collect()
+}

@@ -1,0 +1,263 @@
+//! Watches over a policy's calls: one that takes too long, or too much memory, ends the worker.
+//!
+//! There is no way to stop code that does not want to be stopped, but to end its process. Until then
+//! it must not take the time of readers: a call that is not short goes on as the nicest thread there
+//! is. So it may wait long for a processor where all of them compute; that is not counted against it.
+//! The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::unistd::{Pid, gettid};
+
+use crate::sys;
+
+/// How often a call that goes on is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// With all that it waits for a processor, no call takes so many times what it may.
+const PATIENCE: u32 = 10;
+
+/// The watch.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    state: Mutex<State>,
+    changed: Condvar,
+    deadline: Duration,
+    memory: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    call: Option<Call>,
+    thread: Option<Pid>,
+    /// Of the call that runs, or ran last.
+    number: u64,
+    /// The thread waits for a call, not for a time.
+    idle: bool,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    name: &'static str,
+    since: Instant,
+    limit: Duration,
+    thread: Pid,
+    /// It has been going on for long enough to be made nice. How long it had waited for a processor before.
+    slow: Option<Duration>,
+}
+
+impl Guard {
+    pub(crate) fn new(deadline: Duration, memory: u64) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            deadline,
+            memory,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call under watch, with so many times the deadline. It is now `since`: asking for the time
+    /// is not for nothing, and whoever calls knows it. All calls are made by one thread.
+    pub(crate) fn call<T>(
+        &self,
+        name: &'static str,
+        times: u32,
+        since: Instant,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        let limit = self.deadline.saturating_mul(times);
+        {
+            let mut state = self.lock();
+            state.number += 1;
+            let thread = *state.thread.get_or_insert_with(gettid);
+            state.call = Some(Call {
+                name,
+                since,
+                limit,
+                thread,
+                slow: None,
+            });
+            if state.idle {
+                self.changed.notify_one();
+            }
+        }
+        let result = call();
+        let call = self.lock().call.take();
+        if let Some(call) = call.filter(|call| call.slow.is_some()) {
+            // Without the right to, it stays as it is.
+            let _ = sys::nice(call.thread, 0);
+        }
+        result
+    }
+
+    /// There are no more calls.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_one();
+    }
+
+    /// Watches until the end, or until there is a fault, which it returns.
+    pub(crate) fn watch(&self) -> Option<String> {
+        let mut state = self.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            let Some(call) = state.call else {
+                state.idle = true;
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.idle = false;
+                continue;
+            };
+            let number = state.number;
+            Self::slow_down(&mut state);
+            drop(state);
+            if let Some(fault) = self.look(call) {
+                let state = self.lock();
+                // It may have come back just now; what it took of memory is gone with it or not.
+                if state.number == number && state.call.is_some() || self.is_fat() {
+                    return Some(fault);
+                }
+                drop(state);
+            }
+            state = self
+                .changed
+                .wait_timeout(self.lock(), LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// A call that is not short any more.
+    fn slow_down(state: &mut State) {
+        let Some(call) = state.call.as_mut().filter(|call| call.slow.is_none()) else {
+            return;
+        };
+        if call.since.elapsed() >= LOOK {
+            call.slow = Some(waited(call.thread));
+            // It is a courtesy.
+            let _ = sys::nice(call.thread, 19);
+        }
+    }
+
+    fn look(&self, call: Call) -> Option<String> {
+        let waited = || waited(call.thread).saturating_sub(call.slow.unwrap_or_default());
+        let taken = call.since.elapsed();
+        let hangs = || taken.saturating_sub(waited()) > call.limit || taken > call.limit * PATIENCE;
+        if taken > call.limit && hangs() {
+            let limit = call.limit.as_millis();
+            return Some(format!(
+                "its {} hangs: it took longer than {limit} ms",
+                call.name
+            ));
+        }
+        self.too_much(&format!("during its {}", call.name))
+    }
+
+    fn is_fat(&self) -> bool {
+        rss() > self.memory
+    }
+
+    /// The fault, if the worker takes more memory than it may.
+    pub(crate) fn too_much(&self, when: &str) -> Option<String> {
+        let rss = rss();
+        (rss > self.memory).then(|| {
+            format!(
+                "it takes too much memory: the worker has {} {when}, worker.memory is {}",
+                crate::control::config::Bytes(rss),
+                crate::control::config::Bytes(self.memory)
+            )
+        })
+    }
+}
+
+/// How long a thread of ours has waited for a processor since it began; nothing, if the kernel does not
+/// tell.
+fn waited(thread: Pid) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
+    let delay = text.ok().and_then(|text| delay_in(&text));
+    Duration::from_nanos(delay.unwrap_or(0))
+}
+
+/// Of time on a processor, time in wait for one, and how often, in ns.
+fn delay_in(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Bytes of memory that this process has; 0 if it cannot be told.
+pub(crate) fn rss() -> u64 {
+    let page = 4096;
+    std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok())
+        .map_or(0, |pages| pages * page)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    fn watched(guard: &Arc<Guard>) -> thread::JoinHandle<Option<String>> {
+        let guard = Arc::clone(guard);
+        thread::spawn(move || guard.watch())
+    }
+
+    #[test]
+    fn time_in_wait_for_a_processor_is_told() {
+        assert_eq!(delay_in("5000 700 3\n"), Some(700));
+        assert_eq!(delay_in(""), None);
+        assert!(waited(gettid()) < Duration::from_mins(5));
+    }
+
+    #[test]
+    fn a_call_that_hangs_is_named() {
+        let guard = Arc::new(Guard::new(Duration::from_millis(30), u64::MAX));
+        let watch = watched(&guard);
+        guard.call("prefetch", 1, Instant::now(), || {
+            while !watch.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let fault = watch.join().expect("the watch").expect("a fault");
+        assert_eq!(fault, "its prefetch hangs: it took longer than 30 ms");
+    }
+
+    #[test]
+    fn quick_calls_are_none_of_its_business() {
+        let guard = Arc::new(Guard::new(Duration::from_mins(1), u64::MAX));
+        let watch = watched(&guard);
+        for _ in 0..1000 {
+            guard.call("prefetch", 1, Instant::now(), || ());
+        }
+        guard.end();
+        assert_eq!(watch.join().expect("the watch"), None);
+    }
+
+    #[test]
+    fn too_much_memory_is_a_fault() {
+        let guard = Arc::new(Guard::new(Duration::from_mins(1), 1));
+        let watch = watched(&guard);
+        guard.call("init", 1, Instant::now(), || {
+            while !watch.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let fault = watch.join().expect("the watch").expect("a fault");
+        assert!(
+            fault.contains("during its init, worker.memory is 1 B"),
+            "{fault}"
+        );
+    }
+}

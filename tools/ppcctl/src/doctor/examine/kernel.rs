@@ -1,0 +1,147 @@
+//! What the running kernel has.
+
+use super::{degrades, prevents};
+use crate::doctor::facts::{Facts, Kernel};
+use crate::doctor::finding::{Finding, Group, Severity};
+use cprt::control::kind::BackendKind;
+
+/// Something that came with a version, and who does without it less well.
+struct Feature {
+    since: (u32, u32),
+    code: &'static str,
+    whose: BackendKind,
+    without: &'static str,
+}
+
+const FEATURES: [Feature; 3] = [
+    Feature {
+        since: (6, 9),
+        code: "kernel-no-passthrough",
+        whose: BackendKind::Fuse,
+        without: "FUSE has no passthrough, so a mirror reads by itself",
+    },
+    Feature {
+        since: (6, 7),
+        code: "kernel-no-pagemap-scan",
+        whose: BackendKind::Observe,
+        without: "there is no PAGEMAP_SCAN, so looking how far a mapping has been read costs more",
+    },
+    Feature {
+        since: (6, 5),
+        code: "kernel-no-cachestat",
+        whose: BackendKind::Observe,
+        without: "there is no cachestat, so looking at what is cached costs more",
+    },
+];
+
+/// Since when reads that the page cache answers have a tracepoint.
+const TRACEPOINTS: (u32, u32) = (6, 12);
+/// rfs.ko is for this and later ones.
+const OLDEST: (u32, u32) = (5, 10);
+
+pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+    let kernel = &facts.kernel;
+    let Some(version) = kernel.version else {
+        let text = format!("Which kernel {:?} is cannot be told", kernel.release);
+        return vec![finding(Severity::Note, "kernel-unknown", text)];
+    };
+    let mut findings = features(facts, version);
+    if findings.is_empty() {
+        let text = format!(
+            "Linux {} has all that is made use of: tracepoints of the page cache, passthrough, \
+             PAGEMAP_SCAN, cachestat",
+            kernel.release
+        );
+        findings.push(finding(Severity::Ok, "kernel", text));
+    }
+    findings.push(module(facts, version));
+    findings.extend(lockdown(facts));
+    findings
+}
+
+fn finding(severity: Severity, code: &'static str, text: String) -> Finding {
+    Finding::new(Group::Kernel, severity, code, text)
+}
+
+fn features(facts: &Facts, version: (u32, u32)) -> Vec<Finding> {
+    let release = &facts.kernel.release;
+    let mut findings = Vec::new();
+    if !facts.kernel.tracepoints.unwrap_or(version >= TRACEPOINTS) {
+        let text = format!(
+            "Linux {release} has no tracepoints of reads that the page cache answers: observe hears \
+             misses only, and sees what is read of mappings by looking"
+        );
+        let finding = finding(
+            degrades(facts, BackendKind::Observe),
+            "kernel-no-tracepoints",
+            text,
+        );
+        findings.push(finding.remedy(newer(TRACEPOINTS)));
+    }
+    let missing = FEATURES.iter().filter(|feature| version < feature.since);
+    findings.extend(missing.map(|feature| {
+        // Only passthrough makes a difference that readers feel.
+        let severity = match feature.whose {
+            BackendKind::Fuse => degrades(facts, BackendKind::Fuse),
+            _ => Severity::Note,
+        };
+        let text = format!("Linux {release}: {}", feature.without);
+        finding(severity, feature.code, text).remedy(newer(feature.since))
+    }));
+    findings
+}
+
+fn newer((major, minor): (u32, u32)) -> String {
+    format!("Boot Linux {major}.{minor} or later")
+}
+
+fn module(facts: &Facts, version: (u32, u32)) -> Finding {
+    let Kernel {
+        rfs,
+        module,
+        headers,
+        release,
+        ..
+    } = &facts.kernel;
+    let severity = prevents(facts, BackendKind::Observe);
+    if *rfs {
+        return finding(Severity::Ok, "module-loaded", "rfs.ko is loaded".to_owned());
+    }
+    if let Some(module) = module {
+        let text = format!("rfs.ko is not loaded, but here: {}", module.display());
+        return finding(severity, "module-not-loaded", text).remedy("As root: 'modprobe rfs'");
+    }
+    let text = format!("There is no rfs.ko for Linux {release}");
+    let finding = finding(severity, "module-missing", text);
+    if version < OLDEST {
+        return finding.remedy(newer(OLDEST));
+    }
+    finding.remedy(if *headers {
+        "As root, in our sources: 'make install && depmod && modprobe rfs'".to_owned()
+    } else {
+        format!(
+            "As root, in our sources: 'apt-get install linux-headers-{release}' or what your system \
+             calls them, then 'make install && depmod && modprobe rfs'"
+        )
+    })
+}
+
+fn lockdown(facts: &Facts) -> Option<Finding> {
+    let (severity, text) = match facts.kernel.lockdown.as_deref()? {
+        "integrity" => (
+            Severity::Note,
+            "The kernel is locked down (integrity): it loads no module that is not signed",
+        ),
+        "confidentiality" => (
+            prevents(facts, BackendKind::Observe),
+            "The kernel is locked down (confidentiality): it loads no module that is not signed, \
+             and tells nobody of its tracepoints",
+        ),
+        _ => return None,
+    };
+    let finding = finding(severity, "kernel-lockdown", text.to_owned());
+    Some(finding.remedy(
+        "Sign rfs.ko by a key that the firmware knows ('mokutil --import'), or boot without Secure \
+         Boot and without lockdown=",
+    ))
+}

@@ -1,0 +1,88 @@
+//! Which memory is near to which accelerator.
+
+use super::{count, list};
+use crate::doctor::facts::{Facts, Machine};
+use crate::doctor::finding::{Finding, Group, Severity};
+use cprt::machine::topology::{Topology, Xpu};
+
+pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+    let machine = &facts.machine;
+    let Some(topology) = &machine.topology else {
+        let text = "Where accelerators are cannot be found out; all memory counts as equally near";
+        let finding = finding(Severity::Note, "topology-unknown", text);
+        return vec![finding.remedy("See what 'lstopo' of hwloc says")];
+    };
+    let mut findings = vec![nodes(topology)];
+    for (number, xpu) in topology.xpus().iter().enumerate() {
+        findings.push(of_xpu(machine, topology, number, xpu));
+    }
+    if topology.xpus().is_empty() {
+        let text = "There is no accelerator; files are loaded into any node";
+        findings.push(finding(Severity::Note, "gpu-none", text).remedy(
+            "If there should be one, see whether 'lspci' has it; a container has to be given it",
+        ));
+    }
+    findings
+}
+
+fn finding(severity: Severity, code: &'static str, text: impl Into<String>) -> Finding {
+    Finding::new(Group::Machine, severity, code, text)
+}
+
+fn nodes(topology: &Topology) -> Finding {
+    let nodes = topology.nodes();
+    let all: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let memory = if node.memory { "" } else { ", without memory" };
+            if node.cpus.is_empty() {
+                format!("node {} (no CPUs{memory})", node.id)
+            } else {
+                format!("node {} (CPUs {}{memory})", node.id, node.cpus)
+            }
+        })
+        .collect();
+    let number = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
+    let text = format!(
+        "{}: {}",
+        count(number, "NUMA node", "NUMA nodes"),
+        list(&all)
+    );
+    finding(Severity::Ok, "numa", text)
+}
+
+fn of_xpu(machine: &Machine, topology: &Topology, number: usize, xpu: &Xpu) -> Finding {
+    let model = xpu.name.clone().unwrap_or_else(|| xpu.kind.to_string());
+    let who = format!("Accelerator {number} ({model}, {})", xpu.pci);
+    let home = machine.homes.iter().find(|(pci, _)| *pci == xpu.pci);
+    let home = home.and_then(|(_, node)| topology.node(*node));
+    if let (Some(home), Some(near)) = (home, xpu.node)
+        && !home.memory
+    {
+        let text = format!(
+            "{who} hangs on node {}, which has no memory: it is fed from node {near}, farther away",
+            home.id
+        );
+        return finding(Severity::Warning, "gpu-node-without-memory", text)
+            .remedy("Put memory into that socket's slots, or the card into another socket's");
+    }
+    let Some(near) = xpu.node else {
+        if topology.nodes().len() == 1 {
+            return finding(Severity::Ok, "gpu", format!("{who} is near to all memory"));
+        }
+        let text = format!("{who}: which node is near to it is not known");
+        return finding(Severity::Warning, "gpu-node-unknown", text)
+            .remedy("Have the firmware tell, by its settings of NUMA (NPS, SNC) or an update");
+    };
+    if let Some(mems) = &machine.mems
+        && !mems.contains(near)
+    {
+        let text = format!(
+            "{who} is near to node {near}, which this process may not take memory from, but from {mems}"
+        );
+        return finding(Severity::Warning, "gpu-node-forbidden", text).remedy(
+            "Allow it by AllowedMemoryNodes= of the unit, or --cpuset-mems of the container",
+        );
+    }
+    finding(Severity::Ok, "gpu", format!("{who} is near to node {near}"))
+}

@@ -1,0 +1,220 @@
+//! What the caller may do, which is what a worker of the caller's may.
+
+use super::{list, prevents};
+use crate::doctor::facts::{Capability, Facts, FuseDevice, Namespaces, Tracefs, User};
+use crate::doctor::finding::{Finding, Group, Severity};
+use cprt::backend::select::Verdict;
+use cprt::control::kind::BackendKind;
+
+/// What observe takes, each with what does as well.
+const NEEDS: [(&str, &[Capability]); 5] = [
+    ("CAP_SYS_ADMIN", &[Capability::SysAdmin]),
+    ("CAP_PERFMON", &[Capability::Perfmon, Capability::SysAdmin]),
+    ("CAP_BPF", &[Capability::Bpf, Capability::SysAdmin]),
+    ("CAP_SYS_PTRACE", &[Capability::SysPtrace]),
+    ("CAP_SYS_NICE", &[Capability::SysNice]),
+];
+
+pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+    let mut findings = capabilities(facts);
+    findings.extend(paranoid(facts));
+    findings.push(tracefs(facts));
+    findings.extend(fuse(facts));
+    findings
+}
+
+fn finding(severity: Severity, code: &'static str, text: impl Into<String>) -> Finding {
+    Finding::new(Group::Privileges, severity, code, text)
+}
+
+fn missing(user: &User) -> Vec<&'static str> {
+    let missing = NEEDS.iter().filter(|(_, any)| {
+        let holds = any.iter().any(|&one| user.holds(one));
+        !holds
+    });
+    missing.map(|(name, _)| *name).collect()
+}
+
+fn capabilities(facts: &Facts) -> Vec<Finding> {
+    let user = &facts.user;
+    let severity = prevents(facts, BackendKind::Observe);
+    let missing = missing(user);
+    let mut findings = Vec::new();
+    if !user.initial {
+        let text = "This is a user namespace, as of a container without root: what root may do here \
+                    is nothing to the kernel's tracepoints, nor to its modules";
+        findings.push(
+            finding(severity, "user-namespace", text)
+                .remedy("Run it outside, or have cprtd run there for this directory"),
+        );
+    }
+    if missing.is_empty() {
+        let text = format!(
+            "User {} has all capabilities that are made use of",
+            user.uid
+        );
+        findings.push(finding(Severity::Ok, "capabilities", text));
+        return findings;
+    }
+    let names = list(&missing);
+    findings.push(if user.uid == 0 {
+        let text = format!("This is root without {names}, as in a container");
+        let add: Vec<_> = missing
+            .iter()
+            .map(|name| format!("--cap-add={}", name.trim_start_matches("CAP_")))
+            .collect();
+        finding(severity, "capabilities-missing", text)
+            .remedy(format!("Start the container with {}", add.join(" ")))
+    } else {
+        let text = format!("User {} is not root, and lacks {names}", user.uid);
+        finding(severity, "not-root", text)
+            .remedy("Run it as root, or have cprtd run, which is root for you")
+    });
+    findings
+}
+
+fn paranoid(facts: &Facts) -> Option<Finding> {
+    let level = facts.user.paranoid?;
+    if level < 0 || facts.user.has(&[Capability::Perfmon, Capability::SysAdmin]) {
+        return None;
+    }
+    let text = format!(
+        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks CAP_PERFMON"
+    );
+    let finding = finding(
+        prevents(facts, BackendKind::Observe),
+        "perf-event-paranoid",
+        text,
+    );
+    Some(finding.remedy("As root: 'sysctl kernel.perf_event_paranoid=-1', or run as root"))
+}
+
+fn tracefs(facts: &Facts) -> Finding {
+    let severity = prevents(facts, BackendKind::Observe);
+    let mount = "As root: 'mount -t tracefs -o mode=755 tracefs /sys/kernel/tracing'";
+    match &facts.user.tracefs {
+        Tracefs::Open(at) => {
+            let text = format!("tracefs is readable at {}", at.display());
+            finding(Severity::Ok, "tracefs", text)
+        }
+        Tracefs::Unmounted if facts.user.has(&[Capability::SysAdmin]) => finding(
+            Severity::Ok,
+            "tracefs",
+            "tracefs is not mounted, and can be opened without that",
+        ),
+        Tracefs::Unmounted => {
+            finding(severity, "tracefs-unmounted", "tracefs is not mounted").remedy(mount)
+        }
+        Tracefs::Closed(at) => {
+            let text = format!(
+                "tracefs at {} does not let user {} in",
+                at.display(),
+                facts.user.uid
+            );
+            finding(severity, "tracefs-closed", text).remedy(format!(
+                "Run it as root, or as root: 'mount -o remount,mode=755 {}'",
+                at.display()
+            ))
+        }
+        Tracefs::Absent => finding(
+            severity,
+            "tracefs-missing",
+            "This kernel has no tracefs, or this container hides it",
+        )
+        .remedy("Boot a kernel with CONFIG_FTRACE, as those of distributions have"),
+    }
+}
+
+fn fuse(facts: &Facts) -> Vec<Finding> {
+    let severity = prevents(facts, BackendKind::Fuse);
+    match facts.user.fuse {
+        FuseDevice::Missing => vec![
+            finding(severity, "fuse-device-missing", "There is no /dev/fuse")
+                .remedy("As root: 'modprobe fuse'; start a container with --device=/dev/fuse"),
+        ],
+        // Root of a user namespace may mount this, in a namespace of mounts of its own.
+        FuseDevice::Open if facts.user.holds(Capability::SysAdmin) => {
+            let text = "FUSE can be mounted: root needs nobody's help for that";
+            mountable(facts, text).into_iter().collect()
+        }
+        device => by_others(facts, severity, device),
+    }
+}
+
+/// Not where it was tried and did not work, as where system calls are filtered.
+fn mountable(facts: &Facts, text: &str) -> Option<Finding> {
+    let works = facts.candidates.iter().any(|candidate| {
+        matches!(candidate.kind, BackendKind::Fuse)
+            && matches!(candidate.verdict, Verdict::Usable { .. })
+    });
+    works.then(|| finding(Severity::Ok, "fuse", text))
+}
+
+/// An ordinary user mounts through fusermount3, or in a user namespace where they are root.
+fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Finding> {
+    let closed = namespaces_closed(facts.user.namespaces);
+    // In a namespace nobody opens the device for us.
+    let by_namespace = closed.is_none() && device == FuseDevice::Open;
+    let by_helper = matches!(facts.user.helper, Some((_, true)));
+    let mut findings = Vec::new();
+    if by_helper {
+        findings.extend(mountable(facts, "FUSE can be mounted, through fusermount3"));
+    } else if by_namespace {
+        let text = "FUSE can be mounted, in a user namespace of its own";
+        findings.extend(mountable(facts, text));
+    }
+    // One way is enough.
+    let severity = if by_helper || by_namespace {
+        Severity::Note
+    } else {
+        severity
+    };
+    match &facts.user.helper {
+        None => {
+            let text = "There is no fusermount3, which mounts FUSE for ordinary users";
+            findings.push(
+                finding(severity, "fusermount-missing", text)
+                    .remedy("As root: 'apt-get install fuse3', or what your system calls it"),
+            );
+        }
+        Some((path, false)) => {
+            let path = path.display();
+            let text =
+                format!("{path} is not root's with the set-user-ID bit, so it mounts nothing");
+            findings.push(
+                finding(severity, "fusermount-powerless", text).remedy(format!(
+                    "As root: 'chown root {path} && chmod u+s {path}', unless a container forbids it"
+                )),
+            );
+        }
+        Some((_, true)) => {}
+    }
+    if device == FuseDevice::Closed {
+        let text = "/dev/fuse does not open for this user";
+        let remedy = "As root: 'chmod 666 /dev/fuse', as udev does";
+        findings.push(finding(severity, "fuse-device-closed", text).remedy(remedy));
+    }
+    if let Some((text, remedy)) = closed {
+        findings.push(finding(severity, "user-namespaces-closed", text).remedy(remedy));
+    }
+    findings
+}
+
+/// What keeps ordinary users from making user namespaces, and what would let them.
+fn namespaces_closed(namespaces: Namespaces) -> Option<(String, String)> {
+    let (setting, value, open) = match namespaces {
+        Namespaces { max: Some(0), .. } => ("user.max_user_namespaces", 0, 15_000),
+        Namespaces {
+            clone: Some(false), ..
+        } => ("kernel.unprivileged_userns_clone", 0, 1),
+        Namespaces {
+            apparmor: Some(true),
+            ..
+        } => ("kernel.apparmor_restrict_unprivileged_userns", 1, 0),
+        _ => return None,
+    };
+    Some((
+        format!("{setting} is {value}: ordinary users have no user namespaces to mount FUSE in"),
+        format!("As root: 'sysctl {setting}={open}'"),
+    ))
+}

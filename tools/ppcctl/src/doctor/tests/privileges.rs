@@ -1,0 +1,179 @@
+//! What callers may not do.
+
+use super::*;
+
+#[test]
+fn not_root() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    let parts = [
+        "User 1000 is not root",
+        "CAP_PERFMON",
+        "CAP_SYS_NICE",
+        "as root",
+    ];
+    names(&facts, "not-root", Severity::Warning, &parts);
+    // Where something better works all the same, it does not matter.
+    facts.candidates = candidates(&[BackendKind::Observe]);
+    names(&facts, "not-root", Severity::Note, &[]);
+}
+
+#[test]
+fn capabilities_that_were_given_to_somebody() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    // PERFMON, BPF, SYS_PTRACE, SYS_NICE
+    facts.user.capabilities = 1 << 38 | 1 << 39 | 1 << 19 | 1 << 23;
+    let parts = ["lacks CAP_SYS_ADMIN"];
+    names(&facts, "not-root", Severity::Warning, &parts);
+    assert!(!has(&facts, "perf-event-paranoid"));
+}
+
+#[test]
+fn root_of_a_container() {
+    let mut facts = fine();
+    facts.candidates = candidates(&[BackendKind::Fuse]);
+    // What Docker leaves.
+    facts.user.capabilities = 0xa804_25fb;
+    let parts = [
+        "root without CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF, CAP_SYS_PTRACE and CAP_SYS_NICE",
+        "--cap-add=SYS_ADMIN --cap-add=PERFMON",
+    ];
+    names(&facts, "capabilities-missing", Severity::Warning, &parts);
+}
+
+#[test]
+fn root_of_a_user_namespace() {
+    let mut facts = fine();
+    facts.candidates = candidates(&[BackendKind::Fuse]);
+    facts.user.initial = false;
+    facts.user.tracefs = Tracefs::Unmounted;
+    names(&facts, "user-namespace", Severity::Warning, &["cprtd"]);
+    names(&facts, "tracefs-unmounted", Severity::Warning, &[]);
+    names(&facts, "perf-event-paranoid", Severity::Warning, &[]);
+    names(&facts, "fuse", Severity::Ok, &[]);
+}
+
+#[test]
+fn a_paranoid_kernel() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    facts.user.paranoid = Some(3);
+    let parts = ["kernel.perf_event_paranoid is 3", "paranoid=-1"];
+    names(&facts, "perf-event-paranoid", Severity::Warning, &parts);
+    facts.user.paranoid = Some(-1);
+    assert!(!has(&facts, "perf-event-paranoid"));
+}
+
+#[test]
+fn no_tracefs() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    for (tracefs, code, part) in [
+        (
+            Tracefs::Closed("/sys/kernel/tracing".into()),
+            "tracefs-closed",
+            "does not let user 1000 in",
+        ),
+        (Tracefs::Unmounted, "tracefs-unmounted", "mount -t tracefs"),
+        (Tracefs::Absent, "tracefs-missing", "CONFIG_FTRACE"),
+    ] {
+        facts.user.tracefs = tracefs;
+        names(&facts, code, Severity::Warning, &[part]);
+    }
+    // Root opens it where it is not mounted.
+    let mut facts = fine();
+    facts.user.tracefs = Tracefs::Unmounted;
+    names(&facts, "tracefs", Severity::Ok, &["not mounted"]);
+}
+
+#[test]
+fn no_dev_fuse() {
+    let mut facts = fine();
+    facts.candidates = candidates(&[]);
+    facts.user.fuse = FuseDevice::Missing;
+    let parts = ["no /dev/fuse", "modprobe fuse", "--device=/dev/fuse"];
+    names(&facts, "fuse-device-missing", Severity::Warning, &parts);
+}
+
+#[test]
+fn no_way_for_an_ordinary_user_to_mount() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    facts.candidates = candidates(&[]);
+    facts.user.helper = None;
+    for (namespaces, remedy) in [
+        (
+            Namespaces {
+                max: Some(0),
+                ..root().namespaces
+            },
+            "sysctl user.max_user_namespaces=15000",
+        ),
+        (
+            Namespaces {
+                clone: Some(false),
+                ..root().namespaces
+            },
+            "sysctl kernel.unprivileged_userns_clone=1",
+        ),
+        (
+            Namespaces {
+                apparmor: Some(true),
+                ..root().namespaces
+            },
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ] {
+        facts.user.namespaces = namespaces;
+        names(&facts, "fusermount-missing", Severity::Warning, &["fuse3"]);
+        names(
+            &facts,
+            "user-namespaces-closed",
+            Severity::Warning,
+            &[remedy],
+        );
+        assert!(!has(&facts, "fuse"));
+    }
+}
+
+#[test]
+fn one_way_to_mount_is_enough() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    facts.user.namespaces.max = Some(0);
+    names(&facts, "fuse", Severity::Ok, &["through fusermount3"]);
+    names(&facts, "user-namespaces-closed", Severity::Note, &[]);
+
+    facts.user.namespaces = root().namespaces;
+    facts.user.helper = None;
+    names(&facts, "fuse", Severity::Ok, &["user namespace"]);
+    names(&facts, "fusermount-missing", Severity::Note, &[]);
+
+    // It was tried.
+    facts.candidates = candidates(&[]);
+    assert!(!has(&facts, "fuse"));
+}
+
+#[test]
+fn a_fusermount_without_its_bit() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    facts.candidates = candidates(&[]);
+    facts.user.namespaces.max = Some(0);
+    facts.user.helper = Some(("/opt/bin/fusermount3".into(), false));
+    let parts = ["chmod u+s /opt/bin/fusermount3"];
+    names(&facts, "fusermount-powerless", Severity::Warning, &parts);
+}
+
+#[test]
+fn a_fuse_device_for_root_only() {
+    let mut facts = fine();
+    ordinary(&mut facts);
+    facts.candidates = candidates(&[]);
+    facts.user.fuse = FuseDevice::Closed;
+    facts.user.helper = None;
+    let parts = ["chmod 666 /dev/fuse"];
+    names(&facts, "fuse-device-closed", Severity::Warning, &parts);
+    assert!(!has(&facts, "fuse"));
+}
