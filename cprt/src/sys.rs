@@ -2,6 +2,9 @@
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 pub(crate) mod bpf;
 pub(crate) mod cache;
@@ -12,6 +15,13 @@ pub(crate) mod perf;
 pub(crate) mod testing;
 pub(crate) mod tracefs;
 pub(crate) mod xattr;
+
+/// The time of `CLOCK_MONOTONIC` in ns, which is what events carry.
+pub(crate) fn monotonic_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
+        u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
+    })
+}
 
 /// Bytes in a page.
 pub(crate) fn page_size() -> u64 {

@@ -5,7 +5,8 @@
 //! and `loader` and `evictor` carry it out. `handle` is the other end: what the daemon or a session holds
 //! of a worker, speaking in `messages`.
 
-pub(crate) mod brought_in;
+pub(crate) mod budget;
+mod events;
 pub(crate) mod evictor;
 pub(crate) mod handle;
 pub(crate) mod loader;

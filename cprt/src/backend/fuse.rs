@@ -107,7 +107,7 @@ impl Passthrough {
     pub(crate) fn lower(
         &self,
         file: FileId,
-    ) -> Result<(File, crate::backend::fuse::mirror::table::Identity), Fault> {
+    ) -> Result<(File, mirror::identity::FileIdentity), Fault> {
         let below = self.mirror.core().below(file.0).map_err(fault)?;
         Ok((below.lower.file().try_clone()?, below.identity))
     }

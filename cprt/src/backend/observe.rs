@@ -42,13 +42,14 @@ use crate::machine::mappings::Identity;
 use crate::{Error, Result, sys};
 
 mod asm;
+mod attention;
+mod available;
 mod bpf;
 mod hearing;
 mod learn;
 mod look;
 mod opens;
 mod perf;
-mod ranges;
 mod readers;
 mod record;
 mod source;
@@ -84,11 +85,11 @@ impl Observe {
     /// Takes the directory `root`.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let system = |doing| move |source| Error::System { doing, source };
-        let layouts = source::layouts().map_err(system(
+        let layouts = available::layouts().map_err(system(
             "Looking for the kernel's tracepoints of the page cache",
         ))?;
         let (source, second_best) =
-            source::open(&layouts).map_err(system("Listening to the page cache"))?;
+            available::open(&layouts).map_err(system("Listening to the page cache"))?;
         Self::with(root, source, second_best, &layouts)
     }
 
@@ -266,8 +267,9 @@ impl Observe {
 /// What this machine does not let us tell or do, found out without taking a directory.
 pub(crate) fn probe() -> Result<Vec<String>> {
     let system = |doing| move |source| Error::System { doing, source };
-    let layouts = source::layouts().map_err(system("Reading the kernel's tracepoints"))?;
-    let (_, second_best) = source::open(&layouts).map_err(system("Listening to the page cache"))?;
+    let layouts = available::layouts().map_err(system("Reading the kernel's tracepoints"))?;
+    let (_, second_best) =
+        available::open(&layouts).map_err(system("Listening to the page cache"))?;
     let hits = layouts.iter().any(|layout| layout.point == Point::Get);
     Ok(limits(hits, second_best.as_deref(), Opens::new().is_ok()))
 }

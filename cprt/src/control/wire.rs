@@ -82,7 +82,7 @@ pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
 }
 
 /// The next line without its newline; `None` at the end.
-pub fn line(from: &mut impl BufRead, max: usize) -> Result<Option<Vec<u8>>> {
+pub(crate) fn line(from: &mut impl BufRead, max: usize) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     // One more for the newline; usize is no wider than u64 on what this runs on.
     from.take(max as u64 + 1)

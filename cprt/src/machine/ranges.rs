@@ -8,20 +8,25 @@ use std::ops::Range;
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    pub(crate) fn add(&mut self, range: &Range<u64>) {
+    /// Adds a range and returns how many bytes of it are new.
+    pub(crate) fn insert(&mut self, range: &Range<u64>) -> u64 {
         if range.is_empty() {
-            return;
+            return 0;
         }
+        let mut new = range.end - range.start;
         let (mut start, mut end) = (range.start, range.end);
         // From the back: all that begin within it or at its end, and the one before if it reaches it.
         while let Some((&other, &its_end)) = self.0.range(..=end).next_back() {
             if its_end < start {
                 break;
             }
+            let known = (other.max(range.start), its_end.min(range.end));
+            new -= known.1.saturating_sub(known.0);
             (start, end) = (start.min(other), end.max(its_end));
             self.0.remove(&other);
         }
         self.0.insert(start, end);
+        new
     }
 
     pub(crate) fn remove(&mut self, range: &Range<u64>) {
@@ -50,8 +55,38 @@ impl Ranges {
         .sum()
     }
 
+    /// What of a range is not in it, where only what is at least so long counts as being in it.
+    pub(crate) fn gaps(&self, within: &Range<u64>, least: u64) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = within.start;
+        for range in self.iter().filter(|it| it.end - it.start >= least) {
+            if at < range.start.min(within.end) {
+                gaps.push(at..range.start.min(within.end));
+            }
+            at = at.max(range.end);
+        }
+        if at < within.end {
+            gaps.push(at..within.end);
+        }
+        gaps
+    }
+
+    /// What is in it and not in the other.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let mut left = self.clone();
+        for range in other.iter() {
+            left.remove(&range);
+        }
+        left
+    }
+
+    /// Bytes in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// In their order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
@@ -64,7 +99,7 @@ impl FromIterator<Range<u64>> for Ranges {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
         let mut all = Self::default();
         for range in ranges {
-            all.add(&range);
+            all.insert(&range);
         }
         all
     }
@@ -112,6 +147,60 @@ mod tests {
             (29..31, 1),
         ] {
             assert_eq!(all.within(&range), expected, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn gaps_are_what_is_not_there_and_what_is_short() {
+        let all = set(&[10..20, 30..32, 40..60]);
+        let gaps = |set: &Ranges, from, to, least| {
+            let gaps = set.gaps(&(from..to), least).into_iter();
+            gaps.map(|gap| (gap.start, gap.end)).collect::<Vec<_>>()
+        };
+        let every = [(0, 10), (20, 30), (32, 40), (60, 100)];
+        assert_eq!(gaps(&all, 0, 100, 1), every);
+        assert_eq!(gaps(&all, 0, 100, 5), [(0, 10), (20, 40), (60, 100)]);
+        assert_eq!(gaps(&all, 15, 45, 5), [(20, 40)]);
+        assert_eq!(gaps(&all, 42, 58, 5), []);
+        assert_eq!(gaps(&all, 70, 80, 5), [(70, 80)]);
+        assert_eq!(gaps(&set(&[]), 5, 6, 5), [(5, 6)]);
+    }
+
+    #[test]
+    fn inserting_joins_and_counts_what_is_new() {
+        let mut all = Ranges::default();
+        let table = [
+            (10, 20, 10),
+            (30, 40, 10),
+            (20, 30, 10),
+            (15, 25, 0),
+            (5, 50, 15),
+            (60, 60, 0),
+            (0, 5, 5),
+        ];
+        for (from, to, new) in table {
+            assert_eq!(all.insert(&(from..to)), new, "{from}..{to}");
+        }
+        assert_eq!(all, set(&[0..50]));
+        assert_eq!(all.bytes(), 50);
+    }
+
+    #[test]
+    fn it_behaves_as_a_set_of_bytes() {
+        // Every pair of small sets, against the bits of a number.
+        let ranges_of = |bits: u32| {
+            let bits = (0..6_u64).filter(|bit| bits >> bit & 1 != 0);
+            bits.map(|bit| bit..bit + 1).collect::<Ranges>()
+        };
+        for a in 0..64 {
+            for b in 0..64 {
+                let (one, other) = (ranges_of(a), ranges_of(b));
+                assert_eq!(one.without(&other), ranges_of(a & !b), "{a:b} {b:b}");
+                let mut both = one.clone();
+                let new: u64 = other.iter().map(|range| both.insert(&range)).sum();
+                assert_eq!(both, ranges_of(a | b), "{a:b} {b:b}");
+                assert_eq!(new, u64::from((b & !a).count_ones()));
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::backend::{Backend, Evicted, Fault, Span};
 use crate::control::stats::Counters;
-use crate::worker::loader::Room;
+use crate::worker::budget::Room;
 
 /// More ranges do not wait: the oldest give way, as the newest are what the policy thinks now.
 const MAX_RANGES: usize = 1 << 17;

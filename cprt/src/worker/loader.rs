@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
-use crate::backend::{Backend, Evicted, Fault, How, Loaded, Span};
+use crate::backend::{Backend, Fault, How, Loaded, Span};
 use crate::control::config;
 use crate::control::stats::Counters;
 use crate::sys;
+use crate::worker::budget::Room;
 
 mod backlog;
 mod pace;
@@ -45,18 +46,6 @@ pub(crate) struct Place {
     /// Anywhere, if it is `None`.
     pub(crate) node: Option<u16>,
     pub(crate) cpus: Vec<u16>,
-}
-
-/// How much may be loaded.
-pub(crate) trait Room: Send + Sync {
-    /// Bytes, if memory is not over the threshold; and `None` if it is.
-    fn room(&self) -> Option<u64>;
-    /// A range has come in, of which so many bytes had not been there.
-    fn came(&self, span: Span, fresh: u64);
-    /// A range was to be dropped, and was as far as that could be done.
-    fn went(&self, span: Span, evicted: Evicted);
-    /// Memory stays over the threshold: what has come in and is still there may be less than thought.
-    fn recount(&self);
 }
 
 /// The threads and what they have to do.

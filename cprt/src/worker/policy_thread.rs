@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ppc::host::{Instance, Table};
@@ -13,12 +14,13 @@ use ppc::{Event, FileId, Io, LoadError, Xpu};
 use crate::control::protocol::Settings;
 use crate::error::{Refusal, RefusalKind};
 use crate::sys;
+use crate::worker::budget::Room as _;
 use crate::worker::evictor::Evictor;
-use crate::worker::loader::{Loader, Room as _};
+use crate::worker::loader::Loader;
 use crate::worker::messages::{EXIT_SOCKET_CLOSED, Note};
 use crate::worker::plan::{self, World};
 use crate::worker::queue::{Next, Queue, Task};
-use crate::worker::services::Host;
+use crate::worker::services::PolicyServices;
 use crate::worker::watchdog::Guard;
 
 #[cfg(test)]
@@ -32,16 +34,18 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// All that the thread works with.
 pub(crate) struct Executor {
-    pub(crate) host: Arc<Host>,
+    pub(crate) host: Arc<PolicyServices>,
     pub(crate) queue: Arc<Queue<Task>>,
     pub(crate) guard: Arc<Guard>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) evictor: Arc<Evictor>,
     /// Whose memory cgroup pays for a process that is not named; 0 for nobody's.
-    pub(crate) payer: Arc<std::sync::atomic::AtomicU32>,
+    pub(crate) payer: Arc<AtomicU32>,
     /// The worker's own cgroup pays for everything.
     pub(crate) pays_itself: bool,
     pub(crate) interval: Duration,
+    /// Plans that the policy has made: the events' thread rests less while there are more.
+    pub(crate) plans: Arc<AtomicU64>,
 }
 
 /// Which callback.
@@ -89,7 +93,7 @@ impl Executor {
         let queue = Arc::clone(&self.queue);
         loop {
             self.look_for_theft();
-            let over = evicts && self.host.is_over();
+            let over = evicts && self.host.budget.is_over();
             match queue.next(over.then_some(self.interval)) {
                 Next::Closed => return,
                 Next::Order(Task::Configure { id, settings }) => {
@@ -99,8 +103,8 @@ impl Executor {
                 Next::Woken if prefetches => {
                     self.call(instance, Call::Prefetch, None, Instant::now());
                 }
-                Next::Interval if evicts && self.host.sample().1 => {
-                    self.host.recount();
+                Next::Interval if evicts && self.host.budget.sample().1 => {
+                    self.host.budget.recount();
                     self.call(instance, Call::Evict, None, Instant::now());
                 }
                 Next::Woken | Next::Interval => {}
@@ -122,7 +126,7 @@ impl Executor {
         for event in events {
             // As often as memory is looked at in any case.
             if evicts && looked.is_none_or(|then| now - then > LOOK) {
-                over = self.host.sample().1;
+                over = self.host.budget.sample().1;
                 looked = Some(now);
             }
             if over {
@@ -178,6 +182,9 @@ impl Executor {
     }
 
     fn act(&mut self, which: Call, ios: &[Io]) {
+        if !ios.is_empty() {
+            self.plans.fetch_add(1, Relaxed);
+        }
         match which {
             Call::Prefetch => self.load(ios),
             Call::Evict => self.drop(ios),
@@ -249,7 +256,7 @@ impl Executor {
 impl World for Executor {
     fn size(&mut self, file: FileId) -> Option<u64> {
         let info = self.host.backend.info(file).ok()?;
-        self.host.touched(file);
+        self.host.budget.touched(file);
         Some(info.size)
     }
 
@@ -261,7 +268,7 @@ impl World for Executor {
         if self.pays_itself {
             return None;
         }
-        let payer = self.payer.load(std::sync::atomic::Ordering::Relaxed);
+        let payer = self.payer.load(Relaxed);
         process.or((payer != 0).then_some(payer))
     }
 }

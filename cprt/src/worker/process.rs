@@ -8,25 +8,25 @@
 //! Its threads: this one hears orders; `events` hears the backend; `policy` calls the policy, and
 //! `guard` watches it do so; `load-…` and `evict` do what it says.
 
-use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ppc::host::Table;
-use ppc::{Event, Features, FileId, Kind, Kinds};
+use ppc::{Kind, Kinds};
 
 use crate::backend::fuse::mirror;
-use crate::backend::{Backend, Beneath, Flow, Module, Observe, Span, fuse};
-use crate::control::protocol::EventLine;
+use crate::backend::{Backend, Beneath, Module, Observe, fuse};
 use crate::control::stats::Counters;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::{Roots, Watch};
 use crate::machine::topology::Topology;
+use crate::worker::budget::Budget;
+use crate::worker::events::{Listener, Readers};
 use crate::worker::evictor::Evictor;
 use crate::worker::loader::{Loader, Place};
 use crate::worker::messages::{
@@ -34,16 +34,10 @@ use crate::worker::messages::{
 };
 use crate::worker::policy_thread::Executor;
 use crate::worker::queue::{Queue, Task};
-use crate::worker::services::Host;
+use crate::worker::services::PolicyServices;
 use crate::worker::watchdog;
 use crate::worker::watchdog::Guard;
 use crate::{Error, Result, sys};
-
-/// After each batch of events the thread rests: what comes meanwhile is one batch. So long, if the
-/// policy has something to say to them...
-const SHORT_REST: Duration = Duration::from_millis(1);
-/// ...and up to so long while it has not: nobody waits for it to hear of them.
-const LONG_REST: Duration = Duration::from_millis(16);
 
 /// The life of a worker, from its standard input on.
 ///
@@ -137,7 +131,10 @@ fn log_to(outbox: &Arc<Outbox>) {
 
 /// All that runs.
 struct Worker {
-    host: Arc<Host>,
+    backend: Arc<dyn Backend>,
+    budget: Arc<Budget>,
+    outbox: Arc<Outbox>,
+    counters: Arc<Counters>,
     queue: Arc<Queue<Task>>,
     loader: Arc<Loader>,
     evictor: Arc<Evictor>,
@@ -162,9 +159,15 @@ impl Worker {
         let queue = Arc::new(Queue::new(job.worker.queue as usize));
         let counters = Arc::new(Counters::default());
         let places = places(&topology);
-        let host = Arc::new(Host::new(
+        let budget = Arc::new(Budget::new(
             Arc::clone(&backend),
             watch,
+            Arc::clone(&queue),
+            Arc::clone(&counters),
+        ));
+        let services = Arc::new(PolicyServices::new(
+            Arc::clone(&backend),
+            Arc::clone(&budget),
             topology,
             Arc::clone(&queue),
             Arc::clone(outbox),
@@ -173,20 +176,21 @@ impl Worker {
         ));
         let loader = Arc::new(Loader::new(
             Arc::clone(&backend),
-            Arc::clone(&host) as _,
+            Arc::clone(&budget) as _,
             Arc::clone(&counters),
             places,
             job.loader,
         ));
         let evictor = Arc::new(Evictor::new(
             Arc::clone(&backend),
-            Arc::clone(&host) as _,
-            counters,
+            Arc::clone(&budget) as _,
+            Arc::clone(&counters),
         ));
         let guard = Arc::new(Guard::new(job.worker.deadline.0, job.worker.memory.0));
         let payer = Arc::new(AtomicU32::new(0));
+        let plans = Arc::new(AtomicU64::new(0));
         let executor = Executor {
-            host: Arc::clone(&host),
+            host: services,
             queue: Arc::clone(&queue),
             guard: Arc::clone(&guard),
             loader: Arc::clone(&loader),
@@ -194,12 +198,17 @@ impl Worker {
             payer: Arc::clone(&payer),
             pays_itself: job.cgroup.is_some(),
             interval: job.memory.interval.0,
+            plans: Arc::clone(&plans),
         };
         let listener = Listener {
-            host: Arc::clone(&host),
+            backend: Arc::clone(&backend),
+            budget: Arc::clone(&budget),
+            outbox: Arc::clone(outbox),
+            counters: Arc::clone(&counters),
             queue: Arc::clone(&queue),
             loader: Arc::clone(&loader),
             guard: Arc::clone(&guard),
+            plans,
             telling: Arc::default(),
             ending: Arc::default(),
             payer,
@@ -207,7 +216,7 @@ impl Worker {
         };
         watched(&guard, outbox)?;
         let (telling, ending) = (Arc::clone(&listener.telling), Arc::clone(&listener.ending));
-        let settings = job.settings.clone();
+        let (settings, to_say) = (job.settings.clone(), Arc::clone(outbox));
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         Ok(Self {
             policy: thread("policy", 8 << 20, move || {
@@ -218,11 +227,16 @@ impl Worker {
             })?,
             events: thread("events", 256 << 10, move || {
                 // Until then they wait in the kernel: the supervisor first hears how init went.
-                if started.recv().is_ok() {
-                    listener.run();
+                if started.recv().is_ok()
+                    && let Some(fault) = listener.run()
+                {
+                    fail(&to_say, fault);
                 }
             })?,
-            host,
+            backend,
+            budget,
+            outbox: Arc::clone(outbox),
+            counters,
             queue,
             loader,
             evictor,
@@ -234,7 +248,7 @@ impl Worker {
 
     /// Does what it is told until it is told to end, or nobody is there any more to tell.
     fn serve(self, inbox: &mut Inbox) {
-        let outbox = Arc::clone(&self.host.outbox);
+        let outbox = Arc::clone(&self.outbox);
         loop {
             match inbox.hear() {
                 Ok(Some(Order::Configure { id, settings })) => {
@@ -256,7 +270,7 @@ impl Worker {
     /// Loads stop first, then the policy hears of it.
     fn end(self) {
         self.ending.store(true, Relaxed);
-        self.host.backend.interrupt();
+        self.backend.interrupt();
         self.loader.end();
         self.queue.close();
         // One that panicked has said so; the process ends in any case.
@@ -264,11 +278,11 @@ impl Worker {
         self.evictor.end();
         let _ = self.events.join();
         self.guard.end();
-        self.host.backend.end();
+        self.backend.end();
     }
 
     fn stats(&self) -> crate::control::stats::Stats {
-        let counters = &self.host.counters;
+        let counters = &self.counters;
         let (queued, rate) = self.loader.state();
         counters.queued_bytes.set(queued);
         counters.load_rate.set(rate);
@@ -277,7 +291,7 @@ impl Worker {
         let cpu = cpu.map_or(Duration::ZERO, Duration::from);
         let millis = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
         counters.worker_cpu_ms.set(millis);
-        self.host.sample();
+        self.budget.sample();
         counters.snapshot()
     }
 }
@@ -361,233 +375,4 @@ fn places(topology: &Topology) -> Vec<Place> {
         cpus: node.cpus.iter().collect(),
     });
     std::iter::once(anywhere).chain(near).collect()
-}
-
-/// The thread that hears what readers do.
-struct Listener {
-    host: Arc<Host>,
-    queue: Arc<Queue<Task>>,
-    loader: Arc<Loader>,
-    guard: Arc<Guard>,
-    telling: Arc<AtomicBool>,
-    ending: Arc<AtomicBool>,
-    payer: Arc<AtomicU32>,
-    /// Nobody is looked for if the worker has a cgroup of its own.
-    readers: Option<Readers>,
-}
-
-/// How long to rest.
-#[derive(Debug)]
-struct Rest {
-    /// Ranges that the policy had named when we looked last.
-    advice: u64,
-    time: Duration,
-}
-
-impl Default for Rest {
-    fn default() -> Self {
-        Self {
-            advice: 0,
-            time: SHORT_REST,
-        }
-    }
-}
-
-impl Rest {
-    /// The policy has named so many ranges by now.
-    fn after(&mut self, advice: u64) -> Duration {
-        self.time = if advice == self.advice {
-            (self.time * 2).min(LONG_REST)
-        } else {
-            SHORT_REST
-        };
-        self.advice = advice;
-        self.time
-    }
-}
-
-/// The processes that read, as far as it matters whose memory they take.
-#[derive(Debug, Default)]
-struct Readers {
-    last: u32,
-    seen: HashSet<u32>,
-    first: Option<u32>,
-}
-
-impl Readers {
-    /// Whether this is the first reader of a service: nobody was before, or they are gone.
-    fn is_first(&mut self, process: u32, alive: impl Fn(u32) -> bool) -> bool {
-        // Most events are of whoever made the one before.
-        if process == 0 || std::mem::replace(&mut self.last, process) == process {
-            return false;
-        }
-        if !self.seen.insert(process) {
-            return false;
-        }
-        // Numbers come back.
-        if self.seen.len() > 4096 {
-            self.seen.clear();
-        }
-        let first = !self.first.is_some_and(alive);
-        if first {
-            self.first = Some(process);
-        }
-        first
-    }
-}
-
-impl Listener {
-    fn run(mut self) {
-        let mut events = Vec::new();
-        let mut paths = Paths::default();
-        let mut rest = Rest::default();
-        while !self.ending.load(Relaxed) {
-            events.clear();
-            match self.host.backend.events(&mut events) {
-                Ok(Flow::On) => {}
-                Ok(Flow::Ended) => {
-                    self.host.outbox.say(&Note::Unmounted);
-                    return;
-                }
-                Err(fault) => {
-                    let fault = format!("its events cannot be read: {fault}");
-                    return fail(&self.host.outbox, fault);
-                }
-            }
-            if events.is_empty() {
-                continue;
-            }
-            self.hear(&events, &mut paths);
-            if let Some(fault) = self.guard.too_much("between calls") {
-                return fail(&self.host.outbox, fault);
-            }
-            let counters = &self.host.counters;
-            let advice = counters.load_ranges.get() + counters.evict_ranges.get();
-            std::thread::sleep(rest.after(advice));
-        }
-    }
-
-    fn hear(&mut self, events: &[Event], paths: &mut Paths) {
-        let counters = &self.host.counters;
-        for event in events {
-            if event.kind == Kind::Lost {
-                counters.lost.add(event.count);
-                continue;
-            }
-            counters.events.add(event.count);
-            counters.merged.add(event.count.saturating_sub(1));
-            self.host.reader_did(event);
-            if event.kind == Kind::Miss {
-                let (file, offset, length) = (event.file, event.offset, event.length);
-                self.loader.reader_waits(&Span {
-                    file,
-                    offset,
-                    length,
-                });
-            }
-            if event.kind == Kind::Progress {
-                counters.reader_bytes.add(event.length);
-            }
-        }
-        self.look_for_readers(events);
-        let tally = self.queue.push(events);
-        let counters = &self.host.counters;
-        counters.merged.add(tally.merged);
-        counters.lost.add(tally.lost);
-        if self.telling.load(Relaxed) {
-            for event in events {
-                let path = paths.of(&*self.host.backend, event.file);
-                self.host.outbox.say(&Note::Event(told(event, path)));
-            }
-        }
-    }
-
-    /// The first reader's memory cgroup pays.
-    fn look_for_readers(&mut self, events: &[Event]) {
-        let Some(readers) = &mut self.readers else {
-            return;
-        };
-        let alive = |process: u32| Path::new("/proc").join(process.to_string()).exists();
-        for event in events {
-            if !readers.is_first(event.process, alive) {
-                continue;
-            }
-            let process = event.process;
-            self.payer.store(process, Relaxed);
-            let cgroup = self.host.watch.follow_process(process);
-            let join = !self.host.backend.features().contain(Features::CHARGE);
-            self.host.outbox.say(&Note::Reader {
-                process,
-                join,
-                cgroup,
-            });
-        }
-    }
-}
-
-/// Paths of files, for those who watch events.
-#[derive(Debug, Default)]
-struct Paths {
-    known: HashMap<FileId, Option<PathBuf>>,
-}
-
-impl Paths {
-    fn of(&mut self, backend: &dyn Backend, file: FileId) -> Option<PathBuf> {
-        if file.0 == 0 {
-            return None;
-        }
-        if self.known.len() > 4096 {
-            self.known.clear();
-        }
-        let ask = || backend.path(file).ok();
-        self.known.entry(file).or_insert_with(ask).clone()
-    }
-}
-
-fn told(event: &Event, path: Option<PathBuf>) -> EventLine {
-    EventLine {
-        kind: format!("{:?}", event.kind).to_uppercase(),
-        path,
-        file: event.file.0,
-        offset: event.offset,
-        length: event.length,
-        time_ns: event.time_ns,
-        count: event.count,
-        process: event.process,
-        thread: event.thread,
-        cpu: event.cpu,
-        mmap: event.mmap,
-        direct: event.direct,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_reader_pays_until_it_is_gone() {
-        let mut readers = Readers::default();
-        assert!(!readers.is_first(0, |_| true), "nobody");
-        assert!(readers.is_first(5, |_| true));
-        assert!(!readers.is_first(5, |_| false), "it is no news");
-        assert!(!readers.is_first(6, |process| process == 5));
-        assert!(readers.is_first(7, |_| false), "5 is gone");
-        assert_eq!(readers.first, Some(7));
-    }
-
-    #[test]
-    fn rests_get_longer_while_nothing_comes_of_events() {
-        let mut rest = Rest::default();
-        let ms: Vec<_> = [0, 0, 0, 0, 0, 7, 7, 9, 9]
-            .map(|advice| rest.after(advice).as_millis())
-            .into();
-        assert_eq!(ms, [2, 4, 8, 16, 16, 1, 2, 1, 2]);
-    }
-
-    #[test]
-    fn kinds_are_told_by_their_names() {
-        let event = Event::new(Kind::Progress, FileId(1), 2, 3);
-        assert_eq!(told(&event, None).kind, "PROGRESS");
-    }
 }

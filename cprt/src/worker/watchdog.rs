@@ -195,7 +195,7 @@ fn delay_in(schedstat: &str) -> Option<u64> {
 
 /// Bytes of memory that this process has; 0 if it cannot be told.
 pub(crate) fn rss() -> u64 {
-    let page = 4096;
+    let page = sys::page_size();
     std::fs::read_to_string("/proc/self/statm")
         .ok()
         .and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok())

@@ -7,15 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use ppc::{Event, FileId, Kind, Kinds};
 
 use super::processes::Processes;
 use crate::backend::Flow;
 use crate::backend::fuse::mirror::Listener;
 use crate::machine::ranges::Ranges;
+use crate::sys;
 
 /// More records do not wait.
 const ROOM: usize = 1 << 16;
@@ -135,7 +134,7 @@ impl Ear {
         }
         if lost > 0 {
             let mut event = Event::new(Kind::Lost, FileId(0), 0, 0).by(0);
-            (event.count, event.time_ns) = (lost, now());
+            (event.count, event.time_ns) = (lost, sys::monotonic_ns());
             into.push(event);
         }
         if ended { Flow::Ended } else { Flow::On }
@@ -147,7 +146,7 @@ impl Ear {
     }
 
     pub(super) fn stored(&self, file: u64, range: &Range<u64>) {
-        lock(&self.cached).entry(file).or_default().add(range);
+        lock(&self.cached).entry(file).or_default().insert(range);
     }
 
     pub(super) fn evicted(&self, file: u64, range: &Range<u64>) {
@@ -171,12 +170,6 @@ impl Ear {
     }
 }
 
-fn now() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
-        u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
-    })
-}
-
 fn record(kind: Kind, file: u64, range: Range<u64>, thread: u32, direct: bool) -> Record {
     Record {
         kind,
@@ -185,7 +178,7 @@ fn record(kind: Kind, file: u64, range: Range<u64>, thread: u32, direct: bool) -
         length: range.end - range.start,
         thread,
         direct,
-        time_ns: now(),
+        time_ns: sys::monotonic_ns(),
         count: 1,
     }
 }

@@ -30,6 +30,7 @@ use self::serve::Server;
 pub(crate) use self::shared::{Core, Listener, Mode};
 
 mod attributes;
+pub(crate) mod identity;
 pub(crate) mod lower;
 mod mounting;
 mod serve;

@@ -3,8 +3,7 @@
 //! The programs are put together here (`asm.rs`), from where the kernel says that things are in its
 //! records: there is nothing to compile, and no knowledge of one kernel's types.
 //!
-//! Only the first record wakes us: from then on we look now and then by ourselves, until there has
-//! been nothing for a while. To be woken costs a reader several times what its record does.
+//! Only the first record wakes us (`attention.rs`).
 
 use std::collections::HashSet;
 use std::io;
@@ -14,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::asm::{self, Maps};
+use super::attention::Attention;
 use super::record::{AT_ONCE, Key, Layout, Point, Raw};
 use super::source::Source;
 use crate::sys;
@@ -24,9 +24,7 @@ use crate::sys::perf::{Event, Wakes, Whose};
 const ROOM: u32 = 4 << 20;
 /// More files than this are too many for a table in the kernel.
 const MAX_FILES: u32 = 1 << 20;
-/// So often we look while there are records,
-const LOOK: Duration = Duration::from_millis(5);
-/// and so long after the last one.
+/// So long after the last record we are woken again.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// The programs and what they share with us.
@@ -52,34 +50,6 @@ struct State {
     merge: u64,
     /// How many records had been lost when it was asked last.
     lost: u64,
-}
-
-/// How we hear of records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Attention {
-    /// The next one wakes us.
-    #[default]
-    Rests,
-    /// The same from now on, but one may just have been made by a program that did not know yet.
-    Settles,
-    /// We look by ourselves; then was the last one.
-    Looks(Instant),
-}
-
-impl Attention {
-    /// After a look that found some records, or none.
-    fn next(self, some: bool, now: Instant) -> Self {
-        match self {
-            _ if some => Self::Looks(now),
-            Self::Looks(last) if now.duration_since(last) < QUIET => self,
-            Self::Looks(_) => Self::Settles,
-            Self::Settles | Self::Rests => Self::Rests,
-        }
-    }
-
-    fn wakes(self) -> bool {
-        !matches!(self, Self::Looks(_))
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -178,8 +148,7 @@ impl Source for Bpf {
     }
 
     fn due(&self) -> Option<Instant> {
-        let rests = lock(&self.state).attention == Attention::Rests;
-        (!rests).then(|| Instant::now() + LOOK)
+        lock(&self.state).attention.due(Instant::now())
     }
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {
@@ -188,32 +157,11 @@ impl Source for Bpf {
         into[from..].sort_by_key(|raw| raw.time_ns);
         let mut state = lock(&self.state);
         let before = state.attention;
-        state.attention = before.next(into.len() > from, Instant::now());
+        state.attention = before.next(into.len() > from, Instant::now(), QUIET);
         if before.wakes() != state.attention.wakes() {
             self.tell(&state);
         }
         let all = self.lost.at(0).load(SeqCst);
         all - std::mem::replace(&mut state.lost, all).min(all)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn we_look_while_there_is_something_and_then_once_more() {
-        let start = Instant::now();
-        let later = start + QUIET;
-        let looks = Attention::Rests.next(true, start);
-        assert_eq!(looks, Attention::Looks(start));
-        assert_eq!(looks.next(false, start + LOOK), looks);
-        assert_eq!(looks.next(true, later), Attention::Looks(later));
-        assert!(!looks.wakes());
-        let settles = looks.next(false, later);
-        assert!(settles == Attention::Settles && settles.wakes());
-        assert_eq!(settles.next(true, later), Attention::Looks(later));
-        assert_eq!(settles.next(false, later), Attention::Rests);
-        assert_eq!(Attention::Rests.next(false, later), Attention::Rests);
     }
 }

@@ -2,9 +2,8 @@
 //! events of it.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::time::{ClockId, clock_gettime};
 use ppc::{Event, FileId, Kind, Kinds};
 
 use super::look::Looks;
@@ -92,7 +91,7 @@ impl Hearing {
         self.hear_raws(from, now, into);
         tell_lost(lost, into);
         let readers = &mut self.readers;
-        let time = monotonic();
+        let time = sys::monotonic_ns();
         self.looks.look(now, |process, file, found| {
             if let Some(found) = found {
                 return readers.looked(process, file, found, time, into);
@@ -119,7 +118,7 @@ impl Hearing {
         };
         let mut opened = std::mem::take(&mut self.opened);
         tell_lost(opens.take(&mut opened), into);
-        let time_ns = monotonic();
+        let time_ns = sys::monotonic_ns();
         for one in opened.drain(..) {
             if !self.kinds.contains(one.kind) {
                 continue;
@@ -174,12 +173,6 @@ fn tell_lost(count: u64, into: &mut Vec<Event>) {
         return;
     }
     let mut lost = Event::new(Kind::Lost, FileId(0), 0, 0).by(0);
-    (lost.count, lost.time_ns) = (count, monotonic());
+    (lost.count, lost.time_ns) = (count, sys::monotonic_ns());
     into.push(lost);
-}
-
-pub(super) fn monotonic() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
-        u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
-    })
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
-use super::ranges::Ranges;
 use crate::machine::mappings::{self, Identity, Mapping};
+use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
 
 /// How often a reader is looked at that goes on.
@@ -171,15 +171,22 @@ impl Reader {
                 found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
             }
         }
-        if let Some(last) = Ranges::of(found.clone()).without(&self.known).iter().last() {
+        if let Some(last) = found
+            .iter()
+            .cloned()
+            .collect::<Ranges>()
+            .without(&self.known)
+            .iter()
+            .next_back()
+        {
             self.from = last.end.saturating_sub(TABLE);
         }
-        found.extend(self.known.iter().cloned());
+        found.extend(self.known.iter());
         if found.is_empty() {
             // It may have been unmapped meanwhile, and something else may be there next time.
             self.looks = 0;
         }
-        self.known = Ranges::of(found);
+        self.known = found.into_iter().collect();
         Some(self.known.clone())
     }
 }

@@ -1,8 +1,6 @@
 //! Tracepoints by perf events: on each CPU one for each, and a ring for all of them.
 //!
-//! A reader that wakes us with every record pays for it, several times what the record costs. So only
-//! the first one does: from then on we look now and then by ourselves, until there has been nothing
-//! for a while.
+//! Only the first record wakes us (`attention.rs`).
 //!
 //! The kernel picks out few files by a filter; of more, it is told where their numbers lie, which are
 //! close to each other in a directory, and the rest is done when records are looked up. The same goes for our own threads: those that load are filtered
@@ -18,19 +16,18 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::hearing::monotonic;
+use super::attention::Attention;
 use super::record::{self, Key, Layout, Point, Raw};
 use super::source::Source;
 use crate::machine::topology::CpuSet;
+use crate::sys;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
 
 /// Bytes for the records of one CPU: some 5000 of them.
 const ROOM: usize = 512 << 10;
 /// With so many we are woken in any case.
 const FULL: u32 = 128 << 10;
-/// So often we look while there are records,
-const LOOK: Duration = Duration::from_millis(5);
-/// and so long after the last one. With many CPUs, it takes a while to be woken again.
+/// So long after the last record we are woken again. With many CPUs, that takes a while to arrange.
 const QUIET: Duration = Duration::from_secs(1);
 /// A filter is gone through for each event, and has to fit into a page: of more files it has ranges,
 const MAX_FILES: usize = 48;
@@ -73,8 +70,7 @@ struct Asked {
     points: Vec<Point>,
     filter: Filter,
     events: Vec<Event>,
-    /// When there was something last; `None` while we wait to be woken.
-    busy: Option<Instant>,
+    attention: Attention,
 }
 
 impl Perf {
@@ -115,17 +111,12 @@ impl Perf {
 
     /// There were records, or none.
     fn rest_or_not(&self, some: bool) {
-        let now = Instant::now();
         let mut asked = self.asked();
-        let before = asked.busy;
-        asked.busy = match before {
-            _ if some => Some(now),
-            Some(last) if now.duration_since(last) < QUIET => return,
-            _ => None,
-        };
+        let before = asked.attention;
+        asked.attention = before.next(some, Instant::now(), QUIET);
         // Otherwise it goes on as it was, only worse.
-        if asked.busy.is_some() != before.is_some() && self.apply(&mut asked).is_err() {
-            asked.busy = before;
+        if asked.attention.wakes() != before.wakes() && self.apply(&mut asked).is_err() {
+            asked.attention = before;
         }
     }
 
@@ -133,9 +124,10 @@ impl Perf {
     /// than not at all.
     fn apply(&self, asked: &mut Asked) -> io::Result<()> {
         let text = asked.filter.to_string();
-        let wakes = match asked.busy {
-            Some(_) => Wakes::Bytes(FULL),
-            None => Wakes::Each,
+        let wakes = if asked.attention.wakes() {
+            Wakes::Each
+        } else {
+            Wakes::Bytes(FULL)
         };
         let mut events = Vec::new();
         for cpu in &self.cpus {
@@ -205,7 +197,7 @@ impl Source for Perf {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.asked().busy.map(|_| Instant::now() + LOOK)
+        self.asked().attention.due(Instant::now())
     }
 
     fn ready(&self) -> Option<BorrowedFd<'_>> {
@@ -218,7 +210,7 @@ impl Source for Perf {
         let mut lost = 0;
         // A reader may go on from a CPU of which we have taken all to one of which we have not: what
         // it does from now on waits, so that it does not come before what it did until now.
-        let now = monotonic();
+        let now = sys::monotonic_ns();
         for cpu in &self.cpus {
             bytes.clear();
             cpu.ring.take(bytes);

@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use ppc::{Event, FileId, Kind, Kinds};
 
-use super::ranges::Ranges;
 use super::record::{AT_ONCE, Point, Raw};
+use crate::machine::ranges::Ranges;
 
 /// How far from a fault the kernel reads for it.
 const ROUND: u64 = 32 << 20;
@@ -440,7 +440,7 @@ mod tests {
         let mut events = Vec::new();
         let mut look = |readers: &mut Readers, ranges: &[Range<u64>]| {
             events.clear();
-            let found = Ranges::of(ranges.to_vec());
+            let found = ranges.iter().cloned().collect::<Ranges>();
             let new = readers.looked(10, FILE, found, 7, &mut events);
             let short = |event: &Event| (event.kind, event.offset, event.length);
             (new, events.iter().map(short).collect::<Vec<_>>())

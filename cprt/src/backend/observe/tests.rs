@@ -9,8 +9,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::bpf::Bpf;
 use super::perf::Perf;
-use super::ranges::Ranges;
 use super::*;
+use crate::machine::ranges::Ranges;
 use crate::sys::testing::{self, Mapped, skip, skip_part, warm};
 
 mod telling;
@@ -60,7 +60,7 @@ type Opened = io::Result<Box<dyn Source>>;
 
 /// With each source that there is; none, and it is said why.
 fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe + Sync))) {
-    let layouts = match source::layouts() {
+    let layouts = match available::layouts() {
         Ok(layouts) if layouts.len() == Point::ALL.len() => layouts,
         Ok(_) => return skip("this kernel lacks tracepoints, which came with 6.12"),
         Err(error) => return skip(&format!("tracepoints: {error}")),
@@ -361,7 +361,7 @@ fn union(events: &[Event], kind: Kind, file: FileId, process: u32) -> Vec<(u64, 
         .iter()
         .filter(of)
         .map(|event| event.offset..event.end());
-    let union = Ranges::of(ranges.collect());
+    let union = ranges.collect::<Ranges>();
     union.iter().map(|range| (range.start, range.end)).collect()
 }
 

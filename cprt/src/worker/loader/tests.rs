@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::backend::Evicted;
 use crate::backend::Span;
 use crate::backend::fake::{Fake, PAGE};
 use crate::control::config::Bytes;

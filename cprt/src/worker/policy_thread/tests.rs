@@ -11,6 +11,7 @@ use crate::control::config;
 use crate::control::stats::Counters;
 use crate::machine::memory::{Roots, Watch};
 use crate::machine::topology::Topology;
+use crate::worker::budget::Budget;
 use crate::worker::loader::Place;
 use crate::worker::messages::{Inbox, ends};
 
@@ -78,7 +79,7 @@ impl Policy for Next {
 
 struct Rig {
     fake: Arc<Fake>,
-    host: Arc<Host>,
+    budget: Arc<Budget>,
     queue: Arc<Queue<Task>>,
     loader: Arc<Loader>,
     evictor: Arc<Evictor>,
@@ -103,9 +104,15 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let counters = Arc::new(Counters::default());
     let topology: Topology = "node 0 cpus=0\n".parse().expect("a topology");
     let second = Duration::from_secs(1);
-    let host = Arc::new(Host::new(
+    let budget = Arc::new(Budget::new(
         Arc::clone(&fake) as _,
         Watch::new(memory, Roots::default()),
+        Arc::clone(&queue),
+        Arc::clone(&counters),
+    ));
+    let services = Arc::new(PolicyServices::new(
+        Arc::clone(&fake) as _,
+        Arc::clone(&budget),
         topology,
         Arc::clone(&queue),
         Arc::new(outbox),
@@ -119,18 +126,18 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let backend = Arc::clone(&fake);
     let loader = Arc::new(Loader::new(
         backend,
-        Arc::clone(&host) as _,
+        Arc::clone(&budget) as _,
         Arc::clone(&counters),
         anywhere,
         config::Loader::default(),
     ));
     let evictor = Arc::new(Evictor::new(
         Arc::clone(&fake) as _,
-        Arc::clone(&host) as _,
+        Arc::clone(&budget) as _,
         Arc::clone(&counters),
     ));
     let executor = Executor {
-        host: Arc::clone(&host),
+        host: services,
         queue: Arc::clone(&queue),
         guard: Arc::new(Guard::new(second, u64::MAX)),
         loader: Arc::clone(&loader),
@@ -138,6 +145,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         payer: Arc::new(AtomicU32::new(0)),
         pays_itself: false,
         interval: Duration::from_millis(5),
+        plans: Arc::default(),
     };
     let settings: Settings = settings
         .iter()
@@ -146,7 +154,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let table = Table::of::<Next>().expect("a table");
     Rig {
         fake,
-        host,
+        budget,
         queue,
         loader,
         evictor,
@@ -267,16 +275,17 @@ fn pages_that_the_kernel_dropped_are_not_ours_any_more() {
         .until("what init named", |fake| fake.cached(1) == 1);
     rig.queue.push(&[miss(1, 20)]);
     rig.fake.until("one more", |fake| fake.cached(1) == 2);
-    let host = Arc::clone(&rig.host);
+    let budget = Arc::clone(&rig.budget);
     // Twenty misses of the reader: the fake has none of their pages.
     for page in 0..20 {
-        host.reader_did(&miss(1, page));
+        budget.reader_missed(&miss(1, page));
     }
-    rig.fake.until("they count", |_| host.ours() == 22 * 4096);
-    host.recount();
-    assert_eq!(host.ours(), 2 * 4096);
-    host.reader_did(&miss(1, 30));
-    host.recount();
-    assert_eq!(host.ours(), 3 * 4096, "not again so soon");
+    rig.fake
+        .until("they count", |_| budget.own_bytes() == 22 * 4096);
+    budget.recount();
+    assert_eq!(budget.own_bytes(), 2 * 4096);
+    budget.reader_missed(&miss(1, 30));
+    budget.recount();
+    assert_eq!(budget.own_bytes(), 3 * 4096, "not again so soon");
     rig.end();
 }

@@ -12,13 +12,12 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirEntryExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirEntryExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use nix::fcntl::{OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat2, posix_fadvise};
 
-use super::table::{Identity, Stamp};
+use super::identity::FileIdentity;
 use crate::sys::cache::cachestat;
 use crate::sys::huge::HugeBuffer;
 
@@ -116,8 +115,8 @@ impl Directory {
 }
 
 impl Found {
-    pub(crate) fn identity(&self) -> Identity {
-        identity(&self.metadata)
+    pub(crate) fn identity(&self) -> FileIdentity {
+        FileIdentity::of(&self.metadata)
     }
 
     pub(crate) fn into_directory(self) -> Directory {
@@ -132,26 +131,6 @@ impl Found {
     /// A path to it, and to nothing else, while this is there.
     pub(crate) fn magic(&self) -> PathBuf {
         magic(self.fd.as_fd())
-    }
-}
-
-pub(crate) fn identity(metadata: &Metadata) -> Identity {
-    let birth = metadata.created().ok();
-    let birth = birth.and_then(|birth| birth.duration_since(UNIX_EPOCH).ok());
-    let birth = birth.and_then(|since| u64::try_from(since.as_nanos()).ok());
-    Identity {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        birth: birth.unwrap_or(0),
-    }
-}
-
-pub(crate) fn stamp(metadata: &Metadata) -> Stamp {
-    let ns = |seconds, ns| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-    Stamp {
-        size: metadata.len(),
-        modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-        changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
     }
 }
 

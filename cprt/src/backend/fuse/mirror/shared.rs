@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::lower::{self, Directory, Found, Lower};
-use super::table::{Identity, Known, Node, Place, ROOT, Table};
+use super::identity::{ContentStamp, FileIdentity};
+use super::lower::{Directory, Found, Lower};
+use super::table::{Known, Node, Place, ROOT, Table};
 
 /// Hears what readers do, on a thread that serves them: so it must not wait for anything that waits
 /// for the mount.
@@ -31,7 +32,7 @@ pub(crate) trait Listener: Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) struct Below {
     #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it"))]
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileIdentity,
     pub(crate) lower: Arc<Lower>,
 }
 
@@ -73,7 +74,7 @@ fn stale() -> io::Error {
 
 impl Core {
     pub(super) fn new(root: Directory, listener: Option<Arc<dyn Listener>>) -> io::Result<Self> {
-        let identity = lower::identity(&root.metadata()?);
+        let identity = FileIdentity::of(&root.metadata()?);
         let root = Arc::new(root);
         Ok(Self {
             table: Mutex::new(Table::new(Arc::clone(&root), identity)),
@@ -99,7 +100,7 @@ impl Core {
         matches!(self.mode.get(), Some(Mode::Passthrough))
     }
 
-    fn place(&self, id: u64) -> io::Result<(Identity, Place)> {
+    fn place(&self, id: u64) -> io::Result<(FileIdentity, Place)> {
         let table = self.table();
         let node = table.get(id).ok_or_else(stale)?;
         Ok((node.identity, node.place.clone()))
@@ -155,7 +156,7 @@ impl Core {
         name: &OsStr,
     ) -> io::Result<(Known, Metadata)> {
         let found = parent.find(name)?;
-        let (identity, stamp) = (found.identity(), lower::stamp(&found.metadata));
+        let (identity, stamp) = (found.identity(), ContentStamp::of(&found.metadata));
         let metadata = found.metadata.clone();
         let place = if metadata.is_dir() {
             Place::Directory(Arc::new(found.into_directory()))
@@ -196,7 +197,7 @@ impl Core {
                 return Err(error);
             }
         };
-        let changed = self.table().restamp(id, lower::stamp(&metadata));
+        let changed = self.table().restamp(id, ContentStamp::of(&metadata));
         if changed {
             self.dropped(id);
         }
@@ -246,7 +247,7 @@ impl Core {
 
     /// The contents of a file that is to be loaded; whether the kernel's pages are of others.
     pub(crate) fn restamp(&self, id: u64, metadata: &Metadata) -> bool {
-        self.table().restamp(id, lower::stamp(metadata))
+        self.table().restamp(id, ContentStamp::of(metadata))
     }
 
     /// Where a file is, from the root.

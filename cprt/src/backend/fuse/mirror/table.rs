@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use super::identity::{ContentStamp, FileIdentity};
 use super::lower::{Directory, Lower};
 
 /// Of the root, in FUSE.
@@ -22,24 +23,6 @@ pub(crate) const ROOT: u64 = 1;
 
 /// From here on numbers are ours.
 const OURS: u64 = 1 << 63;
-
-/// What makes a file the same file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-    /// In ns since 1970, 0 if the file system does not know.
-    pub(crate) birth: u64,
-}
-
-/// What changes when a file's contents do. The time of change is part of it, as the time of
-/// modification is often set back, by rsync for one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) size: u64,
-    pub(crate) modified_ns: i128,
-    pub(crate) changed_ns: i128,
-}
 
 /// Where a file is on the lower file system.
 #[derive(Clone, Debug)]
@@ -54,10 +37,10 @@ pub(crate) enum Place {
 /// A file that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileIdentity,
     pub(crate) place: Place,
     /// The contents that the kernel's pages are of.
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: ContentStamp,
     /// While somebody has it open.
     pub(crate) opened: Option<Arc<Lower>>,
     opens: u64,
@@ -83,11 +66,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(root: Arc<Directory>, identity: Identity) -> Self {
+    pub(crate) fn new(root: Arc<Directory>, identity: FileIdentity) -> Self {
         let node = Node {
             identity,
             place: Place::Directory(root),
-            stamp: Stamp::default(),
+            stamp: ContentStamp::default(),
             opened: None,
             opens: 0,
             lookups: 1,
@@ -116,7 +99,12 @@ impl Table {
     }
 
     /// What the kernel asked about was found: from now on it knows it, once more.
-    pub(crate) fn intern(&mut self, identity: Identity, place: Place, stamp: Stamp) -> Known {
+    pub(crate) fn intern(
+        &mut self,
+        identity: FileIdentity,
+        place: Place,
+        stamp: ContentStamp,
+    ) -> Known {
         let key = (identity.device, identity.inode);
         let id = match self.numbers.get(&key) {
             Some(&id) => id,
@@ -156,7 +144,7 @@ impl Table {
         }
     }
 
-    fn number(&mut self, identity: Identity) -> u64 {
+    fn number(&mut self, identity: FileIdentity) -> u64 {
         let usual = identity.device == self.device && (ROOT + 1..OURS).contains(&identity.inode);
         if usual {
             return identity.inode;
@@ -195,7 +183,7 @@ impl Table {
     }
 
     /// The contents are these now. Whether the kernel's pages are of others.
-    pub(crate) fn restamp(&mut self, id: u64, stamp: Stamp) -> bool {
+    pub(crate) fn restamp(&mut self, id: u64, stamp: ContentStamp) -> bool {
         match self.nodes.get_mut(&id) {
             Some(node) => std::mem::replace(&mut node.stamp, stamp) != stamp,
             None => false,
@@ -227,8 +215,8 @@ mod tests {
         (root, table)
     }
 
-    fn of(device: u64, inode: u64, birth: u64) -> Identity {
-        Identity {
+    fn of(device: u64, inode: u64, birth: u64) -> FileIdentity {
+        FileIdentity {
             device,
             inode,
             birth,
@@ -242,10 +230,10 @@ mod tests {
         }
     }
 
-    fn sized(size: u64) -> Stamp {
-        Stamp {
+    fn sized(size: u64) -> ContentStamp {
+        ContentStamp {
             size,
-            ..Stamp::default()
+            ..ContentStamp::default()
         }
     }
 

@@ -178,9 +178,9 @@ fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
         let whole = open(folder);
         assert!(whole.features().contain(Features::TOUCH));
         drop(whole);
-        let layouts: Vec<_> = source::layouts().expect("layouts")[..1].to_vec();
+        let layouts: Vec<_> = available::layouts().expect("layouts")[..1].to_vec();
         assert_eq!(layouts[0].point, Point::Add);
-        let (source, _) = source::open(&layouts).expect("a source");
+        let (source, _) = available::open(&layouts).expect("a source");
         let why = Some("as it is tested".to_owned());
         let path = folder.file("model", 16 * MIB);
         let observe = Observe::with(&folder.0, source, why, &layouts).expect("to observe");

@@ -18,20 +18,20 @@ const MOST_FILES: usize = 1 << 12;
 
 /// The estimate.
 #[derive(Debug, Default)]
-pub(crate) struct Ours {
+pub(super) struct BroughtIn {
     bytes: AtomicI64,
     left: Mutex<HashMap<FileId, Ranges>>,
     /// There is none, mostly, and events are many.
     any_left: AtomicBool,
 }
 
-impl Ours {
-    pub(crate) fn bytes(&self) -> u64 {
+impl BroughtIn {
+    pub(super) fn bytes(&self) -> u64 {
         u64::try_from(self.bytes.load(Relaxed)).unwrap_or(0)
     }
 
     /// A range has come in, of which so many bytes had not been there.
-    pub(crate) fn came(&self, span: Span, fresh: u64) {
+    pub(super) fn came(&self, span: Span, fresh: u64) {
         let back = if self.any_left.load(Relaxed) {
             self.take_back(span)
         } else {
@@ -56,13 +56,13 @@ impl Ours {
     }
 
     /// A range was to be dropped, and was as far as that could be done.
-    pub(crate) fn went(&self, span: Span, evicted: Evicted) {
+    pub(super) fn went(&self, span: Span, evicted: Evicted) {
         let length = span.length.max(1);
         let before = self.take_back(span).min(length);
         if evicted.kept > 0 {
             let mut left = self.lock();
             if left.len() < MOST_FILES || left.contains_key(&span.file) {
-                left.entry(span.file).or_default().add(&span.range());
+                left.entry(span.file).or_default().insert(&span.range());
                 self.any_left.store(true, Relaxed);
             }
         }
@@ -74,7 +74,7 @@ impl Ours {
 
     /// So many bytes are there, all in all; what is left to the kernel is some of them, as somebody else
     /// can count.
-    pub(crate) fn at_most(&self, there: u64, resident: impl Fn(Span) -> u64) {
+    pub(super) fn at_most(&self, there: u64, resident: impl Fn(Span) -> u64) {
         let spans: Vec<Span> = {
             let left = self.lock();
             let spans = left.iter().flat_map(|(&file, ranges)| {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_stays_though_it_was_to_go_is_not_ours_until_it_is_loaded_again() {
-        let ours = Ours::default();
+        let ours = BroughtIn::default();
         ours.came(span(0, 100), 100);
         ours.came(span(100, 100), 40);
         assert_eq!(ours.bytes(), 140);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_took_is_counted_again() {
-        let ours = Ours::default();
+        let ours = BroughtIn::default();
         ours.came(span(0, 300), 300);
         ours.went(span(0, 100), evicted(0, 100));
         // The kernel has taken all of that, and half of the rest.

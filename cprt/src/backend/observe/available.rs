@@ -1,0 +1,43 @@
+//! Which tracepoints and which source of their records this kernel has.
+
+use std::io;
+
+use super::bpf::Bpf;
+use super::perf::Perf;
+use super::record::{Layout, Point};
+use super::source::Source;
+use crate::sys::tracefs::Tracefs;
+
+/// The tracepoints that this kernel has.
+pub(super) fn layouts() -> io::Result<Vec<Layout>> {
+    let tracefs = Tracefs::open()?;
+    let mut layouts = Vec::new();
+    for point in Point::ALL {
+        match tracefs.read(point.path(), "format") {
+            Ok(format) => layouts.extend(Layout::parse(point, &format)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if layouts.iter().any(|layout| layout.point == Point::Add) {
+        Ok(layouts)
+    } else {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// The better one, and why if that is not the best.
+pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn Source>, Option<String>)> {
+    // Older kernels warn, in their log and for all to see, of programs at tracepoints whose tables are
+    // not made in one piece; ours would be of tens of MiB then. They have few records, too.
+    let is_new = layouts.iter().any(|layout| layout.point == Point::Get);
+    let bpf = if is_new {
+        Bpf::open(layouts)
+    } else {
+        Err(io::Error::other("kernels before 6.12 are not asked to"))
+    };
+    match bpf {
+        Ok(bpf) => Ok((Box::new(bpf), None)),
+        Err(error) => Ok((Box::new(Perf::open(layouts)?), Some(error.to_string()))),
+    }
+}
