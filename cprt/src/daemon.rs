@@ -4,7 +4,6 @@
 //! `state` what is registered; [`policies`] finds libraries by name and [`trust`] refuses those that
 //! others than root can change.
 
-mod crashes;
 pub mod logging;
 pub mod policies;
 mod registry;

@@ -3,12 +3,13 @@
 //!
 //! [`Session::start`] takes the best backend there is and goes on to the next one if that fails, as
 //! only trying shows what a container forbids. Where something has to be mounted, that is in a view
-//! of the file system that only this process and its children have ([`crate::session::namespace`]); the directory
-//! keeps its path there.
+//! of the file system that only this process and its children have ([`namespace`]); the directory keeps
+//! its path there.
+//!
+//! A worker that fails is started again, as the daemon does it: the session has a [`Keeper`].
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -20,10 +21,9 @@ use crate::control::protocol::Settings;
 use crate::control::stats::Stats;
 use crate::daemon::trust;
 use crate::error::{Refusal, RefusalKind};
-use crate::machine::memory;
 use crate::machine::mountinfo::{self, Changes, RfsMount};
 use crate::machine::topology::Topology;
-use crate::worker::handle::{self, End, Hand, Heard};
+use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{Job, Source};
 use crate::{Error, Result};
 
@@ -58,17 +58,17 @@ pub struct Session {
     /// Backends that were better, and why they were not taken.
     pub passed_over: Vec<(BackendKind, String)>,
     user: Option<User>,
-    hand: Arc<Hand>,
-    end: Arc<Mutex<Option<End>>>,
-    ear: JoinHandle<()>,
+    keeper: Arc<Keeper>,
 }
+
+/// Hears the keeper of a session.
+struct SessionOwner(Log);
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
             .field("kind", &self.kind)
             .field("policy", &self.policy)
-            .field("worker", &self.hand.pid)
             .finish_non_exhaustive()
     }
 }
@@ -144,39 +144,17 @@ impl Session {
     }
 
     fn with(kind: BackendKind, job: &Job, user: Option<User>, log: &Log) -> Result<Self> {
-        let of_output = Arc::clone(log);
-        let loaded = handle::load(job, Box::new(move |line| of_output(3, &line)))?;
-        if let Some(cgroup) = &job.cgroup
-            && let Err(error) = memory::join(cgroup, loaded.pid())
-        {
-            loaded.put_down();
-            return Err(error);
-        }
-        let policy = (loaded.name.clone(), loaded.version.clone());
-        let running = loaded.go(|level, message| log(level, &message))?;
-        let (hand, ear) = (running.hand, running.ear);
-        let end = Arc::new(Mutex::new(None));
-        let (of_ear, its_end, log) = (Arc::clone(&hand), Arc::clone(&end), Arc::clone(log));
-        let ear = std::thread::Builder::new()
-            .name("ear".into())
-            .stack_size(256 << 10)
-            .spawn(move || {
-                let how = ear.listen(&of_ear, |heard| tell(heard, &of_ear, &log));
-                *its_end.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
-            })
-            .map_err(|source| Error::System {
-                doing: "Starting a thread",
-                source,
-            })?;
+        let owner: Arc<dyn Owner> = Arc::new(SessionOwner(Arc::clone(log)));
+        let loaded = keeper::load(job, &owner)?;
+        let keeper = Keeper::start(loaded, job.clone(), owner)?;
+        let status = keeper.status();
         Ok(Self {
             kind,
-            policy,
-            limits: running.limits,
+            policy: (status.name, status.version),
+            limits: status.limits,
             passed_over: Vec::new(),
             user,
-            hand,
-            end,
-            ear,
+            keeper: Arc::new(keeper),
         })
     }
 
@@ -186,42 +164,40 @@ impl Session {
         self.user
     }
 
-    /// What has been counted; `None` if the worker is gone.
+    /// What the worker has counted; `None` if none runs.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
-        self.hand.stats()
+        self.keeper.handle()?.stats()
     }
 
-    /// Sleeps until the worker is gone; why, if nobody told it to.
+    /// Sleeps until the policy has ended for good; why, if it was not told to.
     #[must_use]
     pub fn wait(self) -> Option<String> {
-        // One that panicked has said so.
-        let _ = self.ear.join();
-        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        match end.as_ref() {
-            Some(End::Fault(fault)) => Some(fault.clone()),
-            _ => None,
-        }
+        self.keeper.join();
+        let status = self.keeper.status();
+        (status.phase == Phase::Failed)
+            .then(|| status.crashes.reason())
+            .flatten()
     }
 
     /// Sleeps until what is mounted there now is unmounted, and has the policy end then. Why it had
     /// ended before, if it had.
     #[must_use]
     pub fn until_unmounted(self, at: &Path) -> Option<String> {
-        let (hand, at) = (Arc::clone(&self.hand), at.to_owned());
-        let number = mountinfo::id_at(&at);
+        let (keeper, at) = (Arc::clone(&self.keeper), at.to_owned());
+        let mut mounted = Mounted::now(&keeper, &at);
         let watch = move || {
             let Ok(mut changes) = Changes::watch() else {
                 return;
             };
-            while mountinfo::id_at(&at) == number && changes.wait().is_ok() {}
-            hand.exit();
+            while mounted.is_there(&keeper, &at) && changes.wait().is_ok() {}
+            keeper.stop();
         };
         let watching = std::thread::Builder::new()
             .name("mounts".into())
             .spawn(watch);
         if let Err(error) = watching {
-            log::warn!("Nobody hears of it when it is unmounted: {error}");
+            log::warn!("The policy will not hear when it is unmounted: {error}");
         }
         self.wait()
     }
@@ -229,23 +205,48 @@ impl Session {
     /// Has the policy end, and gives back what was mounted. Why it had ended before, if it had.
     #[must_use]
     pub fn end(self) -> Option<String> {
-        self.hand.exit();
+        self.keeper.stop();
         self.wait()
     }
 }
 
+/// What is mounted at a path, by which of the workers that served it.
+struct Mounted {
+    number: Option<u64>,
+    starts: u64,
+}
+
+impl Mounted {
+    fn now(keeper: &Keeper, at: &Path) -> Self {
+        Self {
+            number: mountinfo::id_at(at),
+            starts: keeper.status().starts,
+        }
+    }
+
+    /// Whether it is still there, or again: a worker that is started after a failure mounts anew.
+    fn is_there(&mut self, keeper: &Keeper, at: &Path) -> bool {
+        if mountinfo::id_at(at) == self.number {
+            return true;
+        }
+        if keeper.settled().starts == self.starts {
+            return false;
+        }
+        *self = Self::now(keeper, at);
+        self.number.is_some()
+    }
+}
+
 fn job(options: &Options, mount: PathBuf, source: Source, library: &Path, topology: &str) -> Job {
-    Job {
+    Job::new(
         mount,
         source,
-        library: library.to_owned(),
-        settings: options.settings.clone(),
-        cgroup: options.cgroup.clone(),
-        topology: topology.to_owned(),
-        memory: options.config.memory,
-        loader: options.config.loader,
-        worker: options.config.worker,
-    }
+        library.to_owned(),
+        options.settings.clone(),
+        options.cgroup.clone(),
+        topology,
+        &options.config,
+    )
 }
 
 /// Whether another backend would not help.
@@ -339,18 +340,20 @@ fn mount_over(directory: &Path) -> Result<RfsMount> {
     })
 }
 
-fn tell(heard: Heard, hand: &Hand, log: &Log) {
-    match heard {
-        Heard::Log { level, message } => log(level, &message),
-        Heard::Reader { join, cgroup, .. } => {
-            if let Some(cgroup) = cgroup.filter(|_| join)
-                && let Err(error) = memory::join(&cgroup, hand.pid)
-            {
-                let error = crate::error::chain(&error);
-                log(3, &format!("the worker stays in its own cgroup: {error}"));
-            }
+impl Owner for SessionOwner {
+    fn log(&self, _: &str, level: u32, message: &str) {
+        self.0(level, message);
+    }
+
+    fn printed(&self, line: &str) {
+        self.0(3, line);
+    }
+
+    fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
+        match never {
+            None => self.0(2, &format!("it failed: {fault}; it is started again")),
+            // Why is what the session ends with.
+            Some(_) => self.0(3, &format!("it failed: {fault}")),
         }
-        // Somebody unmounted what was mounted for it.
-        Heard::Unmounted => hand.exit(),
     }
 }

@@ -6,9 +6,11 @@
 //! of a worker, speaking in `messages`.
 
 pub(crate) mod budget;
+pub(crate) mod crashes;
 mod events;
 pub(crate) mod evictor;
 pub(crate) mod handle;
+pub(crate) mod keeper;
 pub(crate) mod loader;
 pub(crate) mod messages;
 mod output;

@@ -17,7 +17,7 @@ use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde::de::DeserializeOwned;
 
 use crate::control::kind::BackendKind;
-use crate::control::protocol::{EventLine, Mount, MountStats, Request, Settings, Status};
+use crate::control::protocol::{EventLine, MountStats, MountStatus, Request, Settings, Status};
 use crate::control::wire::{read_reply, write_line};
 use crate::{Error, Result};
 
@@ -63,7 +63,7 @@ impl Client {
         settings: &Settings,
         cgroup: Option<&Path>,
         backend: Option<BackendKind>,
-    ) -> Result<Mount> {
+    ) -> Result<MountStatus> {
         let request = Request::RegPolicy {
             mount: mount.to_owned(),
             library: library.to_owned(),
@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     ///
     /// As for [`Client::reg_policy`].
-    pub fn rm_policy(&self, mount: &Path) -> Result<Mount> {
+    pub fn rm_policy(&self, mount: &Path) -> Result<MountStatus> {
         let mount = mount.to_owned();
         self.ask(&Request::RmPolicy { mount }, PATIENT)
     }
@@ -89,7 +89,7 @@ impl Client {
     /// # Errors
     ///
     /// As for [`Client::reg_policy`].
-    pub fn configure(&self, mount: &Path, settings: &Settings) -> Result<Mount> {
+    pub fn configure(&self, mount: &Path, settings: &Settings) -> Result<MountStatus> {
         let request = Request::Configure {
             mount: mount.to_owned(),
             settings: settings.clone(),

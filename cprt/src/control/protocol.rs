@@ -21,7 +21,7 @@ pub const SOCKET: &str = "/run/cprt/control.sock";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Give the mount this policy, instead of the one it has. Replies [`Mount`].
+    /// Give the mount this policy, instead of the one it has. Replies [`MountStatus`].
     RegPolicy {
         /// Where rfs is mounted, or a directory.
         mount: PathBuf,
@@ -37,12 +37,12 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         backend: Option<BackendKind>,
     },
-    /// Take the mount's policy away. Replies [`Mount`].
+    /// Take the mount's policy away. Replies [`MountStatus`].
     RmPolicy {
         /// Where rfs is mounted.
         mount: PathBuf,
     },
-    /// Change settings of the running policy, one after another. Replies [`Mount`].
+    /// Change settings of the running policy, one after another. Replies [`MountStatus`].
     Configure {
         /// Where rfs is mounted.
         mount: PathBuf,
@@ -91,12 +91,12 @@ pub struct Status {
     /// Since the daemon started.
     pub uptime_s: u64,
     /// All mounts of rfs, those without a policy among them, in order of their paths.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<MountStatus>,
 }
 
 /// A mount and its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mount {
+pub struct MountStatus {
     /// Where it is mounted.
     pub path: PathBuf,
     /// What it mirrors.
@@ -104,8 +104,8 @@ pub struct Mount {
     /// `rfs0`; empty where there is no device.
     pub device: String,
     /// Who says what is in its cache.
-    pub state: State,
-    /// Why [`State`] is `native`, `waiting` or `failed`, if it is not by anybody's will.
+    pub state: MountState,
+    /// Why [`MountState`] is `native`, `waiting` or `failed`, if it is not by anybody's will.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The policy registered, if any.
@@ -117,7 +117,7 @@ pub struct Mount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum State {
+pub enum MountState {
     /// The kernel; no policy is registered.
     Native,
     /// The policy.
@@ -128,7 +128,7 @@ pub enum State {
     Failed,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for MountState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Native => "native",

@@ -109,14 +109,14 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::control::protocol::{EventLine, Mount, Settings, State};
+    use crate::control::protocol::{EventLine, MountState, MountStatus, Settings};
     use crate::error::{Refusal, RefusalKind};
 
     fn request(bytes: &[u8]) -> Result<Option<Request>> {
         read_request(&mut { bytes })
     }
 
-    fn reply(bytes: &[u8]) -> Result<Option<Mount>> {
+    fn reply(bytes: &[u8]) -> Result<Option<MountStatus>> {
         read_reply(&mut { bytes })
     }
 
@@ -264,11 +264,11 @@ mod tests {
 
     #[test]
     fn replies_are_these_bytes() {
-        let mount = Mount {
+        let mount = MountStatus {
             path: "/mnt".into(),
             lower: "/srv".into(),
             device: "rfs0".into(),
-            state: State::Native,
+            state: MountState::Native,
             reason: None,
             policy: None,
         };
@@ -320,7 +320,7 @@ mod tests {
         let bytes = br#"{"ok":{"path":"/mnt","lower":"/srv","device":"rfs0","state":"native","mood":"good"}}
 "#;
         let mount = reply(bytes).expect("a reply").expect("not the end");
-        assert_eq!(mount.state, State::Native);
+        assert_eq!(mount.state, MountState::Native);
     }
 
     #[test]

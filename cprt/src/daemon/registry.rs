@@ -1,53 +1,46 @@
-//! The supervisor: which mount has which policy, and a worker for each.
+//! Which mount has which policy, and a worker for each.
 //!
-//! A mount that has had a policy since the daemon started has a [`Seat`]. Registering loads the
+//! A mount that has had a policy since the daemon started has a [`Slot`]. Registering loads the
 //! library in a new worker while the old one goes on; only then does the old one end and the new one
 //! take the device. If the new one refuses, the old policy comes back.
 //!
-//! A keeper thread listens to each worker. When one ends that was not told to, its mount is native
-//! until the keeper has started another, a little later each time; after three in a minute it stays
-//! native and says why. What is registered is written down, so that a daemon that comes back picks
-//! it up again.
+//! A [`Keeper`] restarts what fails; while it waits to do so, and when it has given up, the mount is
+//! native. What is registered is written down, so that a daemon that comes back picks it up again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use crate::control::config::Config;
-use crate::control::kind::BackendKind;
-use crate::control::protocol::{
-    EventLine, Mount, MountStats, PolicyStatus, Settings, State, Status,
-};
-use crate::error::{Refusal, RefusalKind};
-use crate::machine::memory::{self, Roots};
-use crate::machine::mountinfo::{self, Changes};
-use crate::worker::handle::{self, Ear, End, Hand, Heard, Running};
-use crate::worker::messages::{Job, Source};
-use crate::{Error, Result};
-
-use super::crashes::{Crashes, Verdict};
 use super::site::Site;
 use super::state::{Registration, Registrations};
 use super::{site, state, trust};
+use crate::control::config::Config;
+use crate::control::kind::BackendKind;
+use crate::control::protocol::{
+    EventLine, MountState, MountStats, MountStatus, PolicyStatus, Settings, Status,
+};
+use crate::error::{Refusal, RefusalKind};
+use crate::machine::memory::Roots;
+use crate::machine::mountinfo::{self, Changes};
+use crate::worker::handle::{LoadedWorker, WorkerHandle};
+use crate::worker::keeper::{self, Keeper, Owner, Phase};
+use crate::worker::messages::{Job, Source};
+use crate::{Error, Result};
 
-/// Lines of a policy's log that status shows.
-const LINES: usize = 10;
-
-/// The supervisor.
-pub(crate) struct Supervisor {
+/// The policies of all mounts.
+pub(crate) struct Registry {
     config: Config,
     topology: String,
     roots: Roots,
     started: Instant,
-    seats: Mutex<BTreeMap<PathBuf, Arc<Seat>>>,
+    slots: Mutex<BTreeMap<PathBuf, Arc<Slot>>>,
 }
 
-/// What somebody wants registered.
+/// What is to be registered.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RegistrationRequest {
     pub(crate) mount: PathBuf,
     pub(crate) library: PathBuf,
     pub(crate) settings: Settings,
@@ -57,48 +50,41 @@ pub(crate) struct Wanted {
 }
 
 /// A mount, for as long as it has a policy.
-struct Seat {
+struct Slot {
     path: PathBuf,
     /// One change at a time.
     changing: Mutex<()>,
-    sitting: Mutex<Sitting>,
-    changed: Condvar,
+    state: Mutex<SlotState>,
 }
 
-/// Who sits there.
+/// What is registered for a mount.
 #[derive(Default)]
-struct Sitting {
+struct SlotState {
     site: Option<Site>,
     registration: Option<Registration>,
-    /// Of the registration: whoever finds another one than they know has been replaced.
-    generation: u64,
-    hand: Option<Arc<Hand>>,
-    keeper: Option<JoinHandle<()>>,
-    name: String,
-    version: String,
-    backend: String,
-    features: Vec<String>,
-    cgroup: Option<PathBuf>,
-    waits: bool,
-    failed: bool,
-    unmounted: bool,
-    crashes: Crashes,
-    log: VecDeque<String>,
+    keeper: Option<Arc<Keeper>>,
 }
 
-impl Supervisor {
+/// Hears the keeper of a slot.
+struct SlotOwner {
+    registry: Weak<Registry>,
+    path: PathBuf,
+    library: PathBuf,
+}
+
+impl Registry {
     pub(crate) fn new(config: Config, topology: String) -> Self {
         Self {
             config,
             topology,
             roots: Roots::default(),
             started: Instant::now(),
-            seats: Mutex::default(),
+            slots: Mutex::default(),
         }
     }
 
-    fn seats(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Seat>>> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives what was registered before back its policies, and then what the configuration names.
@@ -122,7 +108,7 @@ impl Supervisor {
                 );
                 continue;
             }
-            let done = self.register(Wanted {
+            let done = self.register(RegistrationRequest {
                 mount: path.clone(),
                 library: registration.library,
                 settings: registration.settings,
@@ -146,11 +132,11 @@ impl Supervisor {
                     continue;
                 };
                 // Once for each mount: what somebody registers or removes later stays so.
-                let seated = self.is_seated(&site);
-                if done.insert(path, site.source.clone()) == Some(site.source) || seated {
+                let registered = self.has_policy(&site);
+                if done.insert(path, site.source.clone()) == Some(site.source) || registered {
                     continue;
                 }
-                let registered = self.register(Wanted {
+                let registered = self.register(RegistrationRequest {
                     mount: path.clone(),
                     library: registration.policy.clone(),
                     settings: registration.settings.clone(),
@@ -166,35 +152,35 @@ impl Supervisor {
         }
     }
 
-    fn is_seated(&self, site: &Site) -> bool {
-        let seat = self.seats().get(&site.path).cloned();
-        seat.is_some_and(|seat| {
-            let sitting = seat.sitting();
-            let registration = sitting.registration.as_ref();
+    fn has_policy(&self, site: &Site) -> bool {
+        let slot = self.slots().get(&site.path).cloned();
+        slot.is_some_and(|slot| {
+            let state = slot.state();
+            let registration = state.registration.as_ref();
             registration.is_some_and(|it| it.source == site.source)
         })
     }
 
     /// Of a directory that is observed, nobody else says that it is gone.
     fn forget_unmounted(&self) {
-        let gone = |seat: &Arc<Seat>| {
-            let sitting = seat.sitting();
-            sitting.site.as_ref().is_some_and(|site| !site.is_there())
+        let gone = |slot: &Arc<Slot>| {
+            let state = slot.state();
+            state.site.as_ref().is_some_and(|site| !site.is_there())
         };
-        let seats: Vec<_> = self.seats().values().cloned().collect();
-        for seat in seats.into_iter().filter(gone) {
-            let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            if gone(&seat) {
-                log::info!("{} has been unmounted", seat.path.display());
-                seat.vacate();
-                self.seats().remove(&seat.path);
+        let slots: Vec<_> = self.slots().values().cloned().collect();
+        for slot in slots.into_iter().filter(gone) {
+            let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            if gone(&slot) {
+                log::info!("{} has been unmounted", slot.path.display());
+                slot.vacate();
+                self.slots().remove(&slot.path);
                 self.persist();
             }
         }
     }
 
     /// Gives a mount a policy, instead of the one it has.
-    pub(crate) fn register(self: &Arc<Self>, wanted: Wanted) -> Result<Mount> {
+    pub(crate) fn register(self: &Arc<Self>, wanted: RegistrationRequest) -> Result<MountStatus> {
         let site = Site::of(&wanted.mount, wanted.backend, self.config.fuse)?;
         let library = trust::check(&wanted.library, nix::unistd::geteuid().as_raw())?;
         let cgroup = wanted
@@ -207,67 +193,66 @@ impl Supervisor {
             settings: wanted.settings,
             cgroup,
         };
-        let seat = self.seat(&site.path);
-        let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = self.load(&seat, &registration)?;
+        let slot = self.slot(&site.path);
+        let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.load(&slot, &registration)?;
         // The library is sound; from here on the mount is native for a moment.
-        let before = seat.vacate();
-        match Self::go(&seat, &registration, loaded) {
-            Ok(running) => self.install(&seat, registration, running, Crashes::default()),
+        let before = slot.vacate();
+        match loaded.start() {
+            Ok(keeper) => self.install(&slot, registration, keeper),
             Err(error) => {
                 if let Some(before) = before {
-                    self.bring_back(&seat, before);
+                    self.bring_back(&slot, before);
                 } else {
-                    self.seats().remove(&seat.path);
+                    self.slots().remove(&slot.path);
                 }
                 return Err(error);
             }
         }
-        seat.sitting().site = Some(site.clone());
+        slot.state().site = Some(site.clone());
         self.persist();
-        Ok(seat.mount(&site))
+        Ok(slot.status(&site))
     }
 
-    fn bring_back(self: &Arc<Self>, seat: &Arc<Seat>, before: Registration) {
-        let again = self
-            .load(seat, &before)
-            .and_then(|loaded| Self::go(seat, &before, loaded));
+    fn bring_back(self: &Arc<Self>, slot: &Arc<Slot>, before: Registration) {
+        let again = self.load(slot, &before).and_then(LoadedPolicy::start);
         match again {
-            Ok(running) => self.install(seat, before, running, Crashes::default()),
+            Ok(keeper) => self.install(slot, before, keeper),
             Err(error) => {
                 log::error!(
                     "The policy that {} had does not come back: {}",
-                    seat.path.display(),
+                    slot.path.display(),
                     crate::error::chain(&error)
                 );
-                self.seats().remove(&seat.path);
+                self.slots().remove(&slot.path);
                 self.persist();
             }
         }
     }
 
     /// Takes a mount's policy away.
-    pub(crate) fn remove(&self, mount: &Path) -> Result<Mount> {
+    pub(crate) fn remove(&self, mount: &Path) -> Result<MountStatus> {
         let site = self.find(mount)?;
-        let seat = self.seated(&site.path)?;
-        let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        seat.vacate();
-        self.seats().remove(&seat.path);
+        let slot = self.registered(&site.path)?;
+        let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.vacate();
+        self.slots().remove(&slot.path);
         self.persist();
         Ok(site.native())
     }
 
     /// Changes settings of a running policy.
-    pub(crate) fn configure(&self, mount: &Path, settings: &Settings) -> Result<Mount> {
+    pub(crate) fn configure(&self, mount: &Path, settings: &Settings) -> Result<MountStatus> {
         let site = self.find(mount)?;
-        let seat = self.seated(&site.path)?;
-        let _changing = seat.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        seat.hand()?.configure(settings)?;
-        if let Some(registration) = &mut seat.sitting().registration {
+        let slot = self.registered(&site.path)?;
+        let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.handle()?;
+        slot.keeper()?.configure(settings)?;
+        if let Some(registration) = &mut slot.state().registration {
             registration.settings.extend(settings.clone());
         }
         self.persist();
-        Ok(seat.mount(&site))
+        Ok(slot.status(&site))
     }
 
     /// How things are, everywhere or at one mount.
@@ -277,14 +262,14 @@ impl Supervisor {
             None => mountinfo::all_rfs()?.into_iter().map(Site::from).collect(),
         };
         if mount.is_none() {
-            let seats: Vec<_> = self.seats().values().cloned().collect();
-            let others = seats.iter().filter_map(|seat| seat.sitting().site.clone());
+            let slots: Vec<_> = self.slots().values().cloned().collect();
+            let others = slots.iter().filter_map(|slot| slot.state().site.clone());
             sites.extend(others.filter(|site| !matches!(site.source, Source::Module { .. })));
             sites.sort_by(|a, b| a.path.cmp(&b.path));
         }
         let mounts = sites.iter().map(|site| {
-            let seat = self.seats().get(&site.path).cloned();
-            seat.map_or_else(|| site.native(), |seat| seat.mount(site))
+            let slot = self.slots().get(&site.path).cloned();
+            slot.map_or_else(|| site.native(), |slot| slot.status(site))
         });
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -300,27 +285,26 @@ impl Supervisor {
             return Ok(found.into());
         }
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let seat = self.seats().get(&real).cloned();
-        let site = seat.and_then(|seat| seat.sitting().site.clone());
+        let slot = self.slots().get(&real).cloned();
+        let site = slot.and_then(|slot| slot.state().site.clone());
         site.ok_or_else(|| site::no_mount(path).into())
     }
 
     /// The counters of workers, those that run.
     pub(crate) fn stats(&self, mount: Option<&Path>) -> Result<Vec<MountStats>> {
-        let seats: Vec<_> = match mount {
+        let slots: Vec<_> = match mount {
             Some(mount) => {
-                let seat = self.seated(&self.find(mount)?.path)?;
-                seat.hand()?;
-                vec![seat]
+                let slot = self.registered(&self.find(mount)?.path)?;
+                slot.handle()?;
+                vec![slot]
             }
-            None => self.seats().values().cloned().collect(),
+            None => self.slots().values().cloned().collect(),
         };
-        let counters = seats.iter().filter_map(|seat| {
-            // Not in the structure: the lock would be held to its end, and hand() takes it, too.
-            let policy = seat.sitting().name.clone();
-            let counted = seat.hand().ok()?.stats()?;
+        let counters = slots.iter().filter_map(|slot| {
+            let policy = slot.keeper().ok()?.status().name;
+            let counted = slot.handle().ok()?.stats()?;
             Some(MountStats {
-                path: seat.path.clone(),
+                path: slot.path.clone(),
                 policy,
                 stats: counted,
             })
@@ -330,47 +314,48 @@ impl Supervisor {
 
     /// What readers of a mount do, as it is told to its policy.
     pub(crate) fn events(&self, mount: &Path) -> Result<Receiver<EventLine>> {
-        let hand = self.seated(&self.find(mount)?.path)?.hand()?;
+        let handle = self.registered(&self.find(mount)?.path)?.handle()?;
         let (to, from) = sync_channel(4096);
-        hand.events(to);
+        handle.events(to);
         Ok(from)
     }
 
     /// Ends all workers in good order. What is registered stays written down.
     pub(crate) fn end(&self) {
-        let seats: Vec<_> = self.seats().values().cloned().collect();
-        let ends: Vec<_> = seats.iter().map(|seat| seat.dismiss()).collect();
-        for keeper in ends.into_iter().flatten() {
-            // One that panicked has said so.
-            let _ = keeper.join();
+        let slots: Vec<_> = self.slots().values().cloned().collect();
+        let keepers: Vec<_> = slots.iter().filter_map(|slot| slot.keeper().ok()).collect();
+        for keeper in &keepers {
+            keeper.stop();
+        }
+        for keeper in keepers {
+            keeper.join();
         }
     }
 
-    fn seat(&self, path: &Path) -> Arc<Seat> {
-        let mut seats = self.seats();
-        let seat = seats.entry(path.to_owned()).or_insert_with(|| {
-            Arc::new(Seat {
+    fn slot(&self, path: &Path) -> Arc<Slot> {
+        let mut slots = self.slots();
+        let slot = slots.entry(path.to_owned()).or_insert_with(|| {
+            Arc::new(Slot {
                 path: path.to_owned(),
                 changing: Mutex::default(),
-                sitting: Mutex::default(),
-                changed: Condvar::new(),
+                state: Mutex::default(),
             })
         });
-        Arc::clone(seat)
+        Arc::clone(slot)
     }
 
-    fn seated(&self, path: &Path) -> Result<Arc<Seat>> {
-        let seat = self.seats().get(path).cloned();
-        // One that nobody has sat down on yet is none.
-        seat.filter(|seat| seat.sitting().registration.is_some())
+    fn registered(&self, path: &Path) -> Result<Arc<Slot>> {
+        let slot = self.slots().get(path).cloned();
+        // One for which nothing has been registered yet is none.
+        slot.filter(|slot| slot.state().registration.is_some())
             .ok_or_else(|| no_policy(path).into())
     }
 
     fn persist(&self) {
-        let seats: Vec<_> = self.seats().values().cloned().collect();
-        let registrations: Registrations = seats
+        let slots: Vec<_> = self.slots().values().cloned().collect();
+        let registrations: Registrations = slots
             .iter()
-            .filter_map(|seat| Some((seat.path.clone(), seat.sitting().registration.clone()?)))
+            .filter_map(|slot| Some((slot.path.clone(), slot.state().registration.clone()?)))
             .collect();
         if let Err(error) = state::write(&self.config.state, &registrations) {
             log::error!(
@@ -380,154 +365,109 @@ impl Supervisor {
         }
     }
 
-    fn load(&self, seat: &Arc<Seat>, registration: &Registration) -> Result<handle::Loaded> {
-        let job = Job {
-            mount: seat.path.clone(),
-            source: registration.source.clone(),
+    fn load(self: &Arc<Self>, slot: &Slot, registration: &Registration) -> Result<LoadedPolicy> {
+        let job = Job::new(
+            slot.path.clone(),
+            registration.source.clone(),
+            registration.library.clone(),
+            registration.settings.clone(),
+            registration.cgroup.clone(),
+            &self.topology,
+            &self.config,
+        );
+        let owner: Arc<dyn Owner> = Arc::new(SlotOwner {
+            registry: Arc::downgrade(self),
+            path: slot.path.clone(),
             library: registration.library.clone(),
-            settings: registration.settings.clone(),
-            cgroup: registration.cgroup.clone(),
-            topology: self.topology.clone(),
-            memory: self.config.memory,
-            loader: self.config.loader,
-            worker: self.config.worker,
-        };
-        let place = seat.path.display().to_string();
-        let library = registration.library.display().to_string();
-        let output = move |line| log::info!("{library} on {place} prints: {line}");
-        handle::load(&job, Box::new(output))
+        });
+        let worker = keeper::load(&job, &owner)?;
+        Ok(LoadedPolicy { worker, job, owner })
     }
 
-    fn go(
-        seat: &Arc<Seat>,
-        registration: &Registration,
-        loaded: handle::Loaded,
-    ) -> Result<Running> {
-        if let Some(cgroup) = &registration.cgroup
-            && let Err(error) = memory::join(cgroup, loaded.pid())
+    /// Gives the slot to a policy that runs.
+    fn install(&self, slot: &Arc<Slot>, registration: Registration, keeper: Keeper) {
         {
-            loaded.put_down();
-            return Err(error);
+            let mut state = slot.state();
+            state.registration = Some(registration);
+            state.keeper = Some(Arc::new(keeper));
         }
-        {
-            let mut sitting = seat.sitting();
-            sitting.name.clone_from(&loaded.name);
-            sitting.version.clone_from(&loaded.version);
-            sitting.cgroup.clone_from(&registration.cgroup);
-            sitting.log.clear();
-        }
-        loaded.go(|level, message| seat.log(level, message))
+        // It may have been unmounted meanwhile, and the slot with it.
+        self.slots().insert(slot.path.clone(), Arc::clone(slot));
     }
 
-    /// Sits it down, with a keeper.
-    fn install(
-        self: &Arc<Self>,
-        seat: &Arc<Seat>,
-        registration: Registration,
-        running: Running,
-        crashes: Crashes,
-    ) {
-        let Running {
-            backend,
-            features,
-            hand,
-            ear,
-            ..
-        } = running;
-        let generation = {
-            let mut sitting = seat.sitting();
-            sitting.generation += 1;
-            sitting.registration = Some(registration);
-            (sitting.waits, sitting.failed, sitting.unmounted) = (false, false, false);
-            sitting.crashes = crashes;
-            sitting.sit(&hand, backend, features);
-            sitting.generation
+    /// What a slot was for is gone.
+    fn forget(&self, path: &Path) {
+        log::info!("{} has been unmounted", path.display());
+        self.slots().remove(path);
+        self.persist();
+    }
+}
+
+/// A library that has been loaded for a slot, and waits to be started.
+struct LoadedPolicy {
+    worker: LoadedWorker,
+    job: Job,
+    owner: Arc<dyn Owner>,
+}
+
+impl LoadedPolicy {
+    fn start(self) -> Result<Keeper> {
+        Keeper::start(self.worker, self.job, self.owner)
+    }
+}
+
+impl Owner for SlotOwner {
+    fn log(&self, policy: &str, level: u32, message: &str) {
+        let severity = match level {
+            0 | 1 => log::Level::Error,
+            2 => log::Level::Warn,
+            3 => log::Level::Info,
+            _ => log::Level::Debug,
         };
-        // It may have been unmounted meanwhile, and the seat with it.
-        self.seats().insert(seat.path.clone(), Arc::clone(seat));
-        let (this, of) = (Arc::clone(self), Arc::clone(seat));
-        let keeper = std::thread::Builder::new()
-            .name("keeper".into())
-            .stack_size(256 << 10)
-            .spawn(move || this.keep(&of, generation, hand, ear));
-        match keeper {
-            Ok(keeper) => seat.sitting().keeper = Some(keeper),
-            Err(error) => log::error!("Starting a thread: {error}"),
+        log::log!(
+            severity,
+            "Policy {policy} on {}: {message}",
+            self.path.display()
+        );
+    }
+
+    fn printed(&self, line: &str) {
+        let (library, path) = (self.library.display(), self.path.display());
+        log::info!("{library} on {path} prints: {line}");
+    }
+
+    fn failed(&self, policy: &str, fault: &str, never: Option<&str>) {
+        let path = self.path.display();
+        match never {
+            None => log::error!("Policy {policy} on {path} failed: {fault}; it is started again"),
+            Some(reason) => log::error!(
+                "Policy {policy} on {path} failed: {fault}; {reason}, so the mount stays native until a \
+                 policy is registered"
+            ),
         }
     }
 
-    /// The life of a keeper.
-    fn keep(&self, seat: &Arc<Seat>, generation: u64, mut hand: Arc<Hand>, mut ear: Ear) {
-        loop {
-            let end = ear.listen(&hand, |heard| seat.heard(heard, &hand));
-            let fault = {
-                let mut sitting = seat.sitting();
-                if sitting.generation != generation {
-                    return;
-                }
-                sitting.hand = None;
-                match end {
-                    _ if sitting.unmounted => None,
-                    End::Told => Some("it ended by itself".to_owned()),
-                    End::Fault(fault) => Some(fault),
-                }
-            };
-            let Some(fault) = fault else {
-                log::info!("{} has been unmounted", seat.path.display());
-                self.seats().remove(&seat.path);
-                self.persist();
-                return;
-            };
-            match self.restart(seat, generation, fault) {
-                Some(running) => (hand, ear) = (running.hand, running.ear),
-                None => return,
-            }
-        }
-    }
-
-    /// Another worker after a crash, unless there were too many or it is not wanted any more.
-    fn restart(&self, seat: &Arc<Seat>, generation: u64, mut fault: String) -> Option<Running> {
-        loop {
-            let registration = seat.mourn(generation, &fault)?;
-            let again = self
-                .load(seat, &registration)
-                .and_then(|loaded| Self::go(seat, &registration, loaded));
-            match again {
-                Err(error) => fault = crate::error::chain(&error),
-                Ok(running) => {
-                    let mut sitting = seat.sitting();
-                    if sitting.generation != generation {
-                        running.hand.exit();
-                        drop(sitting);
-                        let _ = running.ear.listen(&running.hand, |_| {});
-                        return None;
-                    }
-                    let (backend, features) = (running.backend.clone(), running.features.clone());
-                    sitting.waits = false;
-                    sitting.sit(&running.hand, backend, features);
-                    return Some(running);
-                }
-            }
+    fn unmounted(&self) {
+        if let Some(registry) = self.registry.upgrade() {
+            registry.forget(&self.path);
         }
     }
 }
 
-impl Sitting {
-    fn sit(&mut self, hand: &Arc<Hand>, backend: String, features: Vec<String>) {
-        self.hand = Some(Arc::clone(hand));
-        (self.backend, self.features) = (backend, features);
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Seat {
-    fn sitting(&self) -> MutexGuard<'_, Sitting> {
-        self.sitting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keeper(&self) -> Result<Arc<Keeper>> {
+        let keeper = self.state().keeper.clone();
+        keeper.ok_or_else(|| no_policy(&self.path).into())
     }
 
     /// The worker, if it runs.
-    fn hand(&self) -> Result<Arc<Hand>> {
-        let hand = self.sitting().hand.clone();
-        hand.ok_or_else(|| {
+    fn handle(&self) -> Result<Arc<WorkerHandle>> {
+        let handle = self.keeper()?.handle();
+        handle.ok_or_else(|| {
             Refusal {
                 kind: RefusalKind::Failed,
                 message: format!("The policy of {} does not run", self.path.display()),
@@ -537,136 +477,47 @@ impl Seat {
         })
     }
 
-    /// Has who sits there end, but does not wait.
-    fn dismiss(&self) -> Option<JoinHandle<()>> {
-        let mut sitting = self.sitting();
-        sitting.generation += 1;
-        if let Some(hand) = sitting.hand.take() {
-            hand.exit();
-        }
-        self.changed.notify_all();
-        sitting.keeper.take()
-    }
-
-    /// Has who sits there end, waits, and returns what it was.
+    /// Has the policy end, waits, and returns what was registered.
     fn vacate(&self) -> Option<Registration> {
-        if let Some(keeper) = self.dismiss() {
-            // One that panicked has said so.
-            let _ = keeper.join();
-        }
-        self.sitting().registration.take()
-    }
-
-    /// A policy has failed: says so, and waits until another worker may be started. `None` if none
-    /// is to be.
-    fn mourn(&self, generation: u64, fault: &str) -> Option<Registration> {
-        let mut sitting = self.sitting();
-        if sitting.generation != generation {
-            return None;
-        }
-        let verdict = sitting.crashes.add(Instant::now(), fault);
-        let (name, path) = (sitting.name.clone(), self.path.display());
-        let wait = match verdict {
-            Verdict::Again(wait) => {
-                log::error!("Policy {name} on {path} failed: {fault}; it is started again");
-                sitting.waits = true;
-                wait
-            }
-            Verdict::Never(reason) => {
-                log::error!(
-                    "Policy {name} on {path} failed: {fault}; {reason}, so the mount stays native \
-                     until a policy is registered"
-                );
-                sitting.failed = true;
-                return None;
-            }
+        let (keeper, registration) = {
+            let mut state = self.state();
+            (state.keeper.take(), state.registration.take())
         };
-        let (sitting, _) = self
-            .changed
-            .wait_timeout_while(sitting, wait, |sitting| sitting.generation == generation)
-            .unwrap_or_else(PoisonError::into_inner);
-        if sitting.generation != generation {
-            return None;
+        if let Some(keeper) = keeper {
+            keeper.stop();
+            keeper.join();
         }
-        sitting.registration.clone()
+        registration
     }
 
-    fn heard(&self, heard: Heard, hand: &Hand) {
-        match heard {
-            Heard::Log { level, message } => self.log(level, message),
-            Heard::Reader {
-                process,
-                join,
-                cgroup,
-            } => {
-                if let Some(cgroup) = cgroup.as_ref().filter(|_| join)
-                    && let Err(error) = memory::join(cgroup, hand.pid)
-                {
-                    let error = crate::error::chain(&error);
-                    self.log(2, format!("The worker stays in its own cgroup: {error}"));
-                }
-                log::debug!("{}: the first reader is {process}", self.path.display());
-                self.sitting().cgroup = cgroup;
-            }
-            Heard::Unmounted => {
-                self.sitting().unmounted = true;
-                hand.exit();
-            }
-        }
-    }
-
-    /// What a policy or its worker says.
-    fn log(&self, level: u32, message: String) {
-        let mut sitting = self.sitting();
-        let severity = match level {
-            0 | 1 => log::Level::Error,
-            2 => log::Level::Warn,
-            3 => log::Level::Info,
-            _ => log::Level::Debug,
-        };
-        log::log!(
-            severity,
-            "Policy {} on {}: {message}",
-            sitting.name,
-            self.path.display()
-        );
-        if severity <= log::Level::Warn {
-            if sitting.log.len() == LINES {
-                sitting.log.pop_front();
-            }
-            sitting.log.push_back(message);
-        }
-    }
-
-    fn mount(&self, site: &Site) -> Mount {
-        let sitting = self.sitting();
-        let Some(registration) = &sitting.registration else {
+    fn status(&self, site: &Site) -> MountStatus {
+        let state = self.state();
+        let (Some(registration), Some(keeper)) = (&state.registration, &state.keeper) else {
             return site.native();
         };
-        let state = if sitting.failed {
-            State::Failed
-        } else if sitting.waits || sitting.hand.is_none() {
-            State::Waiting
-        } else {
-            State::Running
+        let status = keeper.status();
+        let phase = match status.phase {
+            Phase::Failed => MountState::Failed,
+            Phase::Running if status.handle.is_some() => MountState::Running,
+            _ => MountState::Waiting,
         };
-        Mount {
-            state,
-            reason: (state != State::Running)
-                .then(|| sitting.crashes.reason())
+        MountStatus {
+            state: phase,
+            reason: (phase != MountState::Running)
+                .then(|| status.crashes.reason())
                 .flatten(),
             policy: Some(PolicyStatus {
-                name: sitting.name.clone(),
-                version: sitting.version.clone(),
                 library: registration.library.clone(),
                 settings: registration.settings.clone(),
-                backend: sitting.backend.clone(),
-                features: sitting.features.clone(),
-                worker: sitting.hand.as_ref().map(|hand| hand.pid),
-                cgroup: sitting.cgroup.clone(),
-                crashes: sitting.crashes.count(),
-                last_fault: sitting.crashes.last(),
-                log: sitting.log.iter().cloned().collect(),
+                worker: status.handle.as_ref().map(|handle| handle.pid),
+                crashes: status.crashes.count(),
+                last_fault: status.crashes.last(),
+                log: status.log.into_iter().collect(),
+                name: status.name,
+                version: status.version,
+                backend: status.backend,
+                features: status.features,
+                cgroup: status.cgroup,
             }),
             ..site.native()
         }

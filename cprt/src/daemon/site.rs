@@ -6,7 +6,7 @@ use crate::Result;
 use crate::backend::select::{self, Verdict};
 use crate::control::config;
 use crate::control::kind::BackendKind;
-use crate::control::protocol::{Mount, State};
+use crate::control::protocol::{MountState, MountStatus};
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::mountinfo::{self, RfsMount};
 use crate::worker::messages::Source;
@@ -77,15 +77,15 @@ impl Site {
     }
 
     /// As in `ppcctl status`.
-    pub(super) fn native(&self) -> Mount {
-        Mount {
+    pub(super) fn native(&self) -> MountStatus {
+        MountStatus {
             path: self.path.clone(),
             lower: self.lower.clone(),
             device: match self.source {
                 Source::Module { device } => format!("rfs{device}"),
                 Source::Observe | Source::Fuse { .. } => String::new(),
             },
-            state: State::Native,
+            state: MountState::Native,
             reason: None,
             policy: None,
         }

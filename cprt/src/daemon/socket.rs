@@ -1,4 +1,4 @@
-//! `cprtd`: a supervisor behind a socket.
+//! `cprtd`: a registry behind a socket.
 //!
 //! Every connection has a thread for its one request; there are few. SIGTERM and SIGINT have workers
 //! end in good order and the daemon after them; what is registered stays written down for the next.
@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::control::config::Config;
 use crate::control::protocol::{Reply, Request};
 use crate::control::wire;
-use crate::daemon::registry::{Supervisor, Wanted};
+use crate::daemon::registry::{RegistrationRequest, Registry};
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::topology::Topology;
 use crate::{Error, Result};
@@ -51,15 +51,15 @@ pub fn run(config: Config) -> Result<()> {
     }
     let socket = config.socket.clone();
     let topology = Topology::by_child().to_string();
-    let supervisor = Arc::new(Supervisor::new(config, topology));
-    supervisor.restore();
-    let of_mounts = Arc::clone(&supervisor);
+    let registry = Arc::new(Registry::new(config, topology));
+    registry.restore();
+    let of_mounts = Arc::clone(&registry);
     spawn("mounts", move || {
         if let Err(error) = of_mounts.follow_mounts() {
             log::error!("{}", crate::error::chain(&error));
         }
     })?;
-    let of_requests = Arc::clone(&supervisor);
+    let of_requests = Arc::clone(&registry);
     spawn("requests", move || accept(&listener, &of_requests))?;
     log::info!(
         "cprtd {} listens at {}",
@@ -70,7 +70,7 @@ pub fn run(config: Config) -> Result<()> {
     log::info!("{signal}: ending");
     // The next daemon may begin now; only this one's readers are still served.
     let _ = std::fs::remove_file(&socket);
-    supervisor.end();
+    registry.end();
     Ok(())
 }
 
@@ -137,7 +137,7 @@ fn listen(config: &Config) -> Result<UnixListener> {
     Ok(listener)
 }
 
-fn accept(listener: &UnixListener, supervisor: &Arc<Supervisor>) {
+fn accept(listener: &UnixListener, registry: &Arc<Registry>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let stream = match listener.accept() {
@@ -158,9 +158,9 @@ fn accept(listener: &UnixListener, supervisor: &Arc<Supervisor>) {
             continue;
         }
         open.fetch_add(1, Relaxed);
-        let (supervisor, of_thread) = (Arc::clone(supervisor), Arc::clone(&open));
+        let (registry, of_thread) = (Arc::clone(registry), Arc::clone(&open));
         let served = spawn("request", move || {
-            serve(&stream, &supervisor);
+            serve(&stream, &registry);
             of_thread.fetch_sub(1, Relaxed);
         });
         if served.is_err() {
@@ -169,7 +169,7 @@ fn accept(listener: &UnixListener, supervisor: &Arc<Supervisor>) {
     }
 }
 
-fn serve(stream: &UnixStream, supervisor: &Arc<Supervisor>) {
+fn serve(stream: &UnixStream, registry: &Arc<Registry>) {
     // A socket takes them always.
     let _ = stream.set_read_timeout(Some(TO_ASK));
     let _ = stream.set_write_timeout(Some(TO_ASK));
@@ -196,7 +196,7 @@ fn serve(stream: &UnixStream, supervisor: &Arc<Supervisor>) {
             backend,
         } => reply(
             stream,
-            supervisor.register(Wanted {
+            registry.register(RegistrationRequest {
                 mount,
                 library,
                 settings,
@@ -204,13 +204,13 @@ fn serve(stream: &UnixStream, supervisor: &Arc<Supervisor>) {
                 backend,
             }),
         ),
-        Request::RmPolicy { mount } => reply(stream, supervisor.remove(&mount)),
+        Request::RmPolicy { mount } => reply(stream, registry.remove(&mount)),
         Request::Configure { mount, settings } => {
-            reply(stream, supervisor.configure(&mount, &settings));
+            reply(stream, registry.configure(&mount, &settings));
         }
-        Request::Status { mount } => reply(stream, supervisor.status(mount.as_deref())),
-        Request::Stats { mount } => reply(stream, supervisor.stats(mount.as_deref())),
-        Request::Events { mount } => match supervisor.events(&mount) {
+        Request::Status { mount } => reply(stream, registry.status(mount.as_deref())),
+        Request::Stats { mount } => reply(stream, registry.stats(mount.as_deref())),
+        Request::Events { mount } => match registry.events(&mount) {
             Ok(events) => stream_events(stream, &events),
             Err(error) => reply::<()>(stream, Err(error)),
         },

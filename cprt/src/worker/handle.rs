@@ -1,8 +1,8 @@
 //! A worker, as whoever started it holds it: the process and the conversation with it.
 //!
 //! That is the supervisor, for a mount, or a session, for a command. [`load`] starts the process and
-//! has it load the library, [`Loaded::go`] has it start the policy. Then there are two ends of it: the
-//! [`Ear`], for the one thread that listens, and the [`Hand`], for everybody else.
+//! has it load the library, [`LoadedWorker::go`] has it start the policy. Then there are two ends of it: the
+//! [`WorkerProcess`], for the one thread that listens, and the [`WorkerHandle`], for everybody else.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ const TO_ANSWER: Duration = Duration::from_secs(5);
 const TO_START: Duration = Duration::from_secs(50);
 
 /// A library that has been loaded and waits.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedWorker {
     pub(crate) name: String,
     pub(crate) version: String,
     child: Child,
@@ -40,17 +40,17 @@ pub(crate) struct Loaded {
 }
 
 /// A policy that runs.
-pub(crate) struct Running {
+pub(crate) struct RunningWorker {
     pub(crate) backend: String,
     pub(crate) features: Vec<String>,
     pub(crate) limits: Vec<String>,
-    pub(crate) hand: Arc<Hand>,
-    pub(crate) ear: Ear,
+    pub(crate) handle: Arc<WorkerHandle>,
+    pub(crate) process: WorkerProcess,
 }
 
 /// What anybody may use to talk to a worker.
 #[derive(Debug)]
-pub(crate) struct Hand {
+pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
     outbox: Outbox,
     number: AtomicU64,
@@ -68,13 +68,13 @@ struct Open {
 }
 
 /// What is heard of a worker, by the one thread that listens.
-pub(crate) struct Ear {
+pub(crate) struct WorkerProcess {
     child: Child,
     inbox: Inbox,
 }
 
 /// What a listener has to know.
-pub(crate) enum Heard {
+pub(crate) enum WorkerNews {
     Log {
         level: u32,
         message: String,
@@ -89,7 +89,7 @@ pub(crate) enum Heard {
 
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum WorkerEnd {
     /// As it was told to.
     Told,
     /// Somehow else.
@@ -97,7 +97,7 @@ pub(crate) enum End {
 }
 
 /// Starts a worker and has it load the library.
-pub(crate) fn load(job: &Job, log: output::Log) -> Result<Loaded> {
+pub(crate) fn load(job: &Job, log: output::Log) -> Result<LoadedWorker> {
     let system = |doing| move |source| Error::System { doing, source };
     let (ours, theirs) = UnixStream::pair().map_err(system("Making a socket"))?;
     let (output, their_output) = std::io::pipe().map_err(system("Making a pipe"))?;
@@ -117,7 +117,7 @@ pub(crate) fn load(job: &Job, log: output::Log) -> Result<Loaded> {
     output::listen(output, log)?;
     let stream = ours.try_clone().map_err(system("Sharing a socket"))?;
     let (inbox, outbox) = ends(ours)?;
-    let mut loaded = Loaded {
+    let mut loaded = LoadedWorker {
         name: String::new(),
         version: String::new(),
         child,
@@ -139,13 +139,13 @@ pub(crate) fn load(job: &Job, log: output::Log) -> Result<Loaded> {
     }
 }
 
-impl Loaded {
+impl LoadedWorker {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Has it take the device and start the policy.
-    pub(crate) fn go(mut self, mut log: impl FnMut(u32, String)) -> Result<Running> {
+    pub(crate) fn go(mut self, mut log: impl FnMut(u32, String)) -> Result<RunningWorker> {
         self.outbox.say(&Order::Go);
         match self.first_word(&mut log) {
             Ok(Note::Ready {
@@ -153,22 +153,22 @@ impl Loaded {
                 features,
                 limits,
             }) => {
-                let hand = Hand {
+                let handle = WorkerHandle {
                     pid: self.child.id(),
                     outbox: self.outbox,
                     number: AtomicU64::new(0),
                     open: Mutex::default(),
                 };
-                let ear = Ear {
+                let process = WorkerProcess {
                     child: self.child,
                     inbox: self.inbox,
                 };
-                Ok(Running {
+                Ok(RunningWorker {
                     backend,
                     features,
                     limits,
-                    hand: Arc::new(hand),
-                    ear,
+                    handle: Arc::new(handle),
+                    process,
                 })
             }
             Ok(_) => Err(Error::Protocol("The worker talks out of turn".into())),
@@ -220,7 +220,7 @@ impl Loaded {
     }
 }
 
-impl Hand {
+impl WorkerHandle {
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -333,38 +333,44 @@ impl Hand {
     }
 }
 
-impl Ear {
+impl WorkerProcess {
     /// Listens until it ends; then waits for the process, by force if need be.
-    pub(crate) fn listen(mut self, hand: &Hand, mut heard: impl FnMut(Heard)) -> End {
+    pub(crate) fn attend(
+        mut self,
+        handle: &WorkerHandle,
+        mut heard: impl FnMut(WorkerNews),
+    ) -> WorkerEnd {
         let mut fault = None;
         let mut ended = false;
         // What is no note is as good as the end of it.
         while let Ok(Some(note)) = self.inbox.hear() {
             match note {
-                Note::Log { level, message } => heard(Heard::Log { level, message }),
+                Note::Log { level, message } => heard(WorkerNews::Log { level, message }),
                 Note::Reader {
                     process,
                     join,
                     cgroup,
-                } => heard(Heard::Reader {
+                } => heard(WorkerNews::Reader {
                     process,
                     join,
                     cgroup,
                 }),
-                Note::Event(line) => hand.event(&line),
+                Note::Event(line) => handle.event(&line),
                 Note::Fault(why) => fault = Some(why),
-                Note::Unmounted => heard(Heard::Unmounted),
+                Note::Unmounted => heard(WorkerNews::Unmounted),
                 Note::Ended => ended = true,
-                answer => hand.answer(answer),
+                answer => handle.answer(answer),
             }
         }
-        hand.gone();
-        hand.outbox.hang_up();
+        handle.gone();
+        handle.outbox.hang_up();
         let status = end(&mut self.child, TO_END);
         match (fault, ended) {
-            (Some(fault), _) => End::Fault(fault),
-            (None, true) => End::Told,
-            (None, false) => End::Fault(status.map_or_else(|| "it is gone".to_owned(), describe)),
+            (Some(fault), _) => WorkerEnd::Fault(fault),
+            (None, true) => WorkerEnd::Told,
+            (None, false) => {
+                WorkerEnd::Fault(status.map_or_else(|| "it is gone".to_owned(), describe))
+            }
         }
     }
 }

@@ -39,6 +39,30 @@ pub(crate) struct Job {
     pub(crate) worker: config::Worker,
 }
 
+impl Job {
+    pub(crate) fn new(
+        mount: PathBuf,
+        source: Source,
+        library: PathBuf,
+        settings: Settings,
+        cgroup: Option<PathBuf>,
+        topology: &str,
+        config: &config::Config,
+    ) -> Self {
+        Self {
+            mount,
+            source,
+            library,
+            settings,
+            cgroup,
+            topology: topology.to_owned(),
+            memory: config.memory,
+            loader: config.loader,
+            worker: config.worker,
+        }
+    }
+}
+
 /// What is behind the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

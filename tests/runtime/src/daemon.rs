@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use cprt::control::protocol::{EventLine, Mount as MountStatus, MountStats, State, Status};
+use cprt::control::protocol::{EventLine, MountState, MountStats, MountStatus, Status};
 use cprt::control::stats::Stats;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -191,7 +191,11 @@ impl Daemon {
             library.display()
         );
         let status: MountStatus = serde_json::from_str(&answer.output).of(&answer.output)?;
-        ensure_eq!(status.state, State::Running, "the state after registering");
+        ensure_eq!(
+            status.state,
+            MountState::Running,
+            "the state after registering"
+        );
         way::settle(&mount.path)?;
         Ok(status)
     }

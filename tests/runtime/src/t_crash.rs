@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread::sleep;
 
-use cprt::control::protocol::{Mount as MountStatus, State};
+use cprt::control::protocol::{MountState, MountStatus};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -54,7 +54,7 @@ fn of_the_daemon() -> Outcome {
     sleep(millis(300));
 
     let daemon = Daemon::again()?;
-    let running = |status: &MountStatus| status.state == State::Running;
+    let running = |status: &MountStatus| status.state == MountState::Running;
     let status = daemon.wait_for(&mount, 10, "the policy to be back", running)?;
     let policy_status = status.policy.clone();
     let settings = policy_status.as_ref().map(|policy| policy.settings.clone());
@@ -74,7 +74,11 @@ fn of_the_daemon() -> Outcome {
     sleep(millis(300));
     if Way::now() == Way::Module {
         let state = daemon.status(&mount)?.state;
-        ensure_eq!(state, State::Native, "the state of what was taken away");
+        ensure_eq!(
+            state,
+            MountState::Native,
+            "the state of what was taken away"
+        );
     }
     ensure_eq!(daemon.workers()?.len(), 0, "workers of what was taken away");
     daemon.stop()
@@ -91,7 +95,7 @@ fn of_a_worker() -> Outcome {
     let worker = daemon.worker(&mount)?;
     kill(Pid::from_raw(worker.cast_signed()), Signal::SIGKILL)?;
     let again = |status: &MountStatus| {
-        status.state == State::Running && worker_of(status).is_some_and(|pid| pid != worker)
+        status.state == MountState::Running && worker_of(status).is_some_and(|pid| pid != worker)
     };
     let status = daemon.wait_for(&mount, 10, "another worker", again)?;
     let policy_status = status.policy.clone().unwrap_or_else(|| unreachable!());

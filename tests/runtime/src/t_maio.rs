@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread::sleep;
 
-use cprt::control::protocol::State;
+use cprt::control::protocol::MountState;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -194,7 +194,7 @@ fn bears_ends() -> Outcome {
         reader.finish()?;
     }
     daemon.wait_for(&model.mount, 20, "another worker", |status| {
-        status.state == State::Running
+        status.state == MountState::Running
     })?;
     sleep(millis(1500));
     ensure!(

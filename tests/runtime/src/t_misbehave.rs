@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::thread::sleep;
 
-use cprt::control::protocol::{Mount as MountStatus, State};
+use cprt::control::protocol::{MountState, MountStatus};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -134,7 +134,7 @@ fn crashes(name: &str, words: &[&str]) -> Outcome {
             ensure!(fault.contains(word), "{fault:?} does not tell of {word}");
         }
         ensure!(
-            matches!(status.state, State::Waiting | State::Running),
+            matches!(status.state, MountState::Waiting | MountState::Running),
             "after one fault: {status:?}"
         );
         daemon.unregister(&mount).map(drop)
@@ -182,7 +182,7 @@ fn too_often() -> Outcome {
             "crashes are forgotten: {status:?}"
         );
         count = crash_count(&status);
-        Ok((status.state == State::Failed).then_some(status))
+        Ok((status.state == MountState::Failed).then_some(status))
     })?;
     ensure_eq!(count, 3, "crashes until it was given up");
     let reason = status.reason.clone().unwrap_or_default();
@@ -198,7 +198,7 @@ fn too_often() -> Outcome {
     sleep(millis(1500));
     ensure_eq!(
         daemon.status(&mount)?.state,
-        State::Failed,
+        MountState::Failed,
         "the state a while later"
     );
     file.make_cold()?;
@@ -215,7 +215,7 @@ fn thread_segv() -> Outcome {
     let file = mount.file("f", 3, SIZE)?;
     let daemon = Daemon::start()?;
     daemon.register(&mount, &test_policy("thread_segv"), &[])?;
-    let given_up = |status: &MountStatus| status.state == State::Failed;
+    let given_up = |status: &MountStatus| status.state == MountState::Failed;
     let status = daemon.wait_for(&mount, 45, "the policy to be given up", given_up)?;
     ensure!(last_fault(&status).contains("SIGSEGV"), "{status:?}");
     let before = || {
@@ -328,7 +328,7 @@ fn stdout() -> Outcome {
         let status = daemon.status(&mount)?;
         ensure_eq!(
             (status.state, crash_count(&status)),
-            (State::Running, 0),
+            (MountState::Running, 0),
             "{status:?}"
         );
         daemon.unregister(&mount).map(drop)
@@ -361,7 +361,7 @@ fn panic() -> Outcome {
         let status = daemon.status(&mount)?;
         ensure_eq!(
             (status.state, crash_count(&status)),
-            (State::Running, 0),
+            (MountState::Running, 0),
             "{status:?}"
         );
         let log = status

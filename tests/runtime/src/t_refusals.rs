@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use cprt::control::protocol::State;
+use cprt::control::protocol::MountState;
 
 use crate::case::{Case, scratch};
 use crate::daemon::{Answer, Daemon, FAILED, NOTHING_THERE, REFUSED, USAGE, policy, test_policy};
@@ -104,7 +104,11 @@ fn of_no_policies() -> Outcome {
     attempt(Path::new("/etc/passwd"), &["does not open"])?;
     attempt(Path::new("/usr/lib/ppc"), &["is no file"])?;
     attempt(&policy("missing"), &["No such file"])?;
-    ensure_eq!(daemon.status(&mount)?.state, State::Native, "the state");
+    ensure_eq!(
+        daemon.status(&mount)?.state,
+        MountState::Native,
+        "the state"
+    );
     ensure_eq!(daemon.workers()?.len(), 0, "workers");
     daemon.stop()
 }
@@ -240,14 +244,14 @@ fn keeps_the_policy_before() -> Outcome {
         ensure_eq!(answer.code, REFUSED, "{answer:?}");
     }
     let status = daemon.status(&mount)?;
-    ensure_eq!(status.state, State::Running, "the state");
+    ensure_eq!(status.state, MountState::Running, "the state");
     let name = status.policy.map(|policy| policy.name);
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");
     // One whose init fails may: two cannot have the device. But somebody has to be in charge.
     let answer = daemon.try_register(&mount.path, &test_policy("init_fail"), &[])?;
     ensure_eq!(answer.code, REFUSED, "{answer:?}");
     let status = daemon.wait_for(&mount, 10, "the policy before to be back", |status| {
-        status.state == State::Running
+        status.state == MountState::Running
     })?;
     let name = status.policy.map(|policy| policy.name);
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");

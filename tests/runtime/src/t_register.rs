@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
 
-use cprt::control::protocol::State;
+use cprt::control::protocol::MountState;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::case::{Case, scratch};
@@ -462,7 +462,7 @@ fn null_is_the_kernels() -> Outcome {
     let daemon = Daemon::start()?;
     if Way::now() == Way::Module {
         let state = daemon.status(&mount)?.state;
-        ensure_eq!(state, State::Native, "the state without a policy");
+        ensure_eq!(state, MountState::Native, "the state without a policy");
     }
     let registered = daemon.register(&mount, &policy("null"), &[])?;
     let name = registered.policy.map(|policy| policy.name);
@@ -477,7 +477,7 @@ fn null_is_the_kernels() -> Outcome {
     );
     ensure!(file.cached()? < MIB, "{} bytes cached", file.cached()?);
     let after = daemon.unregister(&mount)?;
-    ensure_eq!(after.state, State::Native, "the state after rm-policy");
+    ensure_eq!(after.state, MountState::Native, "the state after rm-policy");
     ensure!(after.policy.is_none(), "{after:?}");
     Job::new(&mount, &file).run()?;
     daemon.stop()
@@ -514,7 +514,11 @@ fn follows_the_mount() -> Outcome {
     let again = Mount::new()?;
     if Way::now() == Way::Module {
         let state = daemon.status(&again)?.state;
-        ensure_eq!(state, State::Native, "the state of another mount there");
+        ensure_eq!(
+            state,
+            MountState::Native,
+            "the state of another mount there"
+        );
     }
     daemon.register(&again, &policy("shift"), &[])?;
     Job::new(&again, &file).run()?;

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use cprt::control::client::Client;
 use cprt::control::config::Config;
-use cprt::control::protocol::{EventLine, Mount, MountStats};
+use cprt::control::protocol::{EventLine, MountStats, MountStatus};
 use cprt::machine::topology::Topology;
 
 use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
@@ -143,7 +143,7 @@ fn client(common: &Common) -> Result<Client> {
     Ok(Client::new(socket).group(config.group))
 }
 
-fn changed(common: &Common, mount: &Mount) -> Result<()> {
+fn changed(common: &Common, mount: &MountStatus) -> Result<()> {
     if common.json {
         print_json(mount)
     } else {

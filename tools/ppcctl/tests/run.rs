@@ -4,7 +4,7 @@ mod common;
 
 use common::{skip, skip_part};
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -477,15 +477,65 @@ fn a_worker_that_is_killed_leaves_no_reader_waiting() {
     assert_eq!(ended(&mut child), Some(5));
 }
 
+/// The command goes on, with another worker.
+#[test]
+fn a_worker_that_is_killed_is_started_again() {
+    let (policy, model) = (policy_or_skip!(), Model::new("run-again"));
+    let script = "echo ready; read line; cat weights | wc -c";
+    let mut command = with(policy);
+    command.args([".", "--", "sh", "-c", script]);
+    let mut child = command
+        .current_dir(&model.0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("built");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    let Some(first) = find_worker(child.id()) else {
+        skip("there is no backend here");
+        let _ = child.kill();
+        let _ = child.wait();
+        return;
+    };
+    kill(Pid::from_raw(first), Signal::SIGKILL).expect("it is ours");
+    let since = Instant::now();
+    while find_worker(child.id()).is_none_or(|worker| worker == first) {
+        assert!(since.elapsed() < Duration::from_secs(20), "no other worker");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(child.stdin.take());
+    let mut bytes = String::new();
+    out.read_to_string(&mut bytes).expect("what it read");
+    assert_eq!((ended(&mut child), bytes.trim()), (Some(0), "1048576"));
+    let mut errors = String::new();
+    let mut stderr = child.stderr.take().expect("a pipe");
+    stderr.read_to_string(&mut errors).expect("its words");
+    assert!(
+        errors.contains("killed by SIGKILL; it is started again"),
+        "{errors}"
+    );
+    assert!(!errors.contains("went on without it"), "{errors}");
+}
+
 /// The child of a process that was called as a worker.
 fn worker_of(process: u32) -> i32 {
-    let children = format!("/proc/{process}/task/{process}/children");
-    let children = fs::read_to_string(children).expect("it lives");
+    find_worker(process).expect("a worker")
+}
+
+fn find_worker(process: u32) -> Option<i32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    // Whichever of its threads started it.
+    let children = |task: std::io::Result<fs::DirEntry>| {
+        fs::read_to_string(task.ok()?.path().join("children")).ok()
+    };
+    let children: String = tasks.filter_map(children).collect();
     let of_worker = |pid: &&str| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0).nth(1) == Some(b"worker")
     };
     let mut pids = children.split_ascii_whitespace();
-    let pid = pids.find(of_worker).expect("a worker");
-    pid.parse().expect("a number")
+    pids.find(of_worker)?.parse().ok()
 }

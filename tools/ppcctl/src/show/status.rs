@@ -1,6 +1,6 @@
 //! How mounts and their policies do.
 
-use cprt::control::protocol::{Mount, PolicyStatus, State, Status};
+use cprt::control::protocol::{MountState, MountStatus, PolicyStatus, Status};
 
 use crate::screen::{Table, age, count, plain};
 
@@ -46,11 +46,11 @@ pub(crate) fn status(status: &Status, all: bool) -> String {
 }
 
 /// What became of a mount, in a line.
-pub(crate) fn change(mount: &Mount) -> String {
+pub(crate) fn change(mount: &MountStatus) -> String {
     let path = plain(&mount.path.display().to_string());
     let what = match (&mount.policy, mount.state) {
         (None, _) => "no policy, the kernel decides".to_owned(),
-        (Some(policy), State::Running) => {
+        (Some(policy), MountState::Running) => {
             let worker = policy.worker.map(|pid| format!(", worker {pid}"));
             format!(
                 "{} is running{}",
@@ -78,7 +78,7 @@ fn name(policy: &PolicyStatus) -> String {
         .to_owned()
 }
 
-fn details(mount: &Mount, all: bool) -> String {
+fn details(mount: &MountStatus, all: bool) -> String {
     let mut table = Table::default().indent(2);
     let mut line = |key: &str, value: String| {
         if !value.is_empty() {
@@ -113,23 +113,23 @@ fn details(mount: &Mount, all: bool) -> String {
 mod tests {
     use super::*;
 
-    fn native() -> Mount {
-        Mount {
+    fn native() -> MountStatus {
+        MountStatus {
             path: "/mnt/b".into(),
             lower: "/srv/b".into(),
             device: "rfs1".into(),
-            state: State::Native,
+            state: MountState::Native,
             reason: None,
             policy: None,
         }
     }
 
-    fn running() -> Mount {
-        Mount {
+    fn running() -> MountStatus {
+        MountStatus {
             path: "/mnt/models".into(),
             lower: "/srv/models".into(),
             device: "rfs0".into(),
-            state: State::Running,
+            state: MountState::Running,
             reason: None,
             policy: Some(PolicyStatus {
                 name: "shift".into(),
@@ -147,10 +147,10 @@ mod tests {
         }
     }
 
-    fn failed() -> Mount {
+    fn failed() -> MountStatus {
         let mut mount = running();
         mount.path = "/mnt/x".into();
-        mount.state = State::Failed;
+        mount.state = MountState::Failed;
         mount.reason = Some("it crashed 5 times in a minute".into());
         if let Some(policy) = &mut mount.policy {
             policy.version = String::new();
@@ -162,7 +162,7 @@ mod tests {
         mount
     }
 
-    fn shown(mounts: Vec<Mount>, all: bool) -> String {
+    fn shown(mounts: Vec<MountStatus>, all: bool) -> String {
         let of = Status {
             version: "0.1.0".into(),
             pid: 12,

@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The failures of a registered policy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Crashes {
+pub(crate) struct Crashes {
     count: u64,
     recent: VecDeque<Instant>,
     last: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct Crashes {
 
 /// What follows from one more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It may try again, after a pause.
     Again(Duration),
     /// Not any more, for this reason.
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
 
 impl Crashes {
     /// One more.
-    pub(super) fn add(&mut self, now: Instant, fault: &str) -> Verdict {
+    pub(crate) fn add(&mut self, now: Instant, fault: &str) -> Verdict {
         self.count += 1;
         self.last = Some(fault.to_owned());
         self.recent.push_back(now);
@@ -47,17 +47,17 @@ impl Crashes {
     }
 
     /// How many there were.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// What the last one was.
-    pub(super) fn last(&self) -> Option<String> {
+    pub(crate) fn last(&self) -> Option<String> {
         self.last.clone()
     }
 
     /// Why the policy does not run.
-    pub(super) fn reason(&self) -> Option<String> {
+    pub(crate) fn reason(&self) -> Option<String> {
         let last = self.last.as_ref()?;
         if self.recent.len() < MAX {
             return Some(format!("it failed: {last}"));

@@ -1,0 +1,341 @@
+//! Keeps a policy running: hears its worker, and starts another one when that ends without being told to.
+//!
+//! The daemon keeps a policy for each mount, a session one for its command; what differs between them is
+//! their [`Owner`]. A thread of the keeper's listens to the worker. After a failure it starts the next
+//! worker, a little later each time; after three failures in a minute the policy stays down, and the
+//! status says why.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::control::protocol::Settings;
+use crate::error::{Refusal, RefusalKind, chain};
+use crate::machine::memory;
+use crate::worker::crashes::{Crashes, Verdict};
+use crate::worker::handle::{
+    self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews, WorkerProcess,
+};
+use crate::worker::messages::Job;
+use crate::{Error, Result};
+
+/// Lines of a policy's log that the status shows.
+const LINES: usize = 10;
+
+/// Whom a keeper tells what happens.
+pub(crate) trait Owner: Send + Sync {
+    /// The policy or its worker logs: a level as in `ppc.h`, and a text.
+    fn log(&self, policy: &str, level: u32, message: &str);
+    /// The worker prints a line, which a policy should not have it do.
+    fn printed(&self, line: &str);
+    /// The policy failed and is started again, or never, for this reason.
+    fn failed(&self, policy: &str, fault: &str, never: Option<&str>);
+    /// The mount is gone, and the worker with it. No lock of the keeper's is held.
+    fn unmounted(&self) {}
+}
+
+/// How it is with a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Its worker runs.
+    #[default]
+    Running,
+    /// It failed and is started again.
+    Restarting,
+    /// It failed too often.
+    Failed,
+    /// What it was for has been unmounted.
+    Unmounted,
+    /// It has been told to end.
+    Stopped,
+}
+
+/// What is known of a policy and its worker.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeeperStatus {
+    pub(crate) phase: Phase,
+    /// Workers that have run.
+    pub(crate) starts: u64,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) backend: String,
+    pub(crate) features: Vec<String>,
+    pub(crate) limits: Vec<String>,
+    /// Whose memory pays.
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) handle: Option<Arc<WorkerHandle>>,
+    pub(crate) crashes: Crashes,
+    pub(crate) log: VecDeque<String>,
+}
+
+/// A policy that is kept running.
+pub(crate) struct Keeper {
+    kept: Arc<Kept>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Kept {
+    owner: Arc<dyn Owner>,
+    job: Mutex<Job>,
+    status: Mutex<KeeperStatus>,
+    changed: Condvar,
+}
+
+/// Starts a worker and has it load the library.
+pub(crate) fn load(job: &Job, owner: &Arc<dyn Owner>) -> Result<LoadedWorker> {
+    let owner = Arc::clone(owner);
+    handle::load(job, Box::new(move |line| owner.printed(&line)))
+}
+
+impl Keeper {
+    /// Has a loaded policy start, and keeps it running from then on.
+    pub(crate) fn start(loaded: LoadedWorker, job: Job, owner: Arc<dyn Owner>) -> Result<Self> {
+        let kept = Arc::new(Kept {
+            owner,
+            job: Mutex::new(job),
+            status: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let (handle, process) = kept.go(loaded)?;
+        let of_thread = Arc::clone(&kept);
+        let thread = std::thread::Builder::new()
+            .name("keeper".into())
+            .stack_size(256 << 10)
+            .spawn(move || of_thread.keep(handle, process))
+            .map_err(|source| Error::System {
+                doing: "Starting a thread",
+                source,
+            })?;
+        Ok(Self {
+            kept,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// How it is now.
+    pub(crate) fn status(&self) -> KeeperStatus {
+        self.kept.status().clone()
+    }
+
+    /// The worker, if it runs.
+    pub(crate) fn handle(&self) -> Option<Arc<WorkerHandle>> {
+        self.kept.status().handle.clone()
+    }
+
+    /// Changes settings of the policy, for workers to come as well.
+    pub(crate) fn configure(&self, settings: &Settings) -> Result<(), Refusal> {
+        let handle = self.handle().ok_or_else(|| Refusal {
+            kind: RefusalKind::Failed,
+            message: "The policy does not run".into(),
+            remedy: Some("'ppcctl status' says why".into()),
+        })?;
+        handle.configure(settings)?;
+        let mut job = lock(&self.kept.job);
+        job.settings.extend(settings.clone());
+        Ok(())
+    }
+
+    /// Has the policy end in good order, but does not wait.
+    pub(crate) fn stop(&self) {
+        let mut status = self.kept.status();
+        if matches!(status.phase, Phase::Running | Phase::Restarting) {
+            status.phase = Phase::Stopped;
+        }
+        if let Some(handle) = &status.handle {
+            handle.exit();
+        }
+        self.kept.changed.notify_all();
+    }
+
+    /// Sleeps until the policy has ended for good.
+    pub(crate) fn join(&self) {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    /// Sleeps while another worker is being started; then how it is.
+    pub(crate) fn settled(&self) -> KeeperStatus {
+        let restarting = |status: &mut KeeperStatus| status.phase == Phase::Restarting;
+        let status = self.kept.changed.wait_while(self.kept.status(), restarting);
+        status.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    fn status(&self) -> MutexGuard<'_, KeeperStatus> {
+        lock(&self.status)
+    }
+
+    /// Has a loaded policy start.
+    fn go(&self, loaded: LoadedWorker) -> Result<(Arc<WorkerHandle>, WorkerProcess)> {
+        let cgroup = lock(&self.job).cgroup.clone();
+        if let Some(cgroup) = &cgroup
+            && let Err(error) = memory::join(cgroup, loaded.pid())
+        {
+            loaded.put_down();
+            return Err(error);
+        }
+        {
+            let mut status = self.status();
+            status.name.clone_from(&loaded.name);
+            status.version.clone_from(&loaded.version);
+            status.cgroup = cgroup;
+            status.log.clear();
+        }
+        let RunningWorker {
+            backend,
+            features,
+            limits,
+            handle,
+            process,
+        } = loaded.go(|level, message| self.log(level, &message))?;
+        let mut status = self.status();
+        (status.backend, status.features, status.limits) = (backend, features, limits);
+        status.starts += 1;
+        if status.phase == Phase::Restarting {
+            status.phase = Phase::Running;
+        }
+        if status.phase == Phase::Stopped {
+            // It was told to end while it started.
+            handle.exit();
+        }
+        status.handle = Some(Arc::clone(&handle));
+        self.changed.notify_all();
+        Ok((handle, process))
+    }
+
+    /// The life of the thread.
+    fn keep(&self, mut handle: Arc<WorkerHandle>, mut process: WorkerProcess) {
+        loop {
+            let end = process.attend(&handle, |news| self.hear(news, &handle));
+            let Some(fault) = self.fault(end) else {
+                if self.status().phase == Phase::Unmounted {
+                    self.owner.unmounted();
+                }
+                return;
+            };
+            match self.restart(fault) {
+                Some(next) => (handle, process) = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Why the worker ended; `None` if it was to.
+    fn fault(&self, end: WorkerEnd) -> Option<String> {
+        let mut status = self.status();
+        status.handle = None;
+        match (status.phase, end) {
+            (Phase::Stopped | Phase::Unmounted, _) => None,
+            (_, WorkerEnd::Told) => Some("it ended by itself".to_owned()),
+            (_, WorkerEnd::Fault(fault)) => Some(fault),
+        }
+    }
+
+    /// Another worker after a failure, unless there were too many or none is wanted any more.
+    fn restart(&self, mut fault: String) -> Option<(Arc<WorkerHandle>, WorkerProcess)> {
+        loop {
+            self.record_crash(&fault)?;
+            let job = lock(&self.job).clone();
+            let next = load(&job, &self.owner).and_then(|loaded| self.go(loaded));
+            match next {
+                Ok(next) => return Some(next),
+                Err(error) => fault = chain(&error),
+            }
+        }
+    }
+
+    /// Writes a failure down, and waits until another worker may be started. `None` if none is to be.
+    fn record_crash(&self, fault: &str) -> Option<()> {
+        let (name, verdict) = {
+            let mut status = self.status();
+            if status.phase == Phase::Stopped {
+                return None;
+            }
+            let verdict = status.crashes.add(Instant::now(), fault);
+            status.phase = match &verdict {
+                Verdict::Again(_) => Phase::Restarting,
+                Verdict::Never(_) => Phase::Failed,
+            };
+            (status.name.clone(), verdict)
+        };
+        self.changed.notify_all();
+        match verdict {
+            Verdict::Never(reason) => {
+                self.owner.failed(&name, fault, Some(&reason));
+                None
+            }
+            Verdict::Again(pause) => {
+                self.owner.failed(&name, fault, None);
+                let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
+                let slept = self
+                    .changed
+                    .wait_timeout_while(self.status(), pause, is_wanted);
+                let (status, _) = slept.unwrap_or_else(PoisonError::into_inner);
+                (status.phase != Phase::Stopped).then_some(())
+            }
+        }
+    }
+
+    fn hear(&self, news: WorkerNews, handle: &WorkerHandle) {
+        match news {
+            WorkerNews::Log { level, message } => self.log(level, &message),
+            WorkerNews::Reader {
+                process,
+                join,
+                cgroup,
+            } => {
+                if let Some(cgroup) = cgroup.as_ref().filter(|_| join)
+                    && let Err(error) = memory::join(cgroup, handle.pid)
+                {
+                    // Only root may move processes between cgroups.
+                    let level = if nix::unistd::geteuid().is_root() {
+                        2
+                    } else {
+                        3
+                    };
+                    let error = chain(&error);
+                    self.log(
+                        level,
+                        &format!("The worker stays in its own cgroup: {error}"),
+                    );
+                }
+                log::debug!("the first reader is {process}");
+                self.status().cgroup = cgroup;
+            }
+            WorkerNews::Unmounted => {
+                {
+                    let mut status = self.status();
+                    if status.phase == Phase::Running {
+                        status.phase = Phase::Unmounted;
+                    }
+                }
+                handle.exit();
+            }
+        }
+    }
+
+    /// What a policy or its worker says.
+    fn log(&self, level: u32, message: &str) {
+        let name = {
+            let mut status = self.status();
+            if level <= 2 {
+                if status.log.len() == LINES {
+                    status.log.pop_front();
+                }
+                status.log.push_back(message.to_owned());
+            }
+            status.name.clone()
+        };
+        self.owner.log(&name, level, message);
+    }
+}
