@@ -233,7 +233,4 @@ int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
 int rfs_resident(struct inode *inode, struct rfs_resident *res);
 struct file *rfs_open_lower(struct inode *inode, int flags);
 
-/* compat/large.c */
-bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr);
-
 #endif /* _RFS_H */
