@@ -182,12 +182,9 @@ int rfs_release(struct inode *inode, struct file *file);
 loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence);
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync);
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
-
-/* aio.c */
+void rfs_aio_finish(struct kiocb *below, long ret);
 int rfs_aio_init(void);
 void rfs_aio_exit(void);
-void rfs_aio_finish(struct kiocb *below, long ret);
-ssize_t rfs_aio_read(struct kiocb *iocb, struct iov_iter *iter, struct file *lower);
 
 /* mmap.c */
 vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end);
