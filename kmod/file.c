@@ -7,6 +7,7 @@
 #include <linux/magic.h>
 #include <linux/refcount.h>
 #include <linux/splice.h>
+#include <linux/uaccess.h>
 #include <linux/uio.h>
 #include "rfs.h"
 #include "compat/ops.h"
@@ -223,6 +224,25 @@ int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
 static int rfs_refuse_direct(int flags)
 {
 	return flags & O_DIRECT ? -EINVAL : 0;
+}
+
+/* Copies an argument that begins with its size; what we don't know must be zero. */
+int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg)
+{
+	u32 usize;
+
+	if (get_user(usize, (const u32 __user *)uarg))
+		return -EFAULT;
+	if (usize < ksize)
+		return -EINVAL;
+	if (usize > PAGE_SIZE)
+		return -E2BIG;
+	return copy_struct_from_user(karg, ksize, uarg, usize);
+}
+
+int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize)
+{
+	return copy_to_user(uarg, karg, ksize) ? -EFAULT : 0;
 }
 
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
