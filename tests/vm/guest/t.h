@@ -184,6 +184,7 @@ int t_run(const char *cmd, ...);
 const char *t_fs(void);
 u64 now_ns(void);
 void sleep_ms(int ms);
+u64 stretched(u64 time);
 void kmsg_allow(const char *s);
 
 /* What the parent does, last first, when the test is over */
