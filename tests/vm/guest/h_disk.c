@@ -41,7 +41,7 @@ void disk_make(struct disk *d, const char *name, int mib)
 {
 	char size[16];
 
-	if (access(NULLB, F_OK))
+	if (absent(NULLB))
 		SKIP("no null_blk in configfs");
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	snprintf(d->cfg, sizeof(d->cfg), NULLB "/%s", name);

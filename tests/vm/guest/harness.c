@@ -94,6 +94,15 @@ u64 stretched(u64 time)
 	return factor ? time * strtod(factor, NULL) : time;
 }
 
+/* Is the path not there? Any other reason not to see it fails the test. */
+bool absent(const char *path)
+{
+	if (!access(path, F_OK))
+		return false;
+	CHECK_EQ(errno, ENOENT);
+	return true;
+}
+
 void sleep_ms(int ms)
 {
 	struct timespec ts = { ms / 1000, ms % 1000 * 1000000l };
