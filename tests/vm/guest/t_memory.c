@@ -157,10 +157,13 @@ static pid_t group(void)
 
 static void group_end(pid_t pid)
 {
+	int rc;
+
 	t_kill(pid);
 	drop(lo("f"));
-	for (int i = 0; i < 50 && rmdir(GROUP); i++)
+	for (int i = 0; (rc = rmdir(GROUP)) && i < 50; i++)
 		sleep_ms(20);
+	CHECK_OK(rc);
 }
 
 static int charge(int dev, u64 id, pid_t pid)

@@ -209,10 +209,11 @@ TEST(stack_over_tmpfs_commands, 15)
 	id = path_id(up("f"));
 	dev = dev_open(t_mnt, O_NONBLOCK);
 	/* Its pages have no other place: whatever is said, they stay */
-	if (evict(dev, &e, id, 0, SIZE, 0) == 0)
-		CHECK_EQ(e.evicted, 0);
-	if (load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT) == 0)
-		CHECK_EQ(l.loaded, 0);
+	CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
+	CHECK_EQ(e.evicted, 0);
+	CHECK_EQ(e.kept, PAGES(SIZE));
+	CHECK_OK(load(dev, &l, id, 0, SIZE, RFS_LOAD_WAIT));
+	CHECK_EQ(l.loaded, 0);
 	check_path(up("f"), SEED, SIZE);
 	check_map(up("f"), SEED, SIZE);
 }
