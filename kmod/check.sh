@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that reads the module without running it: compiler warnings and sparse for every kernel
-# of tests/vm/kernels, checkpatch, and the rule that only compat/ knows kernel versions.
+# of tests/vm/kernels, checkpatch, and the rules that only compat/ knows kernel versions and that no
+# file calls one that calls it.
 #
 #   kmod/check.sh [KERNEL...]     default: all of them
 set -euo pipefail
@@ -42,6 +43,13 @@ kernels=("$@")
 [[ $# -gt 0 ]] || mapfile -t kernels < <(awk '!/^#/ && NF { print $1 }' tests/vm/kernels)
 for kernel in "${kernels[@]}"; do
 	echo "== W=1 and sparse: $kernel"
-	python3 tests/vm/vm.py build --werror "$kernel" W=1 "${sparse[@]}" || fail "$kernel: not clean"
+	if said=$(python3 tests/vm/vm.py build --werror "$kernel" W=1 "${sparse[@]}"); then
+		echo "$said"
+		module=${said%%: built for *}
+		kmod/calls.sh "${module%/*}" | tsort >/dev/null || fail "$kernel: files that call each other"
+	else
+		echo "$said"
+		fail "$kernel: not clean"
+	fi
 done
 exit "$failed"

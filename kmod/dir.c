@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: directories, and the dentries that tie a name to the dentry below
+ * rfs: directories, the dentries that tie a name to the dentry below, and the
+ * making of inodes, which a lookup does
  *
  * d_fsdata holds the lower dentry, d_time its sequence count at the time of
  * the lookup. The count changes whenever the lower dentry gets another name,
@@ -12,6 +13,9 @@
 #include <linux/seqlock.h>
 #include "rfs.h"
 #include "compat/ops.h"
+
+static const struct inode_operations rfs_dir_iops;
+static const struct file_operations rfs_dir_fops;
 
 static unsigned long rfs_lower_seq(const struct dentry *lower)
 {
@@ -64,6 +68,55 @@ const struct dentry_operations rfs_dentry_ops = {
 	.d_real		= rfs_d_real,
 };
 
+/* Gives a new inode the operations of what it stands for. */
+static int rfs_set_ops(struct inode *inode)
+{
+	switch (inode->i_mode & S_IFMT) {
+	case S_IFREG:
+		inode->i_op = &rfs_file_iops;
+		inode->i_fop = &rfs_file_fops;
+		return 0;
+	case S_IFDIR:
+		inode->i_op = &rfs_dir_iops;
+		inode->i_fop = &rfs_dir_fops;
+		return rfs_notify_watch(inode);
+	case S_IFLNK:
+		inode->i_op = &rfs_symlink_iops;
+		return 0;
+	default:
+		inode->i_op = &rfs_special_iops;
+		init_special_inode(inode, inode->i_mode, rfs_lower_inode(inode)->i_rdev);
+		return 0;
+	}
+}
+
+/* Returns the inode that stands for the lower one, with a reference. */
+struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
+{
+	struct inode *inode = rfs_get_inode(sb, d_inode(lower));
+	bool hashed = !d_is_dir(lower);
+	int err;
+
+	if (!inode)
+		return ERR_PTR(-ENOMEM);
+	if (IS_ERR(inode) || (hashed && !rfs_inode_is_new(inode)))
+		return inode;
+	rfs_set_mapping(inode, lower);
+	err = rfs_init_inode(inode);
+	if (!err)
+		err = rfs_set_ops(inode);
+	if (err) {
+		if (hashed)
+			iget_failed(inode);
+		else
+			iput(inode);
+		return ERR_PTR(err);
+	}
+	if (hashed)
+		unlock_new_inode(inode);
+	return inode;
+}
+
 /*
  * A lower unlink or rename after our lookup has asked, but before the dentry
  * was hashed, finds nothing to forget. So who hashes looks once more:
@@ -71,7 +124,7 @@ const struct dentry_operations rfs_dentry_ops = {
  *	lookup					lower unlink
  *	lower = lookup below
  *						drop the last link
- *						rfs_dentry_forget: no dentry
+ *						rfs_forget: no dentry
  *	d_add(dentry)
  *	lower is gone: d_drop(dentry)
  */
@@ -112,24 +165,6 @@ out:
 	return ret;
 }
 
-/* The name is gone below: let go of what it stood for. */
-void rfs_dentry_forget(struct inode *dir, const struct qstr *name)
-{
-	struct dentry *parent = d_find_any_alias(dir);
-	struct qstr this = QSTR_INIT(name->name, name->len);
-	struct dentry *dentry;
-
-	if (!parent)
-		return;
-	this.hash = full_name_hash(parent, name->name, name->len);
-	dentry = d_lookup(parent, &this);
-	if (dentry) {
-		d_invalidate(dentry);
-		dput(dentry);
-	}
-	dput(parent);
-}
-
 static int rfs_iterate(struct file *file, struct dir_context *ctx)
 {
 	struct file *lower = rfs_lower_file(file);
@@ -142,7 +177,7 @@ static int rfs_iterate(struct file *file, struct dir_context *ctx)
 	return err;
 }
 
-const struct inode_operations rfs_dir_iops = {
+static const struct inode_operations rfs_dir_iops = {
 	.lookup		= rfs_lookup,
 	.permission	= rfs_permission,
 	.getattr	= rfs_getattr,
@@ -150,7 +185,7 @@ const struct inode_operations rfs_dir_iops = {
 	RFS_ACL_OPS
 };
 
-const struct file_operations rfs_dir_fops = {
+static const struct file_operations rfs_dir_fops = {
 	.open		= rfs_open,
 	.release	= rfs_release,
 	.read		= generic_read_dir,

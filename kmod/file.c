@@ -5,9 +5,12 @@
  */
 #include <linux/fadvise.h>
 #include <linux/magic.h>
+#include <linux/refcount.h>
 #include <linux/splice.h>
+#include <linux/uaccess.h>
 #include <linux/uio.h>
 #include "rfs.h"
+#include "compat/ops.h"
 
 static const struct file_operations rfs_file_fops_nodirect;
 
@@ -74,12 +77,63 @@ static void rfs_sync_flags(struct file *lower, unsigned int flags)
 	spin_unlock(&lower->f_lock);
 }
 
+/*
+ * A direct read may be answered later: the lower file system gets a request of
+ * its own; when it is done, so is the one it stands for.
+ */
+struct rfs_aio {
+	struct kiocb below;
+	struct kiocb *above;
+	refcount_t refs;	/* one is the submitter's, one the completion's */
+};
+
+static struct kmem_cache *rfs_aio_cache;
+
+static void rfs_aio_put(struct rfs_aio *aio)
+{
+	if (!refcount_dec_and_test(&aio->refs))
+		return;
+	fput(aio->below.ki_filp);
+	kmem_cache_free(rfs_aio_cache, aio);
+}
+
+void rfs_aio_finish(struct kiocb *below, long ret)
+{
+	struct rfs_aio *aio = container_of(below, struct rfs_aio, below);
+	struct kiocb *above = aio->above;
+
+	above->ki_pos = below->ki_pos;
+	rfs_aio_put(aio);
+	rfs_complete(above, ret);
+}
+
+static ssize_t rfs_aio_read(struct kiocb *iocb, struct iov_iter *iter, struct file *lower)
+{
+	struct rfs_aio *aio = kmem_cache_zalloc(rfs_aio_cache, GFP_KERNEL);
+	ssize_t ret;
+
+	if (!aio)
+		return -ENOMEM;
+	aio->above = iocb;
+	refcount_set(&aio->refs, 2);
+	kiocb_clone(&aio->below, iocb, get_file(lower));
+	aio->below.ki_complete = rfs_aio_done;
+	ret = lower->f_op->read_iter(&aio->below, iter);
+	if (ret != -EIOCBQUEUED) {
+		/* no completion will come: put its reference, too */
+		iocb->ki_pos = aio->below.ki_pos;
+		rfs_aio_put(aio);
+	}
+	rfs_aio_put(aio);
+	return ret;
+}
+
 static ssize_t rfs_read_lower(struct kiocb *iocb, struct iov_iter *iter, struct file *lower)
 {
 	struct kiocb below;
 	ssize_t ret;
 
-	/* only a direct read may be answered later: everything else is done here */
+	/* everything else is done when it returns */
 	if ((iocb->ki_flags & IOCB_DIRECT) && !is_sync_kiocb(iocb))
 		return rfs_aio_read(iocb, iter, lower);
 	kiocb_clone(&below, iocb, lower);
@@ -172,6 +226,25 @@ static int rfs_refuse_direct(int flags)
 	return flags & O_DIRECT ? -EINVAL : 0;
 }
 
+/* Copies an argument that begins with its size; what we don't know must be zero. */
+int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg)
+{
+	u32 usize;
+
+	if (get_user(usize, (const u32 __user *)uarg))
+		return -EFAULT;
+	if (usize < ksize)
+		return -EINVAL;
+	if (usize > PAGE_SIZE)
+		return -E2BIG;
+	return copy_struct_from_user(karg, ksize, uarg, usize);
+}
+
+int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize)
+{
+	return copy_to_user(uarg, karg, ksize) ? -EFAULT : 0;
+}
+
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	void __user *uarg = (void __user *)arg;
@@ -212,3 +285,14 @@ static const struct file_operations rfs_file_fops_nodirect = {
 	RFS_FILE_OPS,
 	.check_flags		= rfs_refuse_direct,
 };
+
+int rfs_aio_init(void)
+{
+	rfs_aio_cache = KMEM_CACHE(rfs_aio, SLAB_HWCACHE_ALIGN);
+	return rfs_aio_cache ? 0 : -ENOMEM;
+}
+
+void rfs_aio_exit(void)
+{
+	kmem_cache_destroy(rfs_aio_cache);
+}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * rfs: inodes. One stands for one inode below and lives no longer than it is
- * used, so that nothing that was deleted below is kept alive.
+ * used, so that nothing that was deleted below is kept alive. A lookup makes
+ * them: see dir.c.
  */
 #include <linux/fs_stack.h>
 #include <linux/posix_acl.h>
@@ -11,10 +12,6 @@
 
 /* the flags that mean the same on a read-only mirror */
 #define RFS_COPIED_FLAGS (S_SYNC | S_NOATIME | S_APPEND | S_IMMUTABLE)
-
-static const struct inode_operations rfs_file_iops;
-static const struct inode_operations rfs_symlink_iops;
-static const struct inode_operations rfs_special_iops;
 
 /* rfs can be stacked on rfs: each depth has locks of its own kind */
 static struct lock_class_key rfs_lock_key[FILESYSTEM_MAX_STACK_DEPTH];
@@ -68,7 +65,8 @@ static int rfs_set_inode(struct inode *inode, void *lower)
 	return rfs_i(inode)->lower ? 0 : -ESTALE;
 }
 
-static int rfs_init_inode(struct inode *inode)
+/* Gives a new inode all but its operations: an id, the attributes, its locks' class. */
+int rfs_init_inode(struct inode *inode)
 {
 	struct rfs_sb *rs = rfs_sb(inode->i_sb);
 	struct inode *lower = rfs_lower_inode(inode);
@@ -88,24 +86,7 @@ static int rfs_init_inode(struct inode *inode)
 	if (err)
 		return err;
 	rfs_i(inode)->id = id;
-
-	switch (inode->i_mode & S_IFMT) {
-	case S_IFREG:
-		inode->i_op = &rfs_file_iops;
-		inode->i_fop = &rfs_file_fops;
-		return 0;
-	case S_IFDIR:
-		inode->i_op = &rfs_dir_iops;
-		inode->i_fop = &rfs_dir_fops;
-		return rfs_notify_watch(inode);
-	case S_IFLNK:
-		inode->i_op = &rfs_symlink_iops;
-		return 0;
-	default:
-		inode->i_op = &rfs_special_iops;
-		init_special_inode(inode, inode->i_mode, lower->i_rdev);
-		return 0;
-	}
+	return 0;
 }
 
 /*
@@ -113,7 +94,7 @@ static int rfs_init_inode(struct inode *inode)
  * dentry goes and a new one comes, and the two must not be aliases. Everything
  * else is found again by its lower inode, so that hard links are one file.
  */
-static struct inode *rfs_get_inode(struct super_block *sb, struct inode *lower)
+struct inode *rfs_get_inode(struct super_block *sb, struct inode *lower)
 {
 	struct inode *inode;
 
@@ -125,32 +106,6 @@ static struct inode *rfs_get_inode(struct super_block *sb, struct inode *lower)
 		return ERR_PTR(-ESTALE);
 	}
 	return inode;
-}
-
-struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
-{
-	struct inode *inode = rfs_get_inode(sb, d_inode(lower));
-	bool hashed = !d_is_dir(lower);
-	int err;
-
-	if (!inode)
-		return ERR_PTR(-ENOMEM);
-	if (IS_ERR(inode) || (hashed && !rfs_inode_is_new(inode)))
-		return inode;
-	rfs_set_mapping(inode, lower);
-	err = rfs_init_inode(inode);
-	if (!hashed) {
-		if (!err)
-			return inode;
-		iput(inode);
-	} else {
-		if (!err) {
-			unlock_new_inode(inode);
-			return inode;
-		}
-		iget_failed(inode);
-	}
-	return ERR_PTR(err);
 }
 
 /* Returns the inode with a reference, or NULL if no file has this id now. */
@@ -233,7 +188,7 @@ static int rfs_fiemap(struct inode *inode, struct fiemap_extent_info *info, u64 
 	return lower->i_op->fiemap(lower, info, start, len);
 }
 
-static const struct inode_operations rfs_file_iops = {
+const struct inode_operations rfs_file_iops = {
 	.permission	= rfs_permission,
 	.getattr	= rfs_getattr,
 	.listxattr	= rfs_listxattr,
@@ -241,14 +196,14 @@ static const struct inode_operations rfs_file_iops = {
 	RFS_ACL_OPS
 };
 
-static const struct inode_operations rfs_symlink_iops = {
+const struct inode_operations rfs_symlink_iops = {
 	.get_link	= rfs_get_link,
 	.permission	= rfs_permission,
 	.getattr	= rfs_getattr,
 	.listxattr	= rfs_listxattr,
 };
 
-static const struct inode_operations rfs_special_iops = {
+const struct inode_operations rfs_special_iops = {
 	.permission	= rfs_permission,
 	.getattr	= rfs_getattr,
 	.listxattr	= rfs_listxattr,

@@ -23,25 +23,6 @@ union rfs_arg {
 	struct rfs_stats stats;
 };
 
-/* Copies an argument that begins with its size; what we don't know must be zero. */
-int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg)
-{
-	u32 usize;
-
-	if (get_user(usize, (const u32 __user *)uarg))
-		return -EFAULT;
-	if (usize < ksize)
-		return -EINVAL;
-	if (usize > PAGE_SIZE)
-		return -E2BIG;
-	return copy_struct_from_user(karg, ksize, uarg, usize);
-}
-
-int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize)
-{
-	return copy_to_user(uarg, karg, ksize) ? -EFAULT : 0;
-}
-
 static int rfs_cmd_hello(struct rfs_dev *dev, union rfs_arg *arg)
 {
 	struct rfs_hello *hello = &arg->hello;

@@ -6,9 +6,6 @@
 #include <linux/module.h>
 #include "rfs.h"
 
-#define CREATE_TRACE_POINTS
-#include "trace.h"
-
 static int __init rfs_init(void)
 {
 	int err;

@@ -22,6 +22,24 @@ struct rfs_mark {
 
 static struct fsnotify_group *rfs_group;
 
+/* The name is gone below: let go of what it stood for. */
+static void rfs_forget(struct inode *dir, const struct qstr *name)
+{
+	struct dentry *parent = d_find_any_alias(dir);
+	struct qstr this = QSTR_INIT(name->name, name->len);
+	struct dentry *dentry;
+
+	if (!parent)
+		return;
+	this.hash = full_name_hash(parent, name->name, name->len);
+	dentry = d_lookup(parent, &this);
+	if (dentry) {
+		d_invalidate(dentry);
+		dput(dentry);
+	}
+	dput(parent);
+}
+
 /*
  * Called under the lower directory's lock. rs is there, as kill_sb waits for
  * marks to go before it frees it; but inodes and dentries may be on their way
@@ -45,7 +63,7 @@ static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *
 	down_read(&rm->rs->notify_lock);
 	ours = rm->rs->going ? NULL : rfs_find_file(rm->rs, rm->id);
 	if (ours) {
-		rfs_dentry_forget(ours, name);
+		rfs_forget(ours, name);
 		iput(ours);
 	}
 	up_read(&rm->rs->notify_lock);

@@ -22,6 +22,7 @@
 /* RESIDENT's bitmap is copied out in pieces of a page */
 #define RFS_BITMAP_BITS (PAGE_SIZE * 8)
 
+/* a huge page, too: the largest folio that readahead makes */
 #define RFS_CHUNK_PAGES (RFS_LOAD_CHUNK >> PAGE_SHIFT)
 
 /*
@@ -264,6 +265,67 @@ static void rfs_advise(struct rfs_job *job, pgoff_t index, unsigned long nr)
 		vfs_fadvise(job->file, pos, min_t(loff_t, RFS_ADVISE_STEP, end - pos),
 			    POSIX_FADV_WILLNEED);
 }
+
+#if RFS_CAN_LARGE
+
+/* the kernel adds 2 to the order of what was touched */
+#define RFS_TOUCHED_ORDER (ilog2(RFS_CHUNK_PAGES) - 2)
+
+/* left there, it would make the next reader read ahead where we were exact */
+static void rfs_clear_mark(struct address_space *mapping, pgoff_t index)
+{
+	struct folio *folio = rfs_find_folio(mapping, index);
+
+	if (!folio)
+		return;
+	folio_clear_readahead(folio);
+	folio_put(folio);
+}
+
+/*
+ * Reads one whole aligned huge page ahead. Returns false if nothing came of it
+ * and the pages have to be read in the ordinary way.
+ *
+ * Of the exported ways into readahead only page_cache_async_ra() makes large
+ * folios: as large as the window allows, going by the size of the folio whose
+ * touch has called for it, or by what the readahead state says of that. So it
+ * is told that a folio of 512 KiB was touched at the end of a window that ends
+ * where ours begins.
+ */
+static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
+{
+	struct address_space *mapping = file->f_mapping;
+	struct file_ra_state ra = {
+		.start = index - RFS_CHUNK_PAGES,
+		.size = RFS_CHUNK_PAGES,
+		.async_size = RFS_CHUNK_PAGES,
+		.ra_pages = RFS_CHUNK_PAGES,
+	};
+	RFS_DEFINE_READAHEAD(ractl, file, &ra, mapping, index - RFS_CHUNK_PAGES);
+	struct folio *touched;
+
+	if (nr != RFS_CHUNK_PAGES || (index & (RFS_CHUNK_PAGES - 1)))
+		return false;
+	if (!mapping_large_folio_support(mapping))
+		return false;
+	touched = folio_alloc(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY, RFS_TOUCHED_ORDER);
+	if (!touched)
+		return false;
+	rfs_set_ra_order(&ra, RFS_TOUCHED_ORDER);
+	page_cache_async_ra(&ractl, touched, RFS_CHUNK_PAGES);
+	folio_put(touched);
+	rfs_clear_mark(mapping, index);
+	return rfs_next_cached(mapping, index, index) == index;
+}
+
+#else
+
+static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
+{
+	return false;
+}
+
+#endif
 
 /* Asks for the absent pages of [index, last]. Returns how many are there that weren't. */
 static u64 rfs_read_ahead(struct rfs_job *job, pgoff_t index, pgoff_t last, bool large)

@@ -16,6 +16,9 @@
 #include <linux/list.h>
 #include <linux/percpu.h>
 #include "rfs.h"
+
+/* all are here, in the lowest of the files that have one */
+#define CREATE_TRACE_POINTS
 #include "trace.h"
 
 struct rfs_chunk {

@@ -144,36 +144,29 @@ static inline struct file *rfs_lower_file(const struct file *file)
 	return file->private_data;
 }
 
+/*
+ * The files, each above those it calls: check.sh sees to it that none calls
+ * back.
+ */
+
 /* super.c */
 extern struct file_system_type rfs_fs_type;
 int rfs_inode_cache_create(void);
 void rfs_inode_cache_destroy(void);
 
-/* inode.c */
-struct inode *rfs_iget(struct super_block *sb, struct dentry *lower);
-void rfs_set_mapping(struct inode *inode, struct dentry *lower);
-struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
-void rfs_copy_attr(struct inode *inode);
-int rfs_inode_permission(struct inode *inode, int mask);
-int rfs_inode_getattr(const struct path *path, struct kstat *stat,
-		      u32 request_mask, unsigned int flags);
-ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size);
-extern const struct xattr_handler *const rfs_xattr_handlers[];
+/* dev.c */
+struct rfs_dev *rfs_dev_create(struct super_block *sb);
+void rfs_dev_shutdown(struct rfs_dev *dev);
+void rfs_dev_put(struct rfs_dev *dev);
+
+/* ioctl.c */
+long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 /* dir.c */
 extern const struct dentry_operations rfs_dentry_ops;
-extern const struct inode_operations rfs_dir_iops;
-extern const struct file_operations rfs_dir_fops;
+struct inode *rfs_iget(struct super_block *sb, struct dentry *lower);
 int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags);
 void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower);
-void rfs_dentry_forget(struct inode *dir, const struct qstr *name);
-
-/* notify.c */
-int rfs_notify_init(void);
-void rfs_notify_exit(void);
-int rfs_notify_watch(struct inode *dir);
-void rfs_notify_unwatch(struct inode *dir);
-void rfs_notify_flush(void);
 
 /* file.c */
 extern const struct file_operations rfs_file_fops;
@@ -182,12 +175,33 @@ int rfs_release(struct inode *inode, struct file *file);
 loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence);
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync);
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
-
-/* aio.c */
+int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg);
+int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize);
+void rfs_aio_finish(struct kiocb *below, long ret);
 int rfs_aio_init(void);
 void rfs_aio_exit(void);
-void rfs_aio_finish(struct kiocb *below, long ret);
-ssize_t rfs_aio_read(struct kiocb *iocb, struct iov_iter *iter, struct file *lower);
+
+/* notify.c */
+int rfs_notify_init(void);
+void rfs_notify_exit(void);
+int rfs_notify_watch(struct inode *dir);
+void rfs_notify_unwatch(struct inode *dir);
+void rfs_notify_flush(void);
+
+/* inode.c */
+extern const struct inode_operations rfs_file_iops;
+extern const struct inode_operations rfs_symlink_iops;
+extern const struct inode_operations rfs_special_iops;
+extern const struct xattr_handler *const rfs_xattr_handlers[];
+struct inode *rfs_get_inode(struct super_block *sb, struct inode *lower);
+int rfs_init_inode(struct inode *inode);
+void rfs_set_mapping(struct inode *inode, struct dentry *lower);
+struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
+void rfs_copy_attr(struct inode *inode);
+int rfs_inode_permission(struct inode *inode, int mask);
+int rfs_inode_getattr(const struct path *path, struct kstat *stat,
+		      u32 request_mask, unsigned int flags);
+ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size);
 
 /* mmap.c */
 vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end);
@@ -202,27 +216,6 @@ void rfs_note_done(struct inode *inode, u32 flags, u32 kinds, loff_t pos, u64 le
 void rfs_note_fault(struct inode *inode, pgoff_t index, u32 kinds);
 void rfs_progress_free(struct rfs_inode *ri);
 
-/* queue.c */
-int rfs_queues_create(struct rfs_dev *dev);
-void rfs_queues_destroy(struct rfs_dev *dev);
-void rfs_queues_open(struct rfs_dev *dev);
-void rfs_queues_close(struct rfs_dev *dev);
-bool rfs_queues_waiting(struct rfs_dev *dev);
-void rfs_queues_stats(struct rfs_dev *dev, struct rfs_stats *stats);
-unsigned int rfs_queues_pop(struct rfs_dev *dev, struct rfs_event *ev, unsigned int n);
-void rfs_queues_lost(struct rfs_dev *dev, const struct rfs_event *ev, unsigned int n);
-void rfs_queue_event(struct rfs_dev *dev, struct rfs_event *ev);
-
-/* dev.c */
-struct rfs_dev *rfs_dev_create(struct super_block *sb);
-void rfs_dev_shutdown(struct rfs_dev *dev);
-void rfs_dev_put(struct rfs_dev *dev);
-
-/* ioctl.c */
-long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
-int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg);
-int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize);
-
 /* pages.c */
 pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last);
 pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t last);
@@ -233,7 +226,15 @@ int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict)
 int rfs_resident(struct inode *inode, struct rfs_resident *res);
 struct file *rfs_open_lower(struct inode *inode, int flags);
 
-/* compat/large.c */
-bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr);
+/* queue.c */
+int rfs_queues_create(struct rfs_dev *dev);
+void rfs_queues_destroy(struct rfs_dev *dev);
+void rfs_queues_open(struct rfs_dev *dev);
+void rfs_queues_close(struct rfs_dev *dev);
+bool rfs_queues_waiting(struct rfs_dev *dev);
+void rfs_queues_stats(struct rfs_dev *dev, struct rfs_stats *stats);
+unsigned int rfs_queues_pop(struct rfs_dev *dev, struct rfs_event *ev, unsigned int n);
+void rfs_queues_lost(struct rfs_dev *dev, const struct rfs_event *ev, unsigned int n);
+void rfs_queue_event(struct rfs_dev *dev, struct rfs_event *ev);
 
 #endif /* _RFS_H */

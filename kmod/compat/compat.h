@@ -248,6 +248,14 @@ static inline void rfs_complete(struct kiocb *iocb, long ret)
 	DEFINE_READAHEAD(name, file, mapping, index)
 #endif
 
+/* 6.16: the readahead state says how large the folios shall be */
+static inline void rfs_set_ra_order(struct file_ra_state *ra, unsigned int order)
+{
+#ifdef HAVE_RA_ORDER
+	ra->order = order;
+#endif
+}
+
 /* 5.13: page cache is charged to the active memory cgroup if there is one */
 #if defined(HAVE_ACTIVE_MEMCG_CACHE) && defined(CONFIG_MEMCG)
 #define RFS_CAN_CHARGE 1
@@ -322,6 +330,16 @@ static inline struct page *rfs_await_page(struct address_space *mapping, pgoff_t
 	}
 	return page;
 }
+
+/* 6.3: an absent folio is an error pointer */
+#ifdef HAVE_FOLIO
+static inline struct folio *rfs_find_folio(struct address_space *mapping, pgoff_t index)
+{
+	struct folio *folio = filemap_get_folio(mapping, index);
+
+	return IS_ERR(folio) ? NULL : folio;
+}
+#endif
 
 #if defined(HAVE_FOLIO) && defined(HAVE_READAHEAD_RA) && defined(CONFIG_TRANSPARENT_HUGEPAGE)
 #define RFS_CAN_LARGE 1

@@ -41,7 +41,7 @@ void disk_make(struct disk *d, const char *name, int mib)
 {
 	char size[16];
 
-	if (access(NULLB, F_OK))
+	if (absent(NULLB))
 		SKIP("no null_blk in configfs");
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	snprintf(d->cfg, sizeof(d->cfg), NULLB "/%s", name);
@@ -65,7 +65,11 @@ void disk_mount(struct disk *d, const char *mnt)
 	do_mount(d->dev, mnt, t_fs(), 0, NULL);
 }
 
-/* Power cycles the disk (its data stays): from now on so many MB a second */
+/*
+ * Power cycles the disk (its data stays): from now on so many MiB a second. It
+ * serves 20 portions of them a second, and never a request larger than one: 8
+ * are enough for that, 2 are not.
+ */
 void disk_slow(struct disk *d, int mbps)
 {
 	char rate[16];

@@ -279,6 +279,21 @@ void ra_off(void)
 	put_str(path, "0");
 }
 
+/* Skips where the lower file system has no RWF_NOWAIT; leaves f cold */
+void need_nowait(void)
+{
+	int fd = xopen(lo("f"), O_RDONLY);
+	char c;
+	struct iovec v = { &c, 1 };
+
+	if (preadv2(fd, &v, 1, 0, RWF_NOWAIT) < 0 && errno != EAGAIN) {
+		CHECK_EQ(errno, EOPNOTSUPP);
+		SKIP("the lower file system has no RWF_NOWAIT");
+	}
+	close(fd);
+	drop(lo("f"));
+}
+
 /* Value in KiB of a field of the mapping at addr in /proc/self/smaps */
 u64 smaps_kb(void *addr, const char *field)
 {

@@ -83,6 +83,26 @@ u64 now_ns(void)
 	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
 }
 
+/*
+ * A time limit, in whatever unit: a slow kernel, one with KASAN say, is given
+ * so many times more by the rig.
+ */
+u64 stretched(u64 time)
+{
+	const char *factor = getenv("RFS_FACTOR");
+
+	return factor ? time * strtod(factor, NULL) : time;
+}
+
+/* Is the path not there? Any other reason not to see it fails the test. */
+bool absent(const char *path)
+{
+	if (!access(path, F_OK))
+		return false;
+	CHECK_EQ(errno, ENOENT);
+	return true;
+}
+
 void sleep_ms(int ms)
 {
 	struct timespec ts = { ms / 1000, ms % 1000 * 1000000l };
@@ -247,7 +267,7 @@ int rm_tree(const char *path)
 
 static bool undo_umount(const char *path, bool failed)
 {
-	u64 end = now_ns() + 2000000000ull;
+	u64 end = now_ns() + stretched(2000) * 1000000ull;
 
 	if (failed)
 		return !umount2(path, MNT_DETACH) || errno == EINVAL;
@@ -340,14 +360,6 @@ void do_umount(const char *mnt)
 
 /* One test */
 
-/* A slow kernel, one with KASAN say, is given more time by the rig */
-static unsigned int stretched(int seconds)
-{
-	const char *factor = getenv("RFS_FACTOR");
-
-	return factor ? seconds * strtod(factor, NULL) + 1 : seconds;
-}
-
 static int run_body(struct t_test *t)
 {
 	pid_t pid;
@@ -357,7 +369,8 @@ static int run_body(struct t_test *t)
 	pid = CHECK_OK(fork());
 	if (!pid) {
 		setpgid(0, 0);
-		alarm(stretched(t->seconds));
+		/* the rig looks first, and shows what is blocked */
+		alarm(stretched(t->seconds) + 1);
 		t->fn();
 		_exit(T_PASS);
 	}

@@ -147,6 +147,10 @@ extern char t_lower[], t_mnt[];
 		       #got, g_, w_);					\
 } while (0)
 
+/*
+ * For what the kernel or the lower file system lacks, which it says in one
+ * errno: any other is a failure, and so is a lack of rfs.
+ */
 #define SKIP(...) t_skip(__VA_ARGS__)
 
 /* Runs a block in a child on CPU 0; the child's checks are the test's */
@@ -184,6 +188,8 @@ int t_run(const char *cmd, ...);
 const char *t_fs(void);
 u64 now_ns(void);
 void sleep_ms(int ms);
+u64 stretched(u64 time);
+bool absent(const char *path);
 void kmsg_allow(const char *s);
 
 /* What the parent does, last first, when the test is over */
@@ -223,6 +229,7 @@ u64 resident(const char *path);
 void drop(const char *path);
 void warm(const char *path);
 void ra_off(void);
+void need_nowait(void);
 u64 smaps_kb(void *addr, const char *field);
 long minor_faults(void);
 int sigbus_at(volatile const u8 *p);

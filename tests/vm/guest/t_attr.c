@@ -339,31 +339,63 @@ TEST(handle_fails_cleanly_or_works, 10)
 		check_fd(fd, SEED, SIZE);
 }
 
-static int fiemap(const char *path, struct fiemap *fm)
+struct extents {
+	struct fiemap fm;
+	struct fiemap_extent e[8];
+};
+
+static int fiemap(const char *path, u64 from, u64 len, struct extents *x)
 {
 	int fd = xopen(path, O_RDONLY), rc;
 
-	memset(fm, 0, sizeof(*fm) + 8 * sizeof(struct fiemap_extent));
-	fm->fm_length = ~0ull;
-	fm->fm_flags = FIEMAP_FLAG_SYNC;
-	fm->fm_extent_count = 8;
-	rc = ioctl(fd, FS_IOC_FIEMAP, fm);
+	*x = (struct extents){
+		.fm = {
+			.fm_start = from, .fm_length = len,
+			.fm_flags = FIEMAP_FLAG_SYNC,
+			.fm_extent_count = ARRAY_SIZE(x->e),
+		},
+	};
+	rc = ioctl(fd, FS_IOC_FIEMAP, x);
 	close(fd);
 	return rc;
 }
 
+/* The same extents on both sides; how many */
+static u32 same_extents(u64 from, u64 len)
+{
+	struct extents a, b;
+
+	CHECK_OK(fiemap(lo("s"), from, len, &b));
+	CHECK_OK(fiemap(up("s"), from, len, &a));
+	CHECK_EQ(a.fm.fm_mapped_extents, b.fm.fm_mapped_extents);
+	CHECK_EQ(memcmp(&a, &b, sizeof(a)), 0);
+	return b.fm.fm_mapped_extents;
+}
+
 TEST(fiemap_as_lower, 10)
 {
-	static char a[sizeof(struct fiemap) + 8 * sizeof(struct fiemap_extent)];
-	static char b[sizeof(a)];
+	int low;
 
-	tree();
-	CHECK_OK(fiemap(lo("f"), (void *)b));
-	if (fiemap(up("f"), (void *)a)) {
-		CHECK(errno == EOPNOTSUPP || errno == ENOTTY);
-		SKIP("rfs has no fiemap");
-	}
-	CHECK_EQ(memcmp(a, b, sizeof(a)), 0);
+	setup();
+	low = xopen(lo("s"), O_RDWR | O_CREAT);
+	CHECK_OK(ftruncate(low, 2 * MIB));
+	write_pat(low, SEED, 256 * KIB, 8192);
+	write_pat(low, SEED, MIB, 100);
+	CHECK_OK(fsync(low));
+	CHECK_EQ(same_extents(0, ~0ull), 2);
+	CHECK_EQ(same_extents(0, 128 * KIB), 0);
+	CHECK_EQ(same_extents(512 * KIB, MIB), 1);
+}
+
+TEST(fiemap_refused_as_lower, 10)
+{
+	struct extents x;
+
+	do_mount("tmpfs", t_lower, "tmpfs", 0, NULL);
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	CHECK_ERR(fiemap(lo("f"), 0, ~0ull, &x), EOPNOTSUPP);
+	CHECK_ERR(fiemap(up("f"), 0, ~0ull, &x), EOPNOTSUPP);
 }
 
 TEST(fcntl_flags_as_opened, 10)

@@ -48,7 +48,7 @@ static void load_on(int node, u32 flags)
 	int dev;
 	u64 id = cold(&dev);
 
-	if (access("/sys/devices/system/node/node1", F_OK))
+	if (absent("/sys/devices/system/node/node1"))
 		SKIP("one NUMA node");
 	CHECK_OK(syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 64));
 	CHECK_OK(load(dev, &l, id, 0, SIZE, flags | RFS_LOAD_WAIT));
@@ -65,15 +65,16 @@ static u64 pages_accessed(void)
 {
 	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
 	int map = xopen("/proc/self/pagemap", O_RDONLY);
-	int flags = open("/proc/kpageflags", O_RDONLY);
 	u64 n = 0;
+	int flags;
 
-	if (flags < 0)
+	if (absent("/proc/kpageflags"))
 		SKIP("no /proc/kpageflags");
+	flags = xopen("/proc/kpageflags", O_RDONLY);
 	for (u64 i = 0; i < PAGES(SIZE); i++) {
 		u64 entry, page;
 
-		CHECK_EQ(p[i * PAGE], *(volatile u8 *)(p + i * PAGE));
+		CHECK_BYTES(p + i * PAGE, SEED, i * PAGE, 1);
 		CHECK_EQ(pread(map, &entry, 8, ((u64)p / PAGE + i) * 8), 8);
 		CHECK(entry & PFN_MASK);
 		CHECK_EQ(pread(flags, &page, 8, (entry & PFN_MASK) * 8), 8);
@@ -139,7 +140,7 @@ static pid_t group(void)
 	char num[16];
 	pid_t pid;
 
-	if (access("/sys/fs/cgroup/cgroup.controllers", F_OK))
+	if (absent("/sys/fs/cgroup/cgroup.controllers"))
 		SKIP("no cgroup2");
 	put_str("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
 	rmdir(GROUP);
@@ -156,10 +157,13 @@ static pid_t group(void)
 
 static void group_end(pid_t pid)
 {
+	int rc;
+
 	t_kill(pid);
 	drop(lo("f"));
-	for (int i = 0; i < 50 && rmdir(GROUP); i++)
+	for (int i = 0; (rc = rmdir(GROUP)) && i < 50; i++)
 		sleep_ms(20);
+	CHECK_OK(rc);
 }
 
 static int charge(int dev, u64 id, pid_t pid)

@@ -220,9 +220,7 @@ TEST(statfs_as_lower, 10)
 /* A debug kernel takes minutes to make and remove so many */
 static int how_many(void)
 {
-	const char *factor = getenv("RFS_FACTOR");
-
-	return factor && strtod(factor, NULL) > 1 ? MANY / 5 : MANY;
+	return stretched(1) > 1 ? MANY / 5 : MANY;
 }
 
 static void many(void)

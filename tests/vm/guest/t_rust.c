@@ -4,7 +4,7 @@
 
 TEST(rust_smoke, 60)
 {
-	if (access("/bin/rfs-smoke", X_OK))
+	if (absent("/bin/rfs-smoke"))
 		SKIP("rfs-smoke was not brought along: make guest-programs");
 	mk_file(lo("f"), 1, MIB);
 	setup();
