@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ppc::{Event, Kind, Memory, Xpu};
 
-use crate::claims::Claims;
-use crate::course::Courses;
-use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
+use crate::order::Courses;
+use crate::peers::Claims;
 use crate::record::{Record, Set};
 use crate::window::{Heard, Issue, Step, TABLE, There, Window};
+use crate::workers::{Crew, Expected, Facts, Member, Seat};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ pub(crate) trait Processes {
 
 /// What is going to be read, by whom.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlook {
+pub(crate) struct Forecast {
     /// The files and their sizes, as the courses number them.
     pub(crate) files: Arc<[(String, u64)]>,
     pub(crate) courses: Arc<Courses>,
@@ -137,18 +137,18 @@ pub(crate) struct Load {
 impl Load {
     /// Begins now; nothing of it is loaded if it is to be `quiet`.
     pub(crate) fn new(
-        outlook: Outlook,
+        forecast: Forecast,
         memory: Memory,
         cap: u64,
         quiet: bool,
         now_ns: u64,
     ) -> Self {
-        let Outlook {
+        let Forecast {
             courses,
             expected,
             several,
             files,
-        } = outlook;
+        } = forecast;
         let mut load = Self {
             window: Window::new(Arc::clone(&courses), 0),
             courses,
@@ -184,7 +184,7 @@ impl Load {
     }
 
     /// Nobody reads through the page cache: what was prefetched is of no use.
-    pub(crate) fn stand_down(&mut self) {
+    pub(crate) fn bypass(&mut self) {
         self.quiet = true;
         self.lost = true;
         for (_, member) in self.crew.members_mut() {

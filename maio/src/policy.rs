@@ -16,17 +16,17 @@ use ppc::{
     Settings,
 };
 
-use crate::crew::{Expected, Facts};
+use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
-use crate::files::{Files, Shelf};
-use crate::keeping::{Saving, of_template, outlook, template};
-use crate::leases::Neighbours;
-use crate::load::{Advice, Load, Outcome, Outlook, Part, Processes};
-use crate::process;
+use crate::host::processes;
+use crate::host::{Files, Shelf};
+use crate::load::{Advice, Forecast, Load, Outcome, Part, Processes};
+use crate::peers::Peers;
+use crate::predict::{Wanted, synthesise};
+use crate::save::{Saving, forecast, of_template, template};
 use crate::service::service_id;
-use crate::settings::{Recording, Told};
-use crate::synth::{Wanted, synthesise};
 use crate::template::{Learnt, Sameness, Template, learn};
+use crate::workers::{Expected, Facts};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -51,16 +51,16 @@ const PROVEN: u32 = 16;
 /// The policy.
 #[derive(Debug)]
 pub struct Maio {
-    told: Told,
+    config: Config,
     service: String,
     files: Files,
-    outlook: Outlook,
+    forecast: Forecast,
     /// What that is from; `None`: from headers.
     template: Option<Template>,
     /// It does not fit any more.
     stale: bool,
     load: Option<Load>,
-    neighbours: Option<Neighbours>,
+    peers: Option<Peers>,
     exchanged_ns: u64,
     looked_ns: u64,
     recording: bool,
@@ -73,13 +73,13 @@ struct Live<'a, 'b>(&'a Host<'b>);
 impl Processes for Live<'_, '_> {
     fn facts(&self, process: u32) -> Facts {
         Facts {
-            rank: process::rank(process),
+            rank: processes::rank(process),
             xpu: self.0.process_xpu(process),
         }
     }
 
     fn is_alive(&self, process: u32) -> bool {
-        process::is_alive(process)
+        processes::is_alive(process)
     }
 }
 
@@ -95,17 +95,20 @@ impl Policy for Maio {
     };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        let told = Told::take(settings)?;
-        let service = told.service.clone().unwrap_or_else(|| name_of_files(host));
+        let config = Config::take(settings)?;
+        let service = config
+            .service
+            .clone()
+            .unwrap_or_else(|| name_of_files(host));
         let mut maio = Self {
-            told,
+            config,
             service,
             files: Files::default(),
-            outlook: outlook(Vec::new(), &[], Vec::new()),
+            forecast: forecast(Vec::new(), &[], Vec::new()),
             template: None,
             stale: false,
             load: None,
-            neighbours: None,
+            peers: None,
             exchanged_ns: 0,
             looked_ns: 0,
             recording: false,
@@ -174,38 +177,44 @@ impl Maio {
     /// files' headers.
     fn prepare(&mut self, host: &Host<'_>) {
         let by_template = self.find_template(host).and_then(|learnt| {
-            let outlook = of_template(host, &learnt.template)?;
+            let forecast = of_template(host, &learnt.template)?;
             let several = learnt.several;
             // Whoever's it was, what comes of it is this node's.
-            let node = self.told.node.clone();
+            let node = self.config.node.clone();
             let template = Template {
                 node,
                 ..learnt.template
             };
-            Some((Outlook { several, ..outlook }, template))
+            Some((
+                Forecast {
+                    several,
+                    ..forecast
+                },
+                template,
+            ))
         });
-        let outlook = if let Some((outlook, template)) = by_template {
+        let forecast = if let Some((forecast, template)) = by_template {
             self.template = Some(template);
-            outlook
+            forecast
         } else {
             self.template = None;
             self.of_headers(host)
         };
-        self.expect(host, outlook);
+        self.expect(host, forecast);
     }
 
-    fn expect(&mut self, host: &Host<'_>, outlook: Outlook) {
+    fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
         self.files.close(host);
-        self.files = Files::new(outlook.files.iter().map(|(path, _)| path.clone()));
-        self.outlook = outlook;
+        self.files = Files::new(forecast.files.iter().map(|(path, _)| path.clone()));
+        self.forecast = forecast;
     }
 
     fn find_template(&self, host: &Host<'_>) -> Option<Learnt> {
-        let store = self.told.store.as_ref().filter(|_| !self.stale)?;
-        let found = match store.load(&self.service, &self.told.node) {
+        let store = self.config.store.as_ref().filter(|_| !self.stale)?;
+        let found = match store.load(&self.service, &self.config.node) {
             Ok(None) => {
                 let others = store.load_all(&self.service);
-                others.map(|others| learn(others, self.told.tp))
+                others.map(|others| learn(others, self.config.tp))
             }
             found => found.map(|own| {
                 let several = false;
@@ -243,9 +252,9 @@ impl Maio {
         Some(learnt)
     }
 
-    fn of_headers(&self, host: &Host<'_>) -> Outlook {
+    fn of_headers(&self, host: &Host<'_>) -> Forecast {
         let wanted = Wanted {
-            tp: self.told.tp,
+            tp: self.config.tp,
             order: None,
         };
         let synthesis = match synthesise(&Shelf { host }, &wanted) {
@@ -255,7 +264,7 @@ impl Maio {
                     Level::Info,
                     format_args!("Nothing is expected to be read: {error}"),
                 );
-                return outlook(Vec::new(), &[], Vec::new());
+                return forecast(Vec::new(), &[], Vec::new());
             }
         };
         for note in &synthesis.notes {
@@ -265,18 +274,18 @@ impl Maio {
             .zip(&synthesis.groups)
             .map(|(worker, _)| Expected { worker, xpu: None });
         let expected = expected.collect();
-        outlook(synthesis.files, &synthesis.groups, expected)
+        forecast(synthesis.files, &synthesis.groups, expected)
     }
 
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
     /// to be missed.
     fn rest(&mut self, host: &Host<'_>) -> Result<()> {
-        self.recording = match self.told.recording {
+        self.recording = match self.config.recording {
             Recording::Always => true,
             Recording::Never => false,
             // One without a load was made from headers, or has been wrong.
             Recording::Auto => self.template.as_ref().is_none_or(|it| it.loads == 0),
-        } && self.told.store.is_some()
+        } && self.config.store.is_some()
             && host.features().contain(Features::TOUCH);
         self.listen(host, false)
     }
@@ -293,7 +302,7 @@ impl Maio {
         .into_iter()
         .flatten()
         .collect();
-        let held = memory(host).threshold.min(self.told.budget);
+        let held = memory(host).threshold.min(self.config.budget);
         host.want(kinds, (held / BEACONS).clamp(PAGE, BEACON))
     }
 
@@ -305,7 +314,7 @@ impl Maio {
         if event.direct || looked_at && is_direct(host, event) {
             // It has no use for the page cache, and so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
-                load.stand_down();
+                load.bypass();
             }
             return Ok(());
         }
@@ -351,8 +360,8 @@ impl Maio {
             self.rest(host)?;
         }
         let quiet = self.is_cached(host);
-        let (outlook, cap) = (self.outlook.clone(), self.told.budget);
-        let mut load = Load::new(outlook, memory(host), cap, quiet, event.time_ns);
+        let (forecast, cap) = (self.forecast.clone(), self.config.budget);
+        let mut load = Load::new(forecast, memory(host), cap, quiet, event.time_ns);
         if self.recording {
             let opens = host.features().contain(Features::OPEN);
             let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
@@ -366,13 +375,13 @@ impl Maio {
 
     /// Finds the services that load on this node as well.
     fn meet(&mut self, host: &Host<'_>) {
-        let Some(directory) = &self.told.leases else {
+        let Some(directory) = &self.config.leases else {
             return;
         };
-        let numbers = (0..).zip(self.outlook.files.iter());
+        let numbers = (0..).zip(self.forecast.files.iter());
         let keys = numbers.map(|(number, _)| self.files.key(host, number));
-        self.neighbours = match Neighbours::meet(directory, keys.collect()) {
-            Ok(neighbours) => Some(neighbours),
+        self.peers = match Peers::meet(directory, keys.collect()) {
+            Ok(peers) => Some(peers),
             Err(error) => {
                 let directory = directory.display();
                 let line = format_args!("Other services are not heard in {directory}: {error}");
@@ -385,15 +394,15 @@ impl Maio {
 
     fn exchange(&mut self, host: &Host<'_>) {
         self.exchanged_ns = host.now();
-        let (Some(load), Some(neighbours)) = (&mut self.load, &self.neighbours) else {
+        let (Some(load), Some(peers)) = (&mut self.load, &self.peers) else {
             return;
         };
-        match neighbours.exchange(&load.claims()) {
+        match peers.exchange(&load.claims()) {
             Ok(claims) => load.heed(claims),
             Err(error) => {
                 let line = format_args!("Other services are not told any more: {error}");
                 host.log(Level::Debug, line);
-                self.neighbours = None;
+                self.peers = None;
             }
         }
     }
@@ -401,7 +410,7 @@ impl Maio {
     /// Whether a file that is going to be read is another than when that was found out, or there was
     /// none yet.
     fn has_changed(&mut self, host: &Host<'_>) -> bool {
-        let then = Arc::clone(&self.outlook.files);
+        let then = Arc::clone(&self.forecast.files);
         let changed = |(number, (_, size)): (u32, &(String, u64))| {
             let now = self.files.identity(host, number, false);
             now.is_none_or(|now| now.size != *size)
@@ -411,10 +420,10 @@ impl Maio {
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
         let (mut cached, mut all) = (0, 0);
-        for extent in self.outlook.courses.runs() {
+        for extent in self.forecast.courses.runs() {
             all += extent.length();
             cached += resident(&mut self.files, host, &extent).unwrap_or(0);
-            if (all - cached.min(all)) * 100 > self.outlook.courses.total() * PAGE * (100 - CACHED)
+            if (all - cached.min(all)) * 100 > self.forecast.courses.total() * PAGE * (100 - CACHED)
             {
                 return false;
             }
@@ -431,7 +440,7 @@ impl Maio {
             return self.saving.as_ref().map_or(Ok(()), |_| host.wake(TICK));
         };
         load.remember(memory(host));
-        if !load.tick(host.now(), self.told.idle, &Live(host)) {
+        if !load.tick(host.now(), self.config.idle, &Live(host)) {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
                 self.look_again(host, None);
@@ -479,7 +488,7 @@ impl Maio {
     }
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
-        self.neighbours = None;
+        self.peers = None;
         let Outcome {
             parts,
             read,
@@ -546,7 +555,7 @@ impl Maio {
         if let Some(before) = self.saving.take() {
             before.end(host);
         }
-        let store = self.told.store.as_ref();
+        let store = self.config.store.as_ref();
         self.saving = store.and_then(|store| Saving::start(store, template));
     }
 
@@ -554,7 +563,7 @@ impl Maio {
         let template = match template(host, &mut self.files, parts) {
             Ok(made) => Template {
                 service: self.service.clone(),
-                node: self.told.node.clone(),
+                node: self.config.node.clone(),
                 ..made
             },
             Err(error) => {
@@ -568,8 +577,8 @@ impl Maio {
 
     /// The next load goes by this template.
     fn take(&mut self, host: &Host<'_>, template: Template) {
-        if let Some(outlook) = of_template(host, &template) {
-            self.expect(host, outlook);
+        if let Some(forecast) = of_template(host, &template) {
+            self.expect(host, forecast);
             self.template = Some(template);
         }
     }
@@ -590,7 +599,7 @@ const WEIGHTS: u64 = 16 << 20;
 
 fn is_direct(host: &Host<'_>, event: &Event) -> bool {
     let inode = host.info(event.file).map(|FileInfo { inode, .. }| inode);
-    inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
+    inode.is_ok_and(|inode| processes::reads_direct(event.process, inode))
 }
 
 fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
@@ -621,7 +630,7 @@ fn memory(host: &Host<'_>) -> Memory {
 
 /// Of a service without a name: the same for the same files.
 fn name_of_files(host: &Host<'_>) -> String {
-    use crate::synth::Library as _;
+    use crate::predict::Library as _;
 
     let files = Shelf { host }.files();
     let text = files.iter().map(|(path, size)| format!("{path} {size};"));

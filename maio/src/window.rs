@@ -19,12 +19,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::claims::Claims;
-use crate::course::{Course, Courses, Piece, runs};
 use crate::extent::{Extent, PAGE};
+use crate::order::{Course, Courses, Piece, runs};
+use crate::peers::Claims;
 
-pub(crate) use stock::There;
-use stock::{MOST_READERS, State, Stock};
+pub(crate) use cache::There;
+use cache::{Cache, MOST_READERS, State};
 
 /// Never keep more behind a reader than this.
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -162,7 +162,7 @@ struct Move {
 #[derive(Debug)]
 pub(crate) struct Window {
     courses: Arc<Courses>,
-    stock: Stock,
+    cache: Cache,
     readers: Vec<Reader>,
     budget: u64,
     unknown: u64,
@@ -176,7 +176,7 @@ impl Window {
         let readers = readers.map(|course| Reader::new(Arc::clone(course)));
         let mut window = Self {
             readers: readers.collect(),
-            stock: Stock::new(Arc::clone(&courses)),
+            cache: Cache::new(Arc::clone(&courses)),
             courses,
             budget,
             unknown: 0,
@@ -190,7 +190,7 @@ impl Window {
     /// Pages that are held.
     #[must_use]
     pub(crate) const fn held(&self) -> u64 {
-        self.stock.held()
+        self.cache.held()
     }
 
     /// Pages that somebody read and nobody was expected to.
@@ -251,14 +251,14 @@ impl Window {
             let issued = reader.front.min(reader.issued)..reader.issued;
             // Pieces come in one after the other: what is before the last one that is there is, too.
             for piece in issued.rev().filter_map(|place| course.piece(place)) {
-                if self.stock.state(piece) != State::Held {
+                if self.cache.state(piece) != State::Held {
                     continue;
                 }
                 let extent = self.courses.extent(piece).filter(|it| absent(it));
                 let Some(extent) = extent else {
                     break;
                 };
-                self.stock.give_up(piece);
+                self.cache.give_up(piece);
                 given_up.push(extent);
             }
             let reader = &mut self.readers[number];
@@ -272,8 +272,8 @@ impl Window {
     /// module. If they are too many they are left to the kernel, and what is ahead is loaded once more, to
     /// be held.
     pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> There) {
-        self.stock.look_again(there);
-        if self.stock.leave_more_than(self.budget / STUCK.1 * STUCK.0) {
+        self.cache.look_again(there);
+        if self.cache.leave_more_than(self.budget / STUCK.1 * STUCK.0) {
             for reader in self.readers.iter_mut().filter(|reader| !reader.gone) {
                 reader.again = reader.again.max(reader.issued);
                 reader.issued = reader.front.min(reader.issued);
@@ -283,13 +283,13 @@ impl Window {
 
     /// What has stayed of a file can be dropped now.
     pub(crate) fn let_go(&mut self, file: u32) {
-        self.stock.let_go(file);
+        self.cache.let_go(file);
     }
 
     /// How much may be held. Where the kernel has to make room it takes what has been used last among the
     /// first half of all, so what is read later than that would be gone, or never go.
     fn room(&self) -> u64 {
-        if self.stock.leaves() {
+        if self.cache.leaves() {
             self.budget / HELD_PART
         } else {
             self.budget
@@ -298,12 +298,12 @@ impl Window {
 
     /// What other services of this node have yet to read: it is dropped last.
     pub(crate) fn heed(&mut self, claims: Claims) {
-        self.stock.heed(claims);
+        self.cache.heed(claims);
     }
 
     /// What the readers have yet to read.
     pub(crate) fn claims(&self) -> Claims {
-        self.stock.claims()
+        self.cache.claims()
     }
 
     /// A reader does something with a range of a file, after it has read so many pages.
@@ -418,7 +418,7 @@ impl Window {
     fn wait_for(&mut self, number: usize, from: usize) {
         let course = &self.readers[number].course;
         let pieces = (from..course.len()).filter_map(|place| course.piece(place));
-        self.stock.need(pieces);
+        self.cache.need(pieces);
     }
 
     /// For readers that wait for what has been issued, it is issued once more from there on, in place of
@@ -447,7 +447,7 @@ impl Window {
 
     /// What is to be loaded now; see also [`Self::drops`].
     pub(crate) fn loads(&mut self) -> Vec<Issue> {
-        self.stock.settle();
+        self.cache.settle();
         let mut loads: Vec<Issue> = Vec::new();
         while loads.len() < MOST_ISSUES
             && let Some(number) = self.next_reader()
@@ -461,12 +461,12 @@ impl Window {
 
     /// What is to be dropped, before what is to be loaded is.
     pub(crate) fn drops(&mut self) -> Vec<Extent> {
-        self.stock.drops()
+        self.cache.drops()
     }
 
     /// Drops all that may be, as memory is short.
     pub(crate) fn burn_all(&mut self) {
-        self.stock.burn_all();
+        self.cache.burn_all();
     }
 
     fn distance(&self) -> u64 {
@@ -486,7 +486,7 @@ impl Window {
         };
         let last = pieces.take_while(within).last();
         for piece in first..=last.unwrap_or(first) {
-            self.stock.came_in(piece);
+            self.cache.came_in(piece);
         }
     }
 
@@ -575,7 +575,7 @@ impl Window {
         let course = Arc::clone(&self.readers[number].course);
         let pieces = places.into_iter().flatten();
         for piece in pieces.filter_map(|place| course.piece(place)) {
-            self.stock.forgo(piece);
+            self.cache.forgo(piece);
         }
     }
 
@@ -596,11 +596,11 @@ impl Window {
         let Some(piece) = reader.course.piece(reader.issued) else {
             return false;
         };
-        let again = reader.issued < reader.again && self.stock.is_needed(piece);
-        if self.stock.state(piece) == State::Absent {
+        let again = reader.issued < reader.again && self.cache.is_needed(piece);
+        if self.cache.state(piece) == State::Absent {
             // What is here and needed elsewhere is worth more than what will be needed here one day.
             let (room, spares) = (self.room(), reader.ahead() * AHEAD_PART > self.budget);
-            if !self.stock.hold_within(piece, room, spares) {
+            if !self.cache.hold_within(piece, room, spares) {
                 return false;
             }
         } else if !again {
@@ -615,7 +615,7 @@ impl Window {
                 number,
                 extent,
                 &mut reader.instead,
-                self.stock.leaves(),
+                self.cache.leaves(),
             );
         }
         true
@@ -640,7 +640,7 @@ fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool
     });
 }
 
-mod stock;
+mod cache;
 
 #[cfg(test)]
 mod tests;

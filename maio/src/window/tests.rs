@@ -241,7 +241,7 @@ impl Node {
         for (file, pages) in (0..).zip(&self.cached) {
             for (page, _) in (0..).zip(pages).filter(|&(_, &cached)| cached) {
                 let piece = self.window.courses.at(file, page).expect("a piece");
-                let state = self.window.stock.state(piece);
+                let state = self.window.cache.state(piece);
                 assert_eq!(
                     state,
                     State::Held,

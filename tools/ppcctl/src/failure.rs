@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Service(maio::service::Error),
     #[error(transparent)]
-    Synthesis(#[from] maio::synth::Error),
+    Synthesis(#[from] maio::predict::Error),
     #[error(transparent)]
     Template(#[from] maio::template::Error),
     #[error("There is no template of {0}; 'ppcctl template ls' lists all there are")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cprt::config::{Bytes, Span};
-use maio::synth::{self, Directory, Synthesis, Wanted, synthesise};
+use maio::predict::{self, Directory, Synthesis, Wanted, synthesise};
 use maio::template::{
     Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
     valid_name,
@@ -300,9 +300,9 @@ fn make(
         return Err(Failure::Usage(text));
     }
     let order = order.map(|order| match order {
-        Order::Vllm => synth::Order::Vllm,
-        Order::Transformers => synth::Order::Transformers,
-        Order::File => synth::Order::File,
+        Order::Vllm => predict::Order::Vllm,
+        Order::Transformers => predict::Order::Transformers,
+        Order::File => predict::Order::File,
     });
     let synthesis = synthesise(&Directory::new(directory), &Wanted { tp, order })?;
     for note in &synthesis.notes {

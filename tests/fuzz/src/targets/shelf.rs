@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use maio::synth::{Library, Order, Synthesis, Wanted, synthesise};
+use maio::predict::{Library, Order, Synthesis, Wanted, synthesise};
 use maio::template::{Group, MAX_EXTENTS};
 use maio::{Extent, PAGE};
 

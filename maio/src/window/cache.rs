@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::claims::Claims;
-use crate::course::{Courses, Piece};
 use crate::extent::Extent;
+use crate::order::{Courses, Piece};
+use crate::peers::Claims;
 
 /// So many can be counted to wait for a piece.
 pub(super) const MOST_READERS: usize = 63;
@@ -57,7 +57,7 @@ pub(crate) enum There {
 }
 
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct Cache {
     courses: Arc<Courses>,
     slots: Vec<Slot>,
     /// Held, and passed by all: the oldest first.
@@ -78,7 +78,7 @@ pub(super) struct Stock {
     leaves: bool,
 }
 
-impl Stock {
+impl Cache {
     pub(super) fn new(courses: Arc<Courses>) -> Self {
         Self {
             slots: vec![Slot(0); courses.pieces()],
@@ -504,11 +504,11 @@ mod tests {
         assert_eq!(window.held(), 0, "it may not have been dropped yet");
         window.look_again(there);
         assert_eq!(window.held(), 512, "half of what there may be");
-        assert!(!window.stock.burn(), "it would stay again");
+        assert!(!window.cache.burn(), "it would stay again");
         window.let_go(1);
-        assert!(!window.stock.burn(), "another file is closed");
+        assert!(!window.cache.burn(), "another file is closed");
         window.let_go(0);
-        assert!(window.stock.burn());
+        assert!(window.cache.burn());
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
     }
@@ -570,7 +570,7 @@ mod tests {
         assert!(window.held() <= 8 * 512, "{}", window.held() / 512);
         assert!(more.iter().any(|&(_, pages, hold)| pages > 0 && hold));
         window.let_go(0);
-        assert!(!window.stock.leaves());
+        assert!(!window.cache.leaves());
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use ppc::{Host, Level, Result};
 
-use crate::course::Courses;
-use crate::crew::Expected;
 use crate::extent::Extent;
-use crate::files::Files;
-use crate::load::{Outlook, Part};
+use crate::host::Files;
+use crate::load::{Forecast, Part};
+use crate::order::Courses;
 use crate::template::{Error, Group, Identity, Store, Template};
+use crate::workers::Expected;
 
 /// A template on its way to the store, which may be slow: a thread's business.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub(crate) fn template(
 }
 
 /// What is going to be read by a template.
-pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Outlook> {
+pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Forecast> {
     let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
     match groups {
         Ok(groups) => {
@@ -104,7 +104,7 @@ pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Outloo
             });
             let files = template.files.iter();
             let files = files.map(|file| (file.path.clone(), file.size));
-            Some(outlook(files.collect(), &groups, expected.collect()))
+            Some(forecast(files.collect(), &groups, expected.collect()))
         }
         Err(error) => {
             host.log(Level::Warn, format_args!("A template is not used: {error}"));
@@ -114,14 +114,14 @@ pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Outloo
 }
 
 /// The same, by the groups' ranges.
-pub(crate) fn outlook(
+pub(crate) fn forecast(
     files: Vec<(String, u64)>,
     groups: &[Vec<Extent>],
     mut expected: Vec<Expected>,
-) -> Outlook {
+) -> Forecast {
     let courses = Arc::new(Courses::new(groups));
     expected.truncate(courses.groups());
-    Outlook {
+    Forecast {
         files: files.into(),
         courses,
         expected,

@@ -5,8 +5,8 @@ use std::io;
 
 use ppc::{FileId, FileInfo, Host};
 
-use crate::claims::Key;
-use crate::synth::Library;
+use crate::peers::Key;
+use crate::predict::Library;
 use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
 /// Those that are known, in the order in which they came to be.

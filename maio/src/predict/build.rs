@@ -1,10 +1,10 @@
 //! A synthesis in the making: file after file is read by all workers.
 
-use super::config::Heads;
 use super::error::Damage;
-use super::reading::{self, Reading};
+use super::heads::Heads;
+use super::pages::{self, Reading};
 use super::safetensors::Tensor;
-use super::slices::{self, Share};
+use super::tp::{self, Share};
 use super::{Format, Library, Order, Synthesis, gguf, names, safetensors};
 use crate::template::{MAX_EXTENTS, MAX_FILES};
 
@@ -139,7 +139,7 @@ impl<'a> Draft<'a> {
     }
 
     fn open(&mut self, path: String, size: u64) {
-        if size > reading::LARGEST {
+        if size > pages::LARGEST {
             let note = format!("Of {path}, what is beyond 16 TiB is left out");
             self.notes.add(note);
         }
@@ -163,7 +163,7 @@ impl<'a> Draft<'a> {
                     Order::Transformers | Order::File => 1,
                 },
             };
-            for run in slices::of(tensor, split, &share) {
+            for run in tp::of(tensor, split, &share) {
                 group.take_run(&run);
             }
         }

@@ -1,14 +1,11 @@
-//! Where services of one node tell each other what they have yet to read: a directory with a file for
-//! each load that is under way. Its lock says that whoever wrote it is alive.
+//! A directory with a file for each load of this node that is under way. Its lock says that the service
+//! that wrote it is alive.
 
-use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::claims::{Claims, Key};
 
 /// No claims of a node are larger: 64 TiB of files.
 const LARGEST: u64 = 8 << 20;
@@ -77,36 +74,6 @@ impl Drop for Lease {
     }
 }
 
-/// The other services that load on this node, for one load.
-#[derive(Debug)]
-pub(crate) struct Neighbours {
-    lease: Lease,
-    keys: Vec<Option<Key>>,
-    numbers: HashMap<Key, u32>,
-}
-
-impl Neighbours {
-    /// With what our files are, by their numbers.
-    pub(crate) fn meet(directory: &Path, keys: Vec<Option<Key>>) -> io::Result<Self> {
-        let known = |(number, key): (u32, &Option<Key>)| Some(((*key)?, number));
-        Ok(Self {
-            lease: Lease::take(directory)?,
-            numbers: (0..).zip(&keys).filter_map(known).collect(),
-            keys,
-        })
-    }
-
-    /// Tells them what we have yet to read, and returns what they have of our files.
-    pub(crate) fn exchange(&self, ours: &Claims) -> io::Result<Claims> {
-        self.lease.say(&ours.to_bytes(&self.keys))?;
-        let mut theirs = Claims::default();
-        for said in self.lease.others() {
-            theirs.merge(&said, &self.numbers);
-        }
-        Ok(theirs)
-    }
-}
-
 fn said(path: &Path) -> Option<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
@@ -136,38 +103,6 @@ pub(crate) fn default_directory() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::Extent;
-
-    #[test]
-    fn two_services_hear_what_the_other_has_yet_to_read_of_the_files_they_share() {
-        let directory = std::env::temp_dir().join(format!("maio-shared-{}", std::process::id()));
-        let key = |inode| {
-            Some(Key {
-                device: 1,
-                inode,
-                mtime_ns: 5,
-            })
-        };
-        let one = Neighbours::meet(&directory, vec![key(10), key(11)]).expect("one");
-        let other = Neighbours::meet(&directory, vec![key(11), None]).expect("other");
-        let whole = |file| Extent {
-            file,
-            first: 0,
-            pages: 512,
-        };
-        let mut claims = Claims::default();
-        claims.add(&whole(0));
-        claims.add(&whole(1));
-        let heard = other.exchange(&claims).expect("heard");
-        assert!(heard.is_empty());
-        let heard = one.exchange(&Claims::default()).expect("heard");
-        assert!(heard.has(&whole(1)) && !heard.has(&whole(0)));
-        drop(other);
-        let heard = one.exchange(&claims).expect("heard");
-        assert!(heard.is_empty());
-        drop(one);
-        fs::remove_dir_all(&directory).expect("cleared");
-    }
 
     #[test]
     fn who_is_there_is_heard_and_who_is_gone_is_cleared_away() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::config::Heads;
+use super::heads::Heads;
 use super::names::Split;
 use super::safetensors::Tensor;
 use crate::PAGE;

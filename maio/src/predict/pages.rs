@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use super::slices::Run;
+use super::tp::Run;
 use crate::{Extent, PAGE};
 
 /// The largest file of which all pages can be counted.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::draft::Notes;
+use super::build::Notes;
 use super::{Format, Library, index, natural, small};
 
 /// What a folder holds, chosen and in order.

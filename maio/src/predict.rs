@@ -6,24 +6,24 @@
 //! would without us; a recording then replaces it. Nothing in a model's files is trusted; what is damaged
 //! is taken in plain order, and a note says so.
 
-mod choice;
-mod config;
+mod build;
 mod directory;
-mod draft;
 mod error;
+mod files;
 mod gguf;
+mod heads;
 mod index;
 mod names;
 mod natural;
+mod pages;
 mod read;
-mod reading;
 mod safetensors;
-mod slices;
 mod small;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tp;
 
 use std::io;
 
@@ -31,7 +31,7 @@ pub use directory::Directory;
 pub use error::Error;
 
 use crate::Extent;
-use draft::Draft;
+use build::Draft;
 
 /// More workers than one service has on a machine, and few enough to write down what each reads.
 pub const MOST_WORKERS: u32 = 256;
@@ -111,7 +111,7 @@ pub fn synthesise(library: &dyn Library, wanted: &Wanted) -> Result<Synthesis, E
     if !(1..=MOST_WORKERS).contains(&wanted.tp) {
         return Err(Error::Workers(wanted.tp));
     }
-    let mut model = choice::of(library);
+    let mut model = files::of(library);
     if model.small.is_empty() && model.weights.is_empty() {
         return Err(Error::Empty);
     }
