@@ -1,4 +1,7 @@
-//! What differs between two templates, or between a template and a load.
+//! What differs between two templates.
+//!
+//! For tools: `ppcctl template diff` shows it, and the fuzzer compares with it what it has made. The policy
+//! has no use for it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};

@@ -61,16 +61,13 @@ fn root(root: bool, state: Option<PathBuf>, home: Option<PathBuf>) -> Option<Pat
     Some(state.join("ppc/templates"))
 }
 
-/// Templates of so many nodes tell what there is to know of a service.
-const MOST_NODES: usize = 64;
-
 /// A directory of templates. Nothing is opened before it is asked for.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// A template that is kept.
+/// A template that is kept, as [`Store::list`] shows it.
 #[derive(Debug)]
 pub struct Entry {
     /// Of which service.
@@ -142,23 +139,12 @@ impl Store {
         Ok(Some(template))
     }
 
-    /// The newest usable template of a service, whichever node's; `None` if there is none.
+    /// The usable templates of a service, whichever nodes', the newest first. Each is read when it is
+    /// asked for.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
-    pub fn load_any(&self, service: &str) -> Result<Option<Template>, Error> {
-        Ok(self.usable(service)?.next())
-    }
-
-    /// All usable templates of a service, the newest first.
-    ///
-    /// # Errors
-    /// Of the name or of reading the directory.
-    pub fn load_all(&self, service: &str) -> Result<Vec<Template>, Error> {
-        Ok(self.usable(service)?.take(MOST_NODES).collect())
-    }
-
-    fn usable(&self, service: &str) -> Result<impl Iterator<Item = Template>, Error> {
+    pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, Error> {
         let mut found = nodes(&self.folder(service)?)?;
         found.sort_by_key(|kept| kept.modified);
         let usable = |kept: Kept| self.load(service, &kept.node).ok().flatten();
@@ -193,7 +179,7 @@ impl Store {
         Ok(())
     }
 
-    /// All that is kept, by service and node.
+    /// All that is kept, by service and node. For tools, the policy asks for one service.
     ///
     /// # Errors
     /// Of reading the directories. A root that does not exist is empty.
@@ -220,7 +206,8 @@ impl Store {
         Ok(entries)
     }
 
-    /// Removes the templates of a service, of one node or of all. Returns how many there were.
+    /// Removes the templates of a service, of one node or of all, and returns how many there were. For
+    /// tools: the policy only replaces its own.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
@@ -417,6 +404,12 @@ mod tests {
         }
     }
 
+    /// Whose the newest template is.
+    fn newest(store: &Store) -> Option<String> {
+        let mut all = store.load_all("qwen").expect("to load");
+        all.next().map(|template| template.node)
+    }
+
     fn names_of(store: &Store) -> Vec<(String, bool)> {
         let entries = store.list().expect("to list").into_iter();
         entries
@@ -472,7 +465,7 @@ mod tests {
         let folder = Folder::new();
         let store = folder.store();
         assert_eq!(store.load("qwen", "node-1").expect("to load"), None);
-        assert_eq!(store.load_any("qwen").expect("to load"), None);
+        assert_eq!(newest(&store), None);
         assert!(store.list().expect("to list").is_empty());
         assert_eq!(store.remove("qwen", None).expect("to remove"), 0);
 
@@ -531,14 +524,10 @@ mod tests {
             store.save(&of(node, 1)).expect("to save");
             set(node, hour(time));
         }
-        let newest = || {
-            let found = store.load_any("qwen").expect("to load");
-            found.expect("a template").node
-        };
-        assert_eq!(newest(), "b");
+        assert_eq!(newest(&store).as_deref(), Some("b"));
         fs::write(folder.of_service().join("b.maio"), b"MAIOTPL\nno").expect("it is ours");
         set("b", hour(300));
-        assert_eq!(newest(), "c");
+        assert_eq!(newest(&store).as_deref(), Some("c"));
         assert!(matches!(store.load("qwen", "b"), Err(Error::Truncated)));
         let states: Vec<bool> = names_of(&store).into_iter().map(|it| it.1).collect();
         assert_eq!(states, [true, false, true]);
@@ -600,14 +589,7 @@ mod tests {
         file.set_modified(SystemTime::now() - ABANDONED - Duration::from_mins(1))
             .expect("it is ours");
         assert_eq!(names_of(&store), [("qwen/n".to_owned(), true)]);
-        assert_eq!(
-            store
-                .load_any("qwen")
-                .expect("to load")
-                .expect("a template")
-                .node,
-            "n"
-        );
+        assert_eq!(newest(&store).as_deref(), Some("n"));
 
         store.save(&of("n", 2)).expect("to save");
         assert!(folder.of_service().join(&young).exists());

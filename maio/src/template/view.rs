@@ -1,4 +1,7 @@
 //! A template for people, and for programs that read JSON.
+//!
+//! For tools: `ppcctl template show` prints it, and the fuzzer checks that whatever is read can be shown. The
+//! policy has no use for it.
 
 use serde::Serialize;
 

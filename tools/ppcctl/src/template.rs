@@ -88,7 +88,7 @@ fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
         Some(node) => store.load(service, node)?,
         None => match store.load(service, &this_node())? {
             Some(template) => Some(template),
-            None => store.load_any(service)?,
+            None => store.load_all(service)?.next(),
         },
     };
     found.ok_or_else(|| Failure::NoTemplate(service.to_owned()))
