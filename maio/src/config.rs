@@ -46,7 +46,7 @@ fn problem(key: &str, value: &str, problem: &'static str) -> Error {
 }
 
 impl Config {
-    pub(crate) fn take(settings: &mut Settings) -> Result<Self> {
+    pub(crate) fn from_settings(settings: &mut Settings) -> Result<Self> {
         let (service, tp) = service(settings)?;
         let node = settings.text("node").unwrap_or_else(this_node);
         if !valid_name(&node) {
@@ -143,7 +143,7 @@ mod tests {
 
     fn config(pairs: &[(&str, &str)]) -> Result<Config> {
         let mut settings = Settings::new(pairs.iter().copied());
-        let config = Config::take(&mut settings)?;
+        let config = Config::from_settings(&mut settings)?;
         settings.finish().map(|()| config)
     }
 

@@ -4,4 +4,4 @@
 mod files;
 pub(crate) mod processes;
 
-pub(crate) use files::{Files, Shelf};
+pub(crate) use files::{FileTable, HostLibrary};

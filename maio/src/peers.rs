@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-pub(crate) use claims::{Claims, Key};
+pub(crate) use claims::{Claims, FileKey};
 pub(crate) use leases::default_directory;
 
 use leases::Lease;
@@ -17,16 +17,16 @@ use leases::Lease;
 #[derive(Debug)]
 pub(crate) struct Peers {
     lease: Lease,
-    keys: Vec<Option<Key>>,
-    numbers: HashMap<Key, u32>,
+    keys: Vec<Option<FileKey>>,
+    numbers: HashMap<FileKey, u32>,
 }
 
 impl Peers {
     /// With what our files are, by their numbers.
-    pub(crate) fn meet(directory: &Path, keys: Vec<Option<Key>>) -> io::Result<Self> {
-        let known = |(number, key): (u32, &Option<Key>)| Some(((*key)?, number));
+    pub(crate) fn join(directory: &Path, keys: Vec<Option<FileKey>>) -> io::Result<Self> {
+        let known = |(number, key): (u32, &Option<FileKey>)| Some(((*key)?, number));
         Ok(Self {
-            lease: Lease::take(directory)?,
+            lease: Lease::create(directory)?,
             numbers: (0..).zip(&keys).filter_map(known).collect(),
             keys,
         })
@@ -34,9 +34,9 @@ impl Peers {
 
     /// Tells them what we have yet to read, and returns what they have of our files.
     pub(crate) fn exchange(&self, ours: &Claims) -> io::Result<Claims> {
-        self.lease.say(&ours.to_bytes(&self.keys))?;
+        self.lease.publish(&ours.to_bytes(&self.keys))?;
         let mut theirs = Claims::default();
-        for said in self.lease.others() {
+        for said in self.lease.read_others() {
             theirs.merge(&said, &self.numbers);
         }
         Ok(theirs)
@@ -54,14 +54,14 @@ mod tests {
     fn two_services_hear_what_the_other_has_yet_to_read_of_the_files_they_share() {
         let directory = std::env::temp_dir().join(format!("maio-shared-{}", std::process::id()));
         let key = |inode| {
-            Some(Key {
+            Some(FileKey {
                 device: 1,
                 inode,
                 mtime_ns: 5,
             })
         };
-        let one = Peers::meet(&directory, vec![key(10), key(11)]).expect("one");
-        let other = Peers::meet(&directory, vec![key(11), None]).expect("other");
+        let one = Peers::join(&directory, vec![key(10), key(11)]).expect("one");
+        let other = Peers::join(&directory, vec![key(11), None]).expect("other");
         let whole = |file| Extent {
             file,
             first: 0,

@@ -19,14 +19,14 @@ use ppc::{
 use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
 use crate::host::processes;
-use crate::host::{Files, Shelf};
+use crate::host::{FileTable, HostLibrary};
 use crate::load::{Advice, Forecast, Load, Outcome, Part, Processes};
 use crate::peers::Peers;
-use crate::predict::{Wanted, synthesise};
-use crate::save::{Saving, forecast, of_template, template};
+use crate::predict::{Deployment, predict_reads};
+use crate::save::{Saving, forecast, forecast_of, make_template};
 use crate::service::service_id;
-use crate::template::{Learnt, Sameness, Template, learn};
-use crate::workers::{Expected, Facts};
+use crate::template::{FoundTemplate, Sameness, Template, learn};
+use crate::workers::{ExpectedWorker, ProcessFacts};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ const PROVEN: u32 = 16;
 pub struct Maio {
     config: Config,
     service: String,
-    files: Files,
+    files: FileTable,
     forecast: Forecast,
     /// What that is from; `None`: from headers.
     template: Option<Template>,
@@ -68,11 +68,11 @@ pub struct Maio {
 }
 
 /// Processes as the host and the kernel know them.
-struct Live<'a, 'b>(&'a Host<'b>);
+struct HostProcesses<'a, 'b>(&'a Host<'b>);
 
-impl Processes for Live<'_, '_> {
-    fn facts(&self, process: u32) -> Facts {
-        Facts {
+impl Processes for HostProcesses<'_, '_> {
+    fn facts(&self, process: u32) -> ProcessFacts {
+        ProcessFacts {
             rank: processes::rank(process),
             xpu: self.0.process_xpu(process),
         }
@@ -95,7 +95,7 @@ impl Policy for Maio {
     };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        let config = Config::take(settings)?;
+        let config = Config::from_settings(settings)?;
         let service = config
             .service
             .clone()
@@ -103,7 +103,7 @@ impl Policy for Maio {
         let mut maio = Self {
             config,
             service,
-            files: Files::default(),
+            files: FileTable::default(),
             forecast: forecast(Vec::new(), &[], Vec::new()),
             template: None,
             stale: false,
@@ -151,8 +151,8 @@ impl Policy for Maio {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
-        load.remember(memory(host));
-        for extent in load.burn() {
+        load.set_memory(memory(host));
+        for extent in load.drop_passed() {
             if let Some(io) = io(&mut self.files, host, &extent) {
                 plan.add(io)?;
             }
@@ -177,7 +177,7 @@ impl Maio {
     /// files' headers.
     fn prepare(&mut self, host: &Host<'_>) {
         let by_template = self.find_template(host).and_then(|learnt| {
-            let forecast = of_template(host, &learnt.template)?;
+            let forecast = forecast_of(host, &learnt.template)?;
             let several = learnt.several;
             // Whoever's it was, what comes of it is this node's.
             let node = self.config.node.clone();
@@ -205,11 +205,11 @@ impl Maio {
 
     fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
         self.files.close(host);
-        self.files = Files::new(forecast.files.iter().map(|(path, _)| path.clone()));
+        self.files = FileTable::new(forecast.files.iter().map(|(path, _)| path.clone()));
         self.forecast = forecast;
     }
 
-    fn find_template(&self, host: &Host<'_>) -> Option<Learnt> {
+    fn find_template(&self, host: &Host<'_>) -> Option<FoundTemplate> {
         let store = self.config.store.as_ref().filter(|_| !self.stale)?;
         let found = match store.load(&self.service, &self.config.node) {
             Ok(None) => {
@@ -218,7 +218,7 @@ impl Maio {
             }
             found => found.map(|own| {
                 let several = false;
-                own.map(|template| Learnt { template, several })
+                own.map(|template| FoundTemplate { template, several })
             }),
         };
         let learnt = match found {
@@ -233,7 +233,7 @@ impl Maio {
             }
         };
         let template = &learnt.template;
-        let mut files = Files::new(template.files.iter().map(|file| file.path.clone()));
+        let mut files = FileTable::new(template.files.iter().map(|file| file.path.clone()));
         let changed = (0..).zip(&template.files).find(|(number, then)| {
             // Its beginning is only read where times do not tell.
             let mut like = |header| {
@@ -253,12 +253,12 @@ impl Maio {
     }
 
     fn of_headers(&self, host: &Host<'_>) -> Forecast {
-        let wanted = Wanted {
+        let wanted = Deployment {
             tp: self.config.tp,
             order: None,
         };
-        let synthesis = match synthesise(&Shelf { host }, &wanted) {
-            Ok(synthesis) => synthesis,
+        let prediction = match predict_reads(&HostLibrary { host }, &wanted) {
+            Ok(prediction) => prediction,
             Err(error) => {
                 host.log(
                     Level::Info,
@@ -267,14 +267,14 @@ impl Maio {
                 return forecast(Vec::new(), &[], Vec::new());
             }
         };
-        for note in &synthesis.notes {
+        for note in &prediction.notes {
             host.log(Level::Info, note);
         }
         let expected = (0..)
-            .zip(&synthesis.groups)
-            .map(|(worker, _)| Expected { worker, xpu: None });
+            .zip(&prediction.groups)
+            .map(|(worker, _)| ExpectedWorker { worker, xpu: None });
         let expected = expected.collect();
-        forecast(synthesis.files, &synthesis.groups, expected)
+        forecast(prediction.files, &prediction.groups, expected)
     }
 
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
@@ -327,20 +327,20 @@ impl Maio {
         if let Some(load) = &mut self.load
             && let Some(extent) = Extent::of_bytes(number, &place(event))
         {
-            load.hear(event, &extent, &Live(host));
+            load.hear(event, &extent, &HostProcesses(host));
         }
         if let Some(load) = &self.load
             && event.kind == Kind::Close
             && load.is_closed(number)
         {
             // What was mapped until now could not be dropped.
-            self.look_again(host, Some(number));
+            self.recheck_dropped(host, Some(number));
         }
         Ok(())
     }
 
     /// What was dropped and has stayed is held, or left to the kernel until its file is closed.
-    fn look_again(&mut self, host: &Host<'_>, closed: Option<u32>) {
+    fn recheck_dropped(&mut self, host: &Host<'_>, closed: Option<u32>) {
         let Some(load) = &mut self.load else {
             return;
         };
@@ -348,9 +348,9 @@ impl Maio {
         let files = &mut self.files;
         let goes = host.features().contain(Features::EVICT_MAPPED);
         let there = |extent: &Extent| resident(files, host, extent).unwrap_or(0).div_ceil(PAGE);
-        load.look_again(goes, there);
+        load.recheck_dropped(goes, there);
         if let Some(closed) = closed {
-            load.let_go(closed);
+            load.release_file(closed);
         }
     }
 
@@ -368,19 +368,19 @@ impl Maio {
             load.record(midway);
         }
         self.load = Some(load);
-        self.meet(host);
+        self.join_peers(host);
         self.listen(host, true)?;
         host.wake(TICK)
     }
 
     /// Finds the services that load on this node as well.
-    fn meet(&mut self, host: &Host<'_>) {
+    fn join_peers(&mut self, host: &Host<'_>) {
         let Some(directory) = &self.config.leases else {
             return;
         };
         let numbers = (0..).zip(self.forecast.files.iter());
         let keys = numbers.map(|(number, _)| self.files.key(host, number));
-        self.peers = match Peers::meet(directory, keys.collect()) {
+        self.peers = match Peers::join(directory, keys.collect()) {
             Ok(peers) => Some(peers),
             Err(error) => {
                 let directory = directory.display();
@@ -389,16 +389,16 @@ impl Maio {
                 None
             }
         };
-        self.exchange(host);
+        self.exchange_claims(host);
     }
 
-    fn exchange(&mut self, host: &Host<'_>) {
+    fn exchange_claims(&mut self, host: &Host<'_>) {
         self.exchanged_ns = host.now();
         let (Some(load), Some(peers)) = (&mut self.load, &self.peers) else {
             return;
         };
         match peers.exchange(&load.claims()) {
-            Ok(claims) => load.heed(claims),
+            Ok(claims) => load.set_claims(claims),
             Err(error) => {
                 let line = format_args!("Other services are not told any more: {error}");
                 host.log(Level::Debug, line);
@@ -420,10 +420,10 @@ impl Maio {
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
         let (mut cached, mut all) = (0, 0);
-        for extent in self.forecast.courses.runs() {
+        for extent in self.forecast.pieces.runs() {
             all += extent.length();
             cached += resident(&mut self.files, host, &extent).unwrap_or(0);
-            if (all - cached.min(all)) * 100 > self.forecast.courses.total() * PAGE * (100 - CACHED)
+            if (all - cached.min(all)) * 100 > self.forecast.pieces.total() * PAGE * (100 - CACHED)
             {
                 return false;
             }
@@ -439,14 +439,14 @@ impl Maio {
             // To hear of what is being saved.
             return self.saving.as_ref().map_or(Ok(()), |_| host.wake(TICK));
         };
-        load.remember(memory(host));
-        if !load.tick(host.now(), self.config.idle, &Live(host)) {
+        load.set_memory(memory(host));
+        if !load.tick(host.now(), self.config.idle, &HostProcesses(host)) {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
-                self.look_again(host, None);
+                self.recheck_dropped(host, None);
             }
             if now >= self.exchanged_ns + EXCHANGE {
-                self.exchange(host);
+                self.exchange_claims(host);
             }
             return host.wake(TICK);
         }
@@ -509,7 +509,7 @@ impl Maio {
         );
         if self.recording {
             match parts {
-                Ok(parts) => self.keep(host, &parts),
+                Ok(parts) => self.keep_recording(host, &parts),
                 Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
             }
         } else if self.template.is_some()
@@ -520,14 +520,14 @@ impl Maio {
                 Level::Info,
                 "The template does not fit any more: the next load is recorded",
             );
-            self.doubt(host);
+            self.distrust_template(host);
         } else if read * 2 > expected {
-            self.confirm(host);
+            self.confirm_template(host);
         }
     }
 
     /// The template is not used any more, and whoever finds it in the store has the next load recorded.
-    fn doubt(&mut self, host: &Host<'_>) {
+    fn distrust_template(&mut self, host: &Host<'_>) {
         if let Some(template) = self.template.take() {
             self.save(
                 host,
@@ -542,7 +542,7 @@ impl Maio {
     }
 
     /// One load more went by this template.
-    fn confirm(&mut self, host: &Host<'_>) {
+    fn confirm_template(&mut self, host: &Host<'_>) {
         let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
             return;
         };
@@ -559,8 +559,8 @@ impl Maio {
         self.saving = store.and_then(|store| Saving::start(store, template));
     }
 
-    fn keep(&mut self, host: &Host<'_>, parts: &[Part]) {
-        let template = match template(host, &mut self.files, parts) {
+    fn keep_recording(&mut self, host: &Host<'_>, parts: &[Part]) {
+        let template = match make_template(host, &mut self.files, parts) {
             Ok(made) => Template {
                 service: self.service.clone(),
                 node: self.config.node.clone(),
@@ -572,12 +572,12 @@ impl Maio {
         };
         self.save(host, &template);
         self.stale = false;
-        self.take(host, template);
+        self.adopt_template(host, template);
     }
 
     /// The next load goes by this template.
-    fn take(&mut self, host: &Host<'_>, template: Template) {
-        if let Some(forecast) = of_template(host, &template) {
+    fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
+        if let Some(forecast) = forecast_of(host, &template) {
             self.expect(host, forecast);
             self.template = Some(template);
         }
@@ -602,18 +602,18 @@ fn is_direct(host: &Host<'_>, event: &Event) -> bool {
     inode.is_ok_and(|inode| processes::reads_direct(event.process, inode))
 }
 
-fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
+fn io(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<Io> {
     let id = files.id(host, extent.file)?;
     Some(Io::new(id, extent.offset(), extent.length()))
 }
 
 /// Bytes of it that are cached, if that can be told.
-fn resident(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<u64> {
+fn resident(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<u64> {
     let id = files.id(host, extent.file)?;
     host.resident(id, extent.offset(), extent.length()).ok()
 }
 
-fn is_absent(files: &mut Files, host: &Host<'_>, extent: &Extent) -> bool {
+fn is_absent(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> bool {
     resident(files, host, extent) == Some(0)
 }
 
@@ -632,7 +632,7 @@ fn memory(host: &Host<'_>) -> Memory {
 fn name_of_files(host: &Host<'_>) -> String {
     use crate::predict::Library as _;
 
-    let files = Shelf { host }.files();
+    let files = HostLibrary { host }.files();
     let text = files.iter().map(|(path, size)| format!("{path} {size};"));
     let pairs = [("files".to_owned(), text.collect::<String>())];
     service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())

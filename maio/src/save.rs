@@ -7,16 +7,16 @@ use std::time::SystemTime;
 use ppc::{Host, Level, Result};
 
 use crate::extent::Extent;
-use crate::host::Files;
+use crate::host::FileTable;
 use crate::load::{Forecast, Part};
-use crate::order::Courses;
-use crate::template::{Error, Group, Identity, Store, Template};
-use crate::workers::Expected;
+use crate::order::Pieces;
+use crate::template::{Group, Identity, Store, Template, TemplateError};
+use crate::workers::ExpectedWorker;
 
 /// A template on its way to the store, which may be slow: a thread's business.
 #[derive(Debug)]
 pub(crate) struct Saving {
-    thread: JoinHandle<Result<(), Error>>,
+    thread: JoinHandle<Result<(), TemplateError>>,
     what: String,
 }
 
@@ -38,7 +38,7 @@ impl Saving {
         match thread.join() {
             Ok(Ok(())) => host.log(Level::Info, format_args!("Kept the template of {what}")),
             // Another node keeps it.
-            Ok(Err(Error::ReadOnly { .. })) => {}
+            Ok(Err(TemplateError::ReadOnly { .. })) => {}
             Ok(Err(error)) => {
                 let line = format_args!("The template of {what} is not kept: {error}");
                 host.log(Level::Warn, line);
@@ -49,11 +49,11 @@ impl Saving {
 }
 
 /// A template of what was read, with the files that it was read from.
-pub(crate) fn template(
+pub(crate) fn make_template(
     host: &Host<'_>,
-    files: &mut Files,
+    files: &mut FileTable,
     parts: &[Part],
-) -> Result<Template, Error> {
+) -> Result<Template, TemplateError> {
     let mut known: Vec<Option<u32>> = Vec::new();
     let mut identities: Vec<Identity> = Vec::new();
     let mut groups = Vec::new();
@@ -94,11 +94,11 @@ pub(crate) fn template(
 }
 
 /// What is going to be read by a template.
-pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Forecast> {
+pub(crate) fn forecast_of(host: &Host<'_>, template: &Template) -> Option<Forecast> {
     let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
     match groups {
         Ok(groups) => {
-            let expected = template.groups.iter().map(|group| Expected {
+            let expected = template.groups.iter().map(|group| ExpectedWorker {
                 worker: group.worker,
                 xpu: group.xpu.map(ppc::Xpu),
             });
@@ -117,13 +117,13 @@ pub(crate) fn of_template(host: &Host<'_>, template: &Template) -> Option<Foreca
 pub(crate) fn forecast(
     files: Vec<(String, u64)>,
     groups: &[Vec<Extent>],
-    mut expected: Vec<Expected>,
+    mut expected: Vec<ExpectedWorker>,
 ) -> Forecast {
-    let courses = Arc::new(Courses::new(groups));
-    expected.truncate(courses.groups());
+    let pieces = Arc::new(Pieces::new(groups));
+    expected.truncate(pieces.groups());
     Forecast {
         files: files.into(),
-        courses,
+        pieces,
         expected,
         several: false,
     }

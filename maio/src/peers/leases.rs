@@ -22,7 +22,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Makes one, which says nothing yet.
-    pub(crate) fn take(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn create(directory: &Path) -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(directory)?;
@@ -46,13 +46,13 @@ impl Lease {
     }
 
     /// Takes the place of what was said before.
-    pub(crate) fn say(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn publish(&self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, 0)?;
         self.file.set_len(bytes.len() as u64)
     }
 
     /// What the others say. Files of those that are gone are removed.
-    pub(crate) fn others(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn read_others(&self) -> Vec<Vec<u8>> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
             .flatten()
@@ -62,7 +62,9 @@ impl Lease {
             let name = name.to_string_lossy();
             !name.starts_with('.') && *name != *self.name
         });
-        let others = others.take(MOST).filter_map(|entry| said(&entry.path()));
+        let others = others
+            .take(MOST)
+            .filter_map(|entry| read_lease(&entry.path()));
         others.collect()
     }
 }
@@ -74,7 +76,7 @@ impl Drop for Lease {
     }
 }
 
-fn said(path: &Path) -> Option<Vec<u8>> {
+fn read_lease(path: &Path) -> Option<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW)
@@ -110,21 +112,21 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("maio-leases-{number}"));
         let _ = fs::remove_dir_all(&directory);
         let here = directory.join("sub");
-        let one = Lease::take(&here).expect("one");
-        let other = Lease::take(&here).expect("other");
-        assert_eq!(one.others(), [b""], "it has said nothing yet");
-        other.say(b"long words").expect("said");
-        other.say(b"words").expect("said");
-        assert_eq!(one.others(), [b"words"]);
-        assert_eq!(other.others(), [b""]);
+        let one = Lease::create(&here).expect("one");
+        let other = Lease::create(&here).expect("other");
+        assert_eq!(one.read_others(), [b""], "it has said nothing yet");
+        other.publish(b"long words").expect("said");
+        other.publish(b"words").expect("said");
+        assert_eq!(one.read_others(), [b"words"]);
+        assert_eq!(other.read_others(), [b""]);
         // Its owner has crashed.
         let left = here.join("1-1");
         fs::write(&left, "stale").expect("written");
         std::os::unix::fs::symlink("/etc/passwd", here.join("link")).expect("a link");
-        assert_eq!(one.others(), [b"words"]);
+        assert_eq!(one.read_others(), [b"words"]);
         assert!(!left.exists());
         drop(other);
-        assert!(one.others().is_empty());
+        assert!(one.read_others().is_empty());
         drop(one);
         fs::remove_dir_all(&directory).expect("cleared");
     }

@@ -11,7 +11,7 @@ pub(super) const LARGEST: u64 = u32::MAX as u64 * PAGE;
 
 /// The ranges of one worker.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct WorkerPages {
     extents: Vec<Extent>,
     /// More are not written down one by one.
     most: usize,
@@ -22,7 +22,7 @@ pub(super) struct Reading {
     seen: Seen,
 }
 
-impl Reading {
+impl WorkerPages {
     pub(super) fn new(most: usize) -> Self {
         Self {
             extents: Vec::new(),
@@ -147,14 +147,14 @@ mod tests {
 
     use super::*;
 
-    fn pages(reading: Reading) -> Vec<(u32, u32, u32)> {
+    fn pages(reading: WorkerPages) -> Vec<(u32, u32, u32)> {
         let extents = reading.finish().into_iter();
         extents.map(|it| (it.file, it.first, it.pages)).collect()
     }
 
     #[test]
     fn neighbours_are_one_range_and_no_page_comes_twice() {
-        let mut reading = Reading::new(100);
+        let mut reading = WorkerPages::new(100);
         reading.open(0, 10 * PAGE);
         reading.take(&(0..100));
         reading.take(&(100..PAGE + 1));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn after_too_many_ranges_the_file_is_taken_whole() {
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, 100 * PAGE);
         for page in [10, 20, 30, 40, 50] {
             reading.take(&(page * PAGE..(page + 1) * PAGE));
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(all, 100);
         assert_eq!(reading.extents.len(), 7);
 
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, 100 * PAGE);
         let run = Run {
             start: 0,
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn sizes_beyond_all_reason_are_cut() {
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, u64::MAX);
         reading.take(&(u64::MAX - 5..u64::MAX));
         reading.whole();

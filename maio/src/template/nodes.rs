@@ -14,7 +14,7 @@ const MOST_NODES: usize = 64;
 
 /// What the others have recorded, put together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learnt {
+pub struct FoundTemplate {
     /// Never a load of this node's: 0 are counted where it is from several.
     pub template: Template,
     /// The groups are those of several nodes: a group is read here only if its worker turns up.
@@ -24,18 +24,18 @@ pub struct Learnt {
 /// Of the templates of other nodes, newest first, of a service of at least so many workers in all;
 /// `None` if they do not know all of them.
 #[must_use]
-pub fn learn(others: impl Iterator<Item = Template>, workers: u32) -> Option<Learnt> {
+pub fn learn(others: impl Iterator<Item = Template>, workers: u32) -> Option<FoundTemplate> {
     let others: Vec<Template> = others.take(MOST_NODES).collect();
     let workers = usize::try_from(workers).unwrap_or(usize::MAX);
     let enough = |template: &Template| template.groups.len() >= workers;
     if let Some(whole) = others.iter().position(enough) {
         let template = others.into_iter().nth(whole)?;
         let several = false;
-        return Some(Learnt { template, several });
+        return Some(FoundTemplate { template, several });
     }
     let template = together(others)?;
     let several = true;
-    enough(&template).then_some(Learnt { template, several })
+    enough(&template).then_some(FoundTemplate { template, several })
 }
 
 /// All workers' groups, of each the newest.

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{Error, Group, MAX_BYTES, Template};
+use super::{Group, MAX_BYTES, Template, TemplateError};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
@@ -69,7 +69,7 @@ pub struct Store {
 
 /// A template that is kept, as [`Store::list`] shows it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct StoreEntry {
     /// Of which service.
     pub service: String,
     /// Of which node.
@@ -79,7 +79,7 @@ pub struct Entry {
     /// When it was saved.
     pub modified: SystemTime,
     /// What is in it, or why it cannot be used.
-    pub state: Result<Summary, Error>,
+    pub state: Result<Summary, TemplateError>,
 }
 
 /// A template in few numbers.
@@ -125,10 +125,10 @@ impl Store {
     ///
     /// # Errors
     /// Whatever keeps it from being used.
-    pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, Error> {
+    pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
         let path = self.folder(service)?.join(file_name(node)?);
         let bytes = match read(&path) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(TemplateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             bytes => bytes?,
@@ -144,23 +144,23 @@ impl Store {
     ///
     /// # Errors
     /// Of the name or of reading the directory.
-    pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, Error> {
+    pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, TemplateError> {
         let mut found = nodes(&self.folder(service)?)?;
         found.sort_by_key(|kept| kept.modified);
-        let usable = |kept: Kept| self.load(service, &kept.node).ok().flatten();
+        let usable = |kept: StoredFile| self.load(service, &kept.node).ok().flatten();
         Ok(found.into_iter().rev().filter_map(usable))
     }
 
     /// Keeps a template, in place of the one there was.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
+    /// [`TemplateError::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
     /// the disk.
-    pub fn save(&self, template: &Template) -> Result<(), Error> {
+    pub fn save(&self, template: &Template) -> Result<(), TemplateError> {
         let folder = self.folder(&template.service)?;
         let name = file_name(&template.node)?;
         let bytes = template.to_bytes()?;
-        let writing = Error::writing(&folder);
+        let writing = TemplateError::writing(&folder);
         let mut builder = DirBuilder::new();
         builder
             .recursive(true)
@@ -183,7 +183,7 @@ impl Store {
     ///
     /// # Errors
     /// Of reading the directories. A root that does not exist is empty.
-    pub fn list(&self) -> Result<Vec<Entry>, Error> {
+    pub fn list(&self) -> Result<Vec<StoreEntry>, TemplateError> {
         let mut entries = Vec::new();
         for service in names(&self.root)?.filter(|name| valid_name(name)) {
             for kept in nodes(&self.root.join(&service))? {
@@ -192,7 +192,7 @@ impl Store {
                     Ok(Some(template)) => Ok(Summary::of(&template)),
                     Err(error) => Err(error),
                 };
-                entries.push(Entry {
+                entries.push(StoreEntry {
                     service: service.clone(),
                     node: kept.node,
                     bytes: kept.bytes,
@@ -201,7 +201,7 @@ impl Store {
                 });
             }
         }
-        let key = |entry: &Entry| (entry.service.clone(), entry.node.clone());
+        let key = |entry: &StoreEntry| (entry.service.clone(), entry.node.clone());
         entries.sort_by_cached_key(key);
         Ok(entries)
     }
@@ -210,8 +210,8 @@ impl Store {
     /// tools: the policy only replaces its own.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
-    pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, Error> {
+    /// [`TemplateError::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
+    pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, TemplateError> {
         let folder = self.folder(service)?;
         let nodes = match node {
             Some(node) => vec![node.to_owned()],
@@ -223,7 +223,7 @@ impl Store {
             match fs::remove_file(&path) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::writing(&path)(error)),
+                Err(error) => return Err(TemplateError::writing(&path)(error)),
             }
         }
         // Stays if it is not empty.
@@ -231,20 +231,20 @@ impl Store {
         Ok(removed)
     }
 
-    fn folder(&self, service: &str) -> Result<PathBuf, Error> {
+    fn folder(&self, service: &str) -> Result<PathBuf, TemplateError> {
         Ok(self.root.join(checked(service)?))
     }
 }
 
-fn checked(name: &str) -> Result<&str, Error> {
+fn checked(name: &str) -> Result<&str, TemplateError> {
     if valid_name(name) {
         Ok(name)
     } else {
-        Err(Error::Name(name.to_owned()))
+        Err(TemplateError::Name(name.to_owned()))
     }
 }
 
-fn file_name(node: &str) -> Result<String, Error> {
+fn file_name(node: &str) -> Result<String, TemplateError> {
     Ok(format!("{}{SUFFIX}", checked(node)?))
 }
 
@@ -296,22 +296,22 @@ fn clean(folder: &Path, now: SystemTime) {
 }
 
 /// Reads a regular file of no more than [`MAX_BYTES`].
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let reading = Error::io(path);
+fn read(path: &Path) -> Result<Vec<u8>, TemplateError> {
+    let reading = TemplateError::io(path);
     // A pipe would wait for its writer.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
-            return Err(Error::NotAFile(path.to_owned()));
+            return Err(TemplateError::NotAFile(path.to_owned()));
         }
         file => file.map_err(&reading)?,
     };
     let found = file.metadata().map_err(&reading)?;
     if !found.is_file() {
-        return Err(Error::NotAFile(path.to_owned()));
+        return Err(TemplateError::NotAFile(path.to_owned()));
     }
     if found.len() > MAX_BYTES as u64 {
-        return Err(Error::TooLarge(found.len()));
+        return Err(TemplateError::TooLarge(found.len()));
     }
     let mut bytes = Vec::new();
     // It may grow meanwhile.
@@ -322,19 +322,19 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 /// A template's file.
-struct Kept {
+struct StoredFile {
     node: String,
     bytes: u64,
     modified: SystemTime,
 }
 
 /// The nodes that have a template in a service's folder.
-fn nodes(folder: &Path) -> Result<Vec<Kept>, Error> {
+fn nodes(folder: &Path) -> Result<Vec<StoredFile>, TemplateError> {
     let node = |name: String| {
         let node = name.strip_suffix(SUFFIX).filter(|node| valid_name(node))?;
         // Gone since, if it cannot be asked.
         let found = fs::symlink_metadata(folder.join(&name)).ok()?;
-        Some(Kept {
+        Some(StoredFile {
             node: node.to_owned(),
             bytes: found.len(),
             modified: found.modified().ok()?,
@@ -344,7 +344,7 @@ fn nodes(folder: &Path) -> Result<Vec<Kept>, Error> {
 }
 
 /// What is in a directory, by names of UTF-8. Nothing if it is none or does not exist.
-fn names(folder: &Path) -> Result<impl Iterator<Item = String>, Error> {
+fn names(folder: &Path) -> Result<impl Iterator<Item = String>, TemplateError> {
     let entries = match fs::read_dir(folder) {
         Err(error)
             if matches!(
@@ -354,7 +354,7 @@ fn names(folder: &Path) -> Result<impl Iterator<Item = String>, Error> {
         {
             None
         }
-        entries => Some(entries.map_err(Error::io(folder))?),
+        entries => Some(entries.map_err(TemplateError::io(folder))?),
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
     Ok(entries.into_iter().flatten().filter_map(name))
@@ -436,10 +436,16 @@ mod tests {
         ] {
             assert!(!valid_name(name), "{name:?}");
             let store = Store::at("/nonexistent");
-            assert!(matches!(store.load(name, "n"), Err(Error::Name(_))));
-            assert!(matches!(store.load("s", name), Err(Error::Name(_))));
-            assert!(matches!(store.remove(name, None), Err(Error::Name(_))));
-            assert!(matches!(store.save(&of(name, 1)), Err(Error::Name(_))));
+            assert!(matches!(store.load(name, "n"), Err(TemplateError::Name(_))));
+            assert!(matches!(store.load("s", name), Err(TemplateError::Name(_))));
+            assert!(matches!(
+                store.remove(name, None),
+                Err(TemplateError::Name(_))
+            ));
+            assert!(matches!(
+                store.save(&of(name, 1)),
+                Err(TemplateError::Name(_))
+            ));
         }
     }
 
@@ -528,7 +534,10 @@ mod tests {
         fs::write(folder.of_service().join("b.maio"), b"MAIOTPL\nno").expect("it is ours");
         set("b", hour(300));
         assert_eq!(newest(&store).as_deref(), Some("c"));
-        assert!(matches!(store.load("qwen", "b"), Err(Error::Truncated)));
+        assert!(matches!(
+            store.load("qwen", "b"),
+            Err(TemplateError::Truncated)
+        ));
         let states: Vec<bool> = names_of(&store).into_iter().map(|it| it.1).collect();
         assert_eq!(states, [true, false, true]);
     }
@@ -607,7 +616,10 @@ mod tests {
         nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("it is ours");
         for node in ["link", "folder", "pipe"] {
             let error = store.load("qwen", node);
-            assert!(matches!(error, Err(Error::NotAFile(_))), "{node} {error:?}");
+            assert!(
+                matches!(error, Err(TemplateError::NotAFile(_))),
+                "{node} {error:?}"
+            );
         }
         File::create(path("large"))
             .expect("it is ours")
@@ -615,7 +627,7 @@ mod tests {
             .expect("it is ours");
         assert!(matches!(
             store.load("qwen", "large"),
-            Err(Error::TooLarge(_))
+            Err(TemplateError::TooLarge(_))
         ));
         // Saving replaces the link, not what it leads to.
         store.save(&of("link", 5)).expect("to save");
@@ -643,12 +655,15 @@ mod tests {
         let error = Store::at("/proc/self/templates").save(&of("n", 1));
         assert!(error.is_err());
         let error = Store::at("/sys/kernel/templates").save(&of("n", 1));
-        assert!(matches!(error, Err(Error::ReadOnly { .. })), "{error:?}");
+        assert!(
+            matches!(error, Err(TemplateError::ReadOnly { .. })),
+            "{error:?}"
+        );
         let folder = Folder::new();
         fs::write(folder.0.join("deep"), b"").expect("it is ours");
         assert!(matches!(
             folder.store().save(&of("n", 1)),
-            Err(Error::Io { .. })
+            Err(TemplateError::Io { .. })
         ));
         assert!(folder.store().list().expect("to list").is_empty());
     }
