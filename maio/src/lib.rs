@@ -19,6 +19,7 @@ mod order;
 mod peers;
 mod policy;
 pub mod predict;
+mod ranges;
 mod record;
 mod save;
 pub mod service;

@@ -10,7 +10,8 @@ use ppc::{Event, Kind, Memory, Xpu};
 use crate::extent::{Extent, PAGE};
 use crate::order::Pieces;
 use crate::peers::Claims;
-use crate::record::{Record, Set};
+use crate::ranges::Ranges;
+use crate::record::Record;
 use crate::window::{Access, Expectation, Leftover, Prefetch, TABLE, Window};
 use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
 
@@ -521,11 +522,11 @@ impl Load {
         match &self.records {
             None => self.window.passed(),
             Some(records) => {
-                let mut files: BTreeMap<u32, Set> = BTreeMap::new();
+                let mut files: BTreeMap<u32, Ranges> = BTreeMap::new();
                 for (file, set) in records.values().flat_map(Record::files) {
                     files.entry(file).or_default().extend(set);
                 }
-                files.values().map(Set::pages).sum()
+                files.values().map(Ranges::pages).sum()
             }
         }
     }

@@ -5,10 +5,12 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use serde::Serialize;
 
 use super::{Identity, Sameness, Template, TemplateError};
+use crate::ranges::Ranges;
 use crate::{Extent, PAGE};
 
 /// What differs between `a` and `b`.
@@ -162,37 +164,20 @@ impl FirstRead {
 
 /// What is read for the first time, by file and place.
 fn firsts(extents: &[Extent]) -> Vec<FirstRead> {
-    // What has been read of each file: first page, and the one after the last.
-    let mut read = BTreeMap::<(u32, u32), u32>::new();
+    let mut read = HashMap::<u32, Ranges>::new();
     let mut pieces = Vec::with_capacity(extents.len());
     for (turn, extent) in extents.iter().enumerate() {
-        let (file, end) = (extent.file, extent.end());
-        // What is still to be looked at, and what becomes one range.
-        let (mut at, mut whole) = (extent.first, extent.first..end);
-        let before = read.range((file, 0)..=(file, at)).next_back();
-        if let Some((&(_, start), &stop)) = before
-            && stop >= at
-        {
-            (at, whole.start) = (stop, start);
-        }
-        while at < end {
-            let next = read.range((file, at)..(file, end)).next();
-            let (start, stop) = next.map_or((end, end), |(&(_, start), &stop)| (start, stop));
-            if at < start {
-                pieces.push(FirstRead {
-                    file,
-                    first: at,
-                    end: start,
-                    turn,
-                });
-            }
-            if start < end {
-                read.remove(&(file, start));
-            }
-            at = stop;
-        }
-        whole.end = at;
-        read.insert((file, whole.start), whole.end);
+        let file = extent.file;
+        let first_read = |part: Range<u32>| {
+            pieces.push(FirstRead {
+                file,
+                first: part.start,
+                end: part.end,
+                turn,
+            });
+        };
+        let pages = extent.first..extent.end();
+        read.entry(file).or_default().insert(&pages, first_read);
     }
     pieces.sort_unstable();
     pieces
