@@ -479,6 +479,12 @@ impl Load {
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 
+    /// The processes that are there, as far as is known.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let there = self.workers.members().filter(|(_, member)| !member.gone);
+        there.map(|(process, _)| process).collect()
+    }
+
     /// The processes that have read more than a little.
     fn workers(&self) -> HashSet<u32> {
         let recorded = |process| {

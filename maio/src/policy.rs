@@ -6,27 +6,28 @@
 //! events, memory, processes ─────────────────────────────────────┘     └─ record ─▶ template
 //! ```
 
+mod templates;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
 use std::ffi::CStr;
+use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ppc::{
-    Event, Features, FileInfo, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result,
-    Settings,
+    Event, Features, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result, Settings,
 };
 
 use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
-use crate::host::processes;
-use crate::host::{FileTable, HostLibrary};
-use crate::load::{Advice, Forecast, Load, Outcome, Part, Processes};
-use crate::peers::Peers;
-use crate::predict::{Deployment, predict_reads};
-use crate::save::{Saving, forecast, forecast_of, make_template};
-use crate::service::service_id;
-use crate::template::{FoundTemplate, Sameness, Template, learn};
-use crate::workers::{ExpectedWorker, ProcessFacts};
+use crate::host::{FileTable, NodeWatch};
+use crate::load::{Advice, Forecast, Load, Outcome, Processes};
+use crate::save::{TemplateThread, forecast};
+use crate::template::Template;
+use crate::workers::ProcessFacts;
+use templates::{Search, name_of_files};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -47,6 +48,10 @@ const DRIFT: u64 = 5;
 const STRAY: u64 = 1 << 20;
 /// A template that has been right so often need not be written once more to say so.
 const PROVEN: u32 = 16;
+/// An event waits no longer for what its process is asked, in ns,
+const PATIENCE: u64 = 200_000_000;
+/// nor while more events than this wait behind it.
+const MOST_WAITING: usize = 4096;
 
 /// The policy.
 #[derive(Debug)]
@@ -60,26 +65,44 @@ pub struct Maio {
     /// It does not fit any more.
     stale: bool,
     load: Option<Load>,
-    peers: Option<Peers>,
+    /// Events in their order, the first of which waits for an answer.
+    waiting: VecDeque<WaitingEvent>,
+    node: NodeWatch,
+    /// `None`: templates are neither looked for nor kept.
+    templates: Option<TemplateThread>,
+    search: Search,
     exchanged_ns: u64,
     looked_ns: u64,
     recording: bool,
-    saving: Option<Saving>,
+    /// All of a load is heard, or of what may become one.
+    alert: bool,
+}
+
+/// An event that is to be heard when it is known who its process is.
+#[derive(Debug)]
+struct WaitingEvent {
+    event: Event,
+    since_ns: u64,
+    /// It has been asked whether this process reads around the page cache.
+    ticket: Option<u64>,
 }
 
 /// Processes as the host and the kernel know them.
-struct HostProcesses<'a, 'b>(&'a Host<'b>);
+struct HostProcesses<'a, 'b> {
+    host: &'a Host<'b>,
+    node: &'a NodeWatch,
+}
 
 impl Processes for HostProcesses<'_, '_> {
     fn facts(&self, process: u32) -> ProcessFacts {
         ProcessFacts {
-            rank: processes::rank(process),
-            xpu: self.0.process_xpu(process),
+            rank: self.node.rank(process),
+            xpu: self.host.process_xpu(process),
         }
     }
 
     fn is_alive(&self, process: u32) -> bool {
-        processes::is_alive(process)
+        !self.node.is_gone(process)
     }
 }
 
@@ -100,6 +123,11 @@ impl Policy for Maio {
             .service
             .clone()
             .unwrap_or_else(|| name_of_files(host));
+        let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let failed = |error| ppc::Error::Errno(failed(error));
+        let node = NodeWatch::start(host.waker()).map_err(failed)?;
+        let start = |store| TemplateThread::start(store, host.waker());
+        let templates = config.store.clone().map(start).transpose();
         let mut maio = Self {
             config,
             service,
@@ -108,14 +136,16 @@ impl Policy for Maio {
             template: None,
             stale: false,
             load: None,
-            peers: None,
+            waiting: VecDeque::new(),
+            node,
+            templates: templates.map_err(failed)?,
+            search: Search::Idle,
             exchanged_ns: 0,
             looked_ns: 0,
             recording: false,
-            saving: None,
+            alert: false,
         };
-        maio.prepare(host);
-        maio.rest(host)?;
+        maio.prepare_first(host)?;
         Ok(maio)
     }
 
@@ -125,26 +155,16 @@ impl Policy for Maio {
         event: Option<&Event>,
         plan: &mut Plan<'_>,
     ) -> Result<()> {
-        match event {
-            None => self.tick(host, plan)?,
-            Some(event) if event.kind == Kind::Lost => {
-                if let Some(load) = &mut self.load {
-                    load.lose();
-                }
-            }
-            Some(event) => self.hear(host, event)?,
+        self.collect(host)?;
+        if let Some(event) = event {
+            self.line_up(host, event)?;
         }
-        let Some(load) = &mut self.load else {
-            return Ok(());
-        };
-        let files = &mut self.files;
-        let absent = |extent: &Extent| is_absent(files, host, extent);
-        let advice = if load.is_to_hold_back() {
-            load.hold_back(absent)
-        } else {
-            load.advise(absent)
-        };
-        self.carry_out(host, &advice, plan)
+        self.hear_waiting(host)?;
+        if event.is_none() {
+            self.tick(host, plan)?;
+        }
+        self.advise(host, plan)?;
+        self.stay_awake(host)
     }
 
     fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
@@ -161,120 +181,128 @@ impl Policy for Maio {
     }
 
     fn exit(mut self, host: &Host<'_>) -> Result<()> {
+        let heard = self.collect(host).and_then(|()| self.hear_rest(host));
         if let Some(load) = self.load.take() {
             self.finish(host, load);
         }
-        if let Some(saving) = self.saving.take() {
-            saving.end(host);
+        if let Some(templates) = self.templates.take() {
+            templates.finish(host);
         }
         self.files.close(host);
-        Ok(())
+        heard
     }
 }
 
 impl Maio {
-    /// Finds out what is going to be read: by the template if there is one that fits, otherwise by the
-    /// files' headers.
-    fn prepare(&mut self, host: &Host<'_>) {
-        let by_template = self.find_template(host).and_then(|learnt| {
-            let forecast = forecast_of(host, &learnt.template)?;
-            let several = learnt.several;
-            // Whoever's it was, what comes of it is this node's.
-            let node = self.config.node.clone();
-            let template = Template {
-                node,
-                ..learnt.template
-            };
-            Some((
-                Forecast {
-                    several,
-                    ..forecast
-                },
-                template,
-            ))
+    /// Takes in what the threads have found out.
+    fn collect(&mut self, host: &Host<'_>) -> Result<()> {
+        match (self.node.collect(), &mut self.load) {
+            (Some(Ok(claims)), Some(load)) => load.set_claims(claims),
+            (Some(Err(line)), _) => host.log(Level::Debug, line),
+            _ => {}
+        }
+        let found = self.templates.as_ref().and_then(|it| it.collect(host));
+        found.map_or(Ok(()), |found| self.found(host, found))
+    }
+
+    /// Puts an event behind those that wait, and asks what has to be known of its process.
+    fn line_up(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+        let mut ticket = None;
+        if event.kind != Kind::Lost && !event.direct && (self.load.is_some() || begins(event)) {
+            if self.load.is_none() && !self.alert {
+                // What follows at once is part of it.
+                self.listen(host, true)?;
+            }
+            self.node.ask_rank(event.process);
+            if event.kind == Kind::Open && event.length > WEIGHTS {
+                let info = host.info(event.file).ok();
+                ticket = info.map(|info| self.node.ask_direct(event.process, info.inode));
+            }
+        }
+        self.waiting.push_back(WaitingEvent {
+            event: event.clone(),
+            since_ns: host.now(),
+            ticket,
         });
-        let forecast = if let Some((forecast, template)) = by_template {
-            self.template = Some(template);
-            forecast
+        Ok(())
+    }
+
+    fn hear_waiting(&mut self, host: &Host<'_>) -> Result<()> {
+        while let Some(first) = self.waiting.pop_front() {
+            if !self.is_ready(host, &first)? {
+                self.waiting.push_front(first);
+                break;
+            }
+            self.hear(host, &first)?;
+        }
+        if self.alert && self.load.is_none() && self.waiting.is_empty() {
+            // It was no load after all.
+            self.listen(host, false)?;
+        }
+        Ok(())
+    }
+
+    /// Hears all that waits, as there will be no other callback: for what the thread has been asked it waits
+    /// no longer than an event does.
+    fn hear_rest(&mut self, host: &Host<'_>) -> Result<()> {
+        let until = Instant::now() + Duration::from_nanos(PATIENCE);
+        while let Some(first) = self.waiting.pop_front() {
+            let left = || until.saturating_duration_since(Instant::now());
+            while !self.is_ready(host, &first)? && self.node.wait(left()) {}
+            self.node.give_up_rank(first.event.process);
+            self.hear(host, &first)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all is known that hearing an event takes, or has been waited for long enough.
+    fn is_ready(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<bool> {
+        let event = &waiting.event;
+        let heard = self.load.is_some() || begins(event);
+        if event.kind == Kind::Lost || event.direct || !heard {
+            return Ok(true);
+        }
+        let patient = host.now() < waiting.since_ns + PATIENCE && self.waiting.len() < MOST_WAITING;
+        if !self.node.knows(event.process) {
+            // It may have been asked for a load that is over.
+            self.node.ask_rank(event.process);
+            if patient {
+                return Ok(false);
+            }
+            self.node.give_up_rank(event.process);
+        }
+        let direct = waiting.ticket.map(|ticket| self.node.direct(ticket));
+        if direct == Some(None) && patient {
+            return Ok(false);
+        }
+        Ok(self.load.is_some() || direct == Some(Some(true)) || self.is_prepared(host)?)
+    }
+
+    /// What waits is looked at again, at the latest then.
+    fn stay_awake(&self, host: &Host<'_>) -> Result<()> {
+        if !self.waiting.is_empty() && self.load.is_none() {
+            host.wake(TICK)?;
+        }
+        let templates = self.templates.as_ref();
+        if self.node.has_urgent() || templates.is_some_and(TemplateThread::has_urgent) {
+            // The wake of the thread that has answered may just have been replaced.
+            host.wake(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn advise(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        let files = &mut self.files;
+        let absent = |extent: &Extent| is_absent(files, host, extent);
+        let advice = if load.is_to_hold_back() {
+            load.hold_back(absent)
         } else {
-            self.template = None;
-            self.of_headers(host)
+            load.advise(absent)
         };
-        self.expect(host, forecast);
-    }
-
-    fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
-        self.files.close(host);
-        self.files = FileTable::new(forecast.files.iter().map(|(path, _)| path.clone()));
-        self.forecast = forecast;
-    }
-
-    fn find_template(&self, host: &Host<'_>) -> Option<FoundTemplate> {
-        let store = self.config.store.as_ref().filter(|_| !self.stale)?;
-        let found = match store.load(&self.service, &self.config.node) {
-            Ok(None) => {
-                let others = store.load_all(&self.service);
-                others.map(|others| learn(others, self.config.tp))
-            }
-            found => found.map(|own| {
-                let several = false;
-                own.map(|template| FoundTemplate { template, several })
-            }),
-        };
-        let learnt = match found {
-            Ok(learnt) => learnt?,
-            Err(error) => {
-                let service = &self.service;
-                host.log(
-                    Level::Warn,
-                    format_args!("Template of {service} is not used: {error}"),
-                );
-                return None;
-            }
-        };
-        let template = &learnt.template;
-        let mut files = FileTable::new(template.files.iter().map(|file| file.path.clone()));
-        let changed = (0..).zip(&template.files).find(|(number, then)| {
-            // Its beginning is only read where times do not tell.
-            let mut like = |header| {
-                let now = files.identity(host, *number, header);
-                now.map_or(Sameness::Changed, |now| then.same(&now))
-            };
-            like(false) == Sameness::Changed && like(true) == Sameness::Changed
-        });
-        let changed = changed.map(|(_, file)| file.path.clone());
-        files.close(host);
-        if let Some(path) = changed {
-            let line = format_args!("{path} is another file than it was: its template is not used");
-            host.log(Level::Info, line);
-            return None;
-        }
-        Some(learnt)
-    }
-
-    fn of_headers(&self, host: &Host<'_>) -> Forecast {
-        let wanted = Deployment {
-            tp: self.config.tp,
-            order: None,
-        };
-        let prediction = match predict_reads(&HostLibrary { host }, &wanted) {
-            Ok(prediction) => prediction,
-            Err(error) => {
-                host.log(
-                    Level::Info,
-                    format_args!("Nothing is expected to be read: {error}"),
-                );
-                return forecast(Vec::new(), &[], Vec::new());
-            }
-        };
-        for note in &prediction.notes {
-            host.log(Level::Info, note);
-        }
-        let expected = (0..)
-            .zip(&prediction.groups)
-            .map(|(worker, _)| ExpectedWorker { worker, xpu: None });
-        let expected = expected.collect();
-        forecast(prediction.files, &prediction.groups, expected)
+        self.carry_out(host, &advice, plan)
     }
 
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
@@ -285,12 +313,13 @@ impl Maio {
             Recording::Never => false,
             // One without a load was made from headers, or has been wrong.
             Recording::Auto => self.template.as_ref().is_none_or(|it| it.loads == 0),
-        } && self.config.store.is_some()
+        } && self.templates.is_some()
             && host.features().contain(Features::TOUCH);
         self.listen(host, false)
     }
 
-    fn listen(&self, host: &Host<'_>, loads: bool) -> Result<()> {
+    fn listen(&mut self, host: &Host<'_>, loads: bool) -> Result<()> {
+        self.alert = loads;
         let has = |feature, kind: Kind| host.features().contain(feature).then_some(kind);
         let kinds: Kinds = [
             Some(Kind::Miss),
@@ -306,12 +335,19 @@ impl Maio {
         host.want(kinds, (held / BEACONS).clamp(PAGE, BEACON))
     }
 
-    fn hear(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+    fn hear(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<()> {
+        let event = &waiting.event;
+        if event.kind == Kind::Lost {
+            if let Some(load) = &mut self.load {
+                load.lose();
+            }
+            return Ok(());
+        }
+        let found_direct = waiting.ticket.and_then(|it| self.node.take_direct(it));
         let Some(number) = self.files.number(host, event.file) else {
             return Ok(());
         };
-        let looked_at = event.kind == Kind::Open && event.length > WEIGHTS;
-        if event.direct || looked_at && is_direct(host, event) {
+        if event.direct || found_direct == Some(true) {
             // It has no use for the page cache, and so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
                 load.bypass();
@@ -319,7 +355,7 @@ impl Maio {
             return Ok(());
         }
         if self.load.is_none() {
-            if !matches!(event.kind, Kind::Open | Kind::Miss) {
+            if !begins(event) {
                 return Ok(());
             }
             self.begin(host, event, number)?;
@@ -327,7 +363,8 @@ impl Maio {
         if let Some(load) = &mut self.load
             && let Some(extent) = Extent::of_bytes(number, &place(event))
         {
-            load.hear(event, &extent, &HostProcesses(host));
+            let node = &self.node;
+            load.hear(event, &extent, &HostProcesses { host, node });
         }
         if let Some(load) = &self.load
             && event.kind == Kind::Close
@@ -355,10 +392,6 @@ impl Maio {
     }
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
-        if self.has_changed(host) {
-            self.prepare(host);
-            self.rest(host)?;
-        }
         let quiet = self.is_cached(host);
         let (forecast, cap) = (self.forecast.clone(), self.config.budget);
         let mut load = Load::new(forecast, memory(host), cap, quiet, event.time_ns);
@@ -369,53 +402,26 @@ impl Maio {
         }
         self.load = Some(load);
         self.join_peers(host);
+        self.exchange_claims(host);
         self.listen(host, true)?;
         host.wake(TICK)
     }
 
-    /// Finds the services that load on this node as well.
+    /// The services that load on this node as well are told of this load.
     fn join_peers(&mut self, host: &Host<'_>) {
-        let Some(directory) = &self.config.leases else {
+        let Some(directory) = self.config.leases.clone() else {
             return;
         };
         let numbers = (0..).zip(self.forecast.files.iter());
         let keys = numbers.map(|(number, _)| self.files.key(host, number));
-        self.peers = match Peers::join(directory, keys.collect()) {
-            Ok(peers) => Some(peers),
-            Err(error) => {
-                let directory = directory.display();
-                let line = format_args!("Other services are not heard in {directory}: {error}");
-                host.log(Level::Debug, line);
-                None
-            }
-        };
-        self.exchange_claims(host);
+        self.node.join_peers(directory, keys.collect());
     }
 
     fn exchange_claims(&mut self, host: &Host<'_>) {
         self.exchanged_ns = host.now();
-        let (Some(load), Some(peers)) = (&mut self.load, &self.peers) else {
-            return;
-        };
-        match peers.exchange(&load.claims()) {
-            Ok(claims) => load.set_claims(claims),
-            Err(error) => {
-                let line = format_args!("Other services are not told any more: {error}");
-                host.log(Level::Debug, line);
-                self.peers = None;
-            }
+        if let Some(load) = self.load.as_ref().filter(|_| self.config.leases.is_some()) {
+            self.node.exchange(load.claims());
         }
-    }
-
-    /// Whether a file that is going to be read is another than when that was found out, or there was
-    /// none yet.
-    fn has_changed(&mut self, host: &Host<'_>) -> bool {
-        let then = Arc::clone(&self.forecast.files);
-        let changed = |(number, (_, size)): (u32, &(String, u64))| {
-            let now = self.files.identity(host, number, false);
-            now.is_none_or(|now| now.size != *size)
-        };
-        then.is_empty() || (0..).zip(then.iter()).any(changed)
     }
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
@@ -432,15 +438,15 @@ impl Maio {
     }
 
     fn tick(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if let Some(saved) = self.saving.take_if(|saving| saving.is_done()) {
-            saved.end(host);
-        }
         let Some(load) = &mut self.load else {
-            // To hear of what is being saved.
-            return self.saving.as_ref().map_or(Ok(()), |_| host.wake(TICK));
+            return Ok(());
         };
         load.set_memory(memory(host));
-        if !load.tick(host.now(), self.config.idle, &HostProcesses(host)) {
+        let node = &self.node;
+        let processes = HostProcesses { host, node };
+        let over = load.tick(host.now(), self.config.idle, &processes);
+        self.node.look_for(load.processes());
+        if !over {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
                 self.recheck_dropped(host, None);
@@ -455,9 +461,6 @@ impl Maio {
             let advice = load.hold_back(|extent| is_absent(files, host, extent));
             self.carry_out(host, &advice, plan)?;
             self.finish(host, load);
-        }
-        if self.saving.is_some() {
-            host.wake(TICK)?;
         }
         self.rest(host)
     }
@@ -488,7 +491,7 @@ impl Maio {
     }
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
-        self.peers = None;
+        self.node.end_load();
         let Outcome {
             parts,
             read,
@@ -522,64 +525,7 @@ impl Maio {
             );
             self.distrust_template(host);
         } else if read * 2 > expected {
-            self.confirm_template(host);
-        }
-    }
-
-    /// The template is not used any more, and whoever finds it in the store has the next load recorded.
-    fn distrust_template(&mut self, host: &Host<'_>) {
-        if let Some(template) = self.template.take() {
-            self.save(
-                host,
-                &Template {
-                    loads: 0,
-                    ..template
-                },
-            );
-        }
-        self.stale = true;
-        self.prepare(host);
-    }
-
-    /// One load more went by this template.
-    fn confirm_template(&mut self, host: &Host<'_>) {
-        let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
-            return;
-        };
-        template.loads += 1;
-        self.save(host, &template);
-        self.template = Some(template);
-    }
-
-    fn save(&mut self, host: &Host<'_>, template: &Template) {
-        if let Some(before) = self.saving.take() {
-            before.end(host);
-        }
-        let store = self.config.store.as_ref();
-        self.saving = store.and_then(|store| Saving::start(store, template));
-    }
-
-    fn keep_recording(&mut self, host: &Host<'_>, parts: &[Part]) {
-        let template = match make_template(host, &mut self.files, parts) {
-            Ok(made) => Template {
-                service: self.service.clone(),
-                node: self.config.node.clone(),
-                ..made
-            },
-            Err(error) => {
-                return host.log(Level::Warn, format_args!("It is not kept: {error}"));
-            }
-        };
-        self.save(host, &template);
-        self.stale = false;
-        self.adopt_template(host, template);
-    }
-
-    /// The next load goes by this template.
-    fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
-        if let Some(forecast) = forecast_of(host, &template) {
-            self.expect(host, forecast);
-            self.template = Some(template);
+            self.confirm_template();
         }
     }
 }
@@ -597,9 +543,9 @@ fn place(event: &Event) -> Range<u64> {
 /// Smaller files are no weights.
 const WEIGHTS: u64 = 16 << 20;
 
-fn is_direct(host: &Host<'_>, event: &Event) -> bool {
-    let inode = host.info(event.file).map(|FileInfo { inode, .. }| inode);
-    inode.is_ok_and(|inode| processes::reads_direct(event.process, inode))
+/// Whether a load begins with such an event.
+const fn begins(event: &Event) -> bool {
+    matches!(event.kind, Kind::Open | Kind::Miss)
 }
 
 fn io(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<Io> {
@@ -627,16 +573,3 @@ fn memory(host: &Host<'_>) -> Memory {
         available: MODEST,
     })
 }
-
-/// Of a service without a name: the same for the same files.
-fn name_of_files(host: &Host<'_>) -> String {
-    use crate::predict::Library as _;
-
-    let files = HostLibrary { host }.files();
-    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
-    let pairs = [("files".to_owned(), text.collect::<String>())];
-    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
-}
-
-#[cfg(test)]
-mod tests;

@@ -29,13 +29,10 @@ pub fn valid_name(name: &str) -> bool {
 /// What this node is called, if nobody says otherwise: by its host's name.
 #[must_use]
 pub fn this_node() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if valid_name(name) {
-        name.to_owned()
-    } else {
-        "node".to_owned()
-    }
+    let name = nix::unistd::gethostname().ok();
+    let name = name.and_then(|name| name.into_string().ok());
+    name.filter(|name| valid_name(name))
+        .unwrap_or_else(|| "node".to_owned())
 }
 
 /// Where templates are kept if nobody says otherwise: `/var/lib/ppc/templates` for root, for others
