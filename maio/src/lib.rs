@@ -5,28 +5,27 @@
 //! files, and has it loaded ahead of them, near the accelerators they work on; what all of them have
 //! read is dropped when its place is needed.
 //!
-//! [`template`] and [`synth`] say what is going to be read, `course` puts it in order, `window` decides
-//! what to load and drop as readers go on, `record` remembers what they did, `claims` are what services of
-//! one node ask each other to keep. All of these are pure; the policy itself is what connects them to a
-//! host. [`service`], [`synth`] and [`template`] are for tools,
-//! too.
+//! [`template`] and [`predict`] say what is going to be read, `order` cuts it into pieces in reading order,
+//! `window` decides what to load and drop as readers go on, `record` remembers what they read, `workers`
+//! tells which process is which worker, `peers` are the other services of the node, and `load` is all of
+//! these for one load. They are pure but for `peers`; `policy` connects them to its `host`, and `save` to the
+//! store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
-mod claims;
-mod course;
-mod crew;
+mod config;
 mod extent;
-mod files;
-mod keeping;
-mod leases;
+mod host;
 mod load;
+mod order;
+mod peers;
 mod policy;
-mod process;
+pub mod predict;
+mod ranges;
 mod record;
+mod save;
 pub mod service;
-mod settings;
-pub mod synth;
 pub mod template;
 mod window;
+mod workers;
 
 pub use extent::{Extent, PAGE};
 pub use policy::Maio;

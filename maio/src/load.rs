@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use ppc::{Event, Kind, Memory, Xpu};
 
-use crate::claims::Claims;
-use crate::course::Courses;
-use crate::crew::{Crew, Expected, Facts, Member, Seat};
 use crate::extent::{Extent, PAGE};
-use crate::record::{Record, Set};
-use crate::window::{Heard, Issue, Step, TABLE, There, Window};
+use crate::order::Pieces;
+use crate::peers::Claims;
+use crate::ranges::Ranges;
+use crate::record::Record;
+use crate::window::{Access, Expectation, Leftover, Prefetch, TABLE, Window};
+use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -48,24 +49,24 @@ const ALONG: u32 = 512;
 
 /// What is known of processes.
 pub(crate) trait Processes {
-    fn facts(&self, process: u32) -> Facts;
+    fn facts(&self, process: u32) -> ProcessFacts;
     fn is_alive(&self, process: u32) -> bool;
 }
 
 /// What is going to be read, by whom.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlook {
-    /// The files and their sizes, as the courses number them.
+pub(crate) struct Forecast {
+    /// The files and their sizes, as the pieces number them.
     pub(crate) files: Arc<[(String, u64)]>,
-    pub(crate) courses: Arc<Courses>,
-    pub(crate) expected: Vec<Expected>,
+    pub(crate) pieces: Arc<Pieces>,
+    pub(crate) expected: Vec<ExpectedWorker>,
     /// These are workers of several nodes: for each of them nothing is loaded before it is there.
     pub(crate) several: bool,
 }
 
 /// A range to load, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     pub(crate) extent: Extent,
     pub(crate) process: Option<u32>,
     pub(crate) xpu: Option<Xpu>,
@@ -79,7 +80,7 @@ pub(crate) struct Advice {
     pub(crate) drops: Vec<Extent>,
     /// Not to be loaded any more.
     pub(crate) cancels: Vec<Extent>,
-    pub(crate) loads: Vec<Wish>,
+    pub(crate) loads: Vec<Request>,
 }
 
 /// A worker's part of a load, when it is over.
@@ -108,9 +109,9 @@ pub(crate) struct Outcome {
 )]
 pub(crate) struct Load {
     window: Window,
-    courses: Arc<Courses>,
+    pieces: Arc<Pieces>,
     files: Arc<[(String, u64)]>,
-    crew: Crew,
+    workers: Workers,
     records: Option<HashMap<u32, Record>>,
     /// What others take of the memory.
     others: u64,
@@ -137,23 +138,23 @@ pub(crate) struct Load {
 impl Load {
     /// Begins now; nothing of it is loaded if it is to be `quiet`.
     pub(crate) fn new(
-        outlook: Outlook,
+        forecast: Forecast,
         memory: Memory,
         cap: u64,
         quiet: bool,
         now_ns: u64,
     ) -> Self {
-        let Outlook {
-            courses,
+        let Forecast {
+            pieces,
             expected,
             several,
             files,
-        } = outlook;
+        } = forecast;
         let mut load = Self {
-            window: Window::new(Arc::clone(&courses), 0),
-            courses,
+            window: Window::new(Arc::clone(&pieces), 0),
+            pieces,
             files,
-            crew: Crew::new(expected),
+            workers: Workers::new(expected),
             records: None,
             others: memory.used,
             quiet,
@@ -169,10 +170,10 @@ impl Load {
             held_back: false,
             cap,
         };
-        for group in (0..load.courses.groups()).filter(|_| several) {
+        for group in (0..load.pieces.groups()).filter(|_| several) {
             load.window.leave(group);
         }
-        load.remember(memory);
+        load.set_memory(memory);
         load
     }
 
@@ -184,42 +185,42 @@ impl Load {
     }
 
     /// Nobody reads through the page cache: what was prefetched is of no use.
-    pub(crate) fn stand_down(&mut self) {
+    pub(crate) fn bypass(&mut self) {
         self.quiet = true;
         self.lost = true;
-        for (_, member) in self.crew.members_mut() {
+        for (_, member) in self.workers.members_mut() {
             member.gone = true;
         }
         for reader in 0..self.window.readers() {
             self.window.leave(reader);
         }
-        self.window.burn_all();
+        self.window.drop_all();
     }
 
     /// How much memory there is.
-    pub(crate) fn remember(&mut self, memory: Memory) {
+    pub(crate) fn set_memory(&mut self, memory: Memory) {
         let budget = budget(memory, self.window.held() * PAGE, self.others);
         self.window
             .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
     }
 
     /// Of what was dropped, so many pages are `there`; of what is mapped none has to be, if it `goes`.
-    pub(crate) fn look_again(&mut self, goes: bool, mut there: impl FnMut(&Extent) -> u64) {
+    pub(crate) fn recheck_dropped(&mut self, goes: bool, mut there: impl FnMut(&Extent) -> u64) {
         let (opens, open) = (self.opens, &self.open);
-        self.window.look_again(|extent| {
+        self.window.recheck_dropped(|extent| {
             let closed = opens && !open.contains_key(&extent.file);
             match there(extent) {
-                0 => There::Nothing,
+                0 => Leftover::Nothing,
                 // A page or two are those of a large one that a neighbour keeps.
-                pages if goes || closed || pages * 2 < u64::from(extent.pages) => There::Some,
-                _ => There::Mapped,
+                pages if goes || closed || pages * 2 < u64::from(extent.pages) => Leftover::Part,
+                _ => Leftover::Mapped,
             }
         });
     }
 
     /// What has stayed of a file can be dropped now.
-    pub(crate) fn let_go(&mut self, file: u32) {
-        self.window.let_go(file);
+    pub(crate) fn release_file(&mut self, file: u32) {
+        self.window.release_file(file);
     }
 
     /// Whether nobody has a file open any more, which mappings do.
@@ -228,8 +229,8 @@ impl Load {
     }
 
     /// What other services of this node have yet to read.
-    pub(crate) fn heed(&mut self, claims: Claims) {
-        self.window.heed(claims);
+    pub(crate) fn set_claims(&mut self, claims: Claims) {
+        self.window.set_claims(claims);
     }
 
     /// What this one's readers have yet to read.
@@ -256,13 +257,13 @@ impl Load {
     }
 
     fn is_in_vain(&self) -> bool {
-        let most = ASTRAY.max(self.courses.total() / ASTRAY_PART);
+        let most = ASTRAY.max(self.pieces.total() / ASTRAY_PART);
         self.deserted || self.astray >= most
     }
 
     /// Memory is short: what may go is to go.
-    pub(crate) fn burn(&mut self) -> Vec<Extent> {
-        self.window.burn_all();
+    pub(crate) fn drop_passed(&mut self) -> Vec<Extent> {
+        self.window.drop_all();
         self.window.drops()
     }
 
@@ -275,12 +276,12 @@ impl Load {
             };
         }
         self.held_back = false;
-        self.window.go_on(absent);
+        self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
-        let crew = &self.crew;
-        let wish = |issue: Issue| {
-            let (process, xpu) = crew.reader(issue.reader);
-            Wish {
+        let workers = &self.workers;
+        let wish = |issue: Prefetch| {
+            let (process, xpu) = workers.reader(issue.reader);
+            Request {
                 extent: issue.extent,
                 process,
                 xpu,
@@ -301,12 +302,12 @@ impl Load {
         self.heard_ns = now_ns;
         self.deserted = false;
         let process = event.process;
-        if self.crew.member(process).is_none() {
+        if self.workers.member(process).is_none() {
             let facts = processes.facts(process);
-            self.crew.add(process, facts, now_ns);
-            if let Some(group) = self.crew.ranked(facts.rank) {
+            self.workers.add(process, facts, now_ns);
+            if let Some(group) = self.workers.unassigned_of_rank(facts.rank) {
                 // It may not have been expected on this node.
-                self.window.come_back(group);
+                self.window.resume(group);
             }
         }
         // It may be told a little after the first read.
@@ -323,12 +324,12 @@ impl Load {
             _ => {}
         }
         let step = match event.kind {
-            Kind::Miss => Step::Misses,
-            Kind::Touch => Step::Reads,
-            Kind::Progress => Step::Stands,
+            Kind::Miss => Access::Miss,
+            Kind::Touch => Access::Read,
+            Kind::Progress => Access::Beacon,
             _ => return,
         };
-        if let Some(member) = self.crew.member(process) {
+        if let Some(member) = self.workers.member(process) {
             (member.heard_ns, member.gone) = (now_ns, false);
         }
         let read = event.length / PAGE;
@@ -336,7 +337,7 @@ impl Load {
         if event.kind == Kind::Touch {
             self.note(process, extent, event.mmap);
         }
-        let read = if step == Step::Stands {
+        let read = if step == Access::Beacon {
             read
         } else {
             u64::from(extent.pages)
@@ -365,9 +366,9 @@ impl Load {
         let Some(records) = &mut self.records else {
             return;
         };
-        let member = self.crew.member(process).filter(|_| mapped);
+        let member = self.workers.member(process).filter(|_| mapped);
         let group = member.and_then(|member| member.place);
-        let reach = |(group, _)| self.courses.reach(group, extent, ALONG);
+        let reach = |(group, _)| self.pieces.reach(group, extent, ALONG);
         let end = group.map_or(extent.end(), reach);
         let record = records.entry(process).or_default();
         record.add_up_to(extent, end);
@@ -379,51 +380,51 @@ impl Load {
     }
 
     /// Says whether anybody was expected to read that.
-    fn follow(&mut self, process: u32, extent: &Extent, step: Step, read: u64) -> bool {
-        let place = self.crew.member(process).and_then(|member| member.place);
+    fn follow(&mut self, process: u32, extent: &Extent, step: Access, read: u64) -> bool {
+        let place = self.workers.member(process).and_then(|member| member.place);
         if let Some((_, reader)) = place {
             let heard = self.window.hear(reader, extent, step, read);
-            if heard != Heard::OffCourse {
-                return heard == Heard::OnCourse;
+            if heard != Expectation::Others {
+                return heard == Expectation::Own;
             }
             let rank = self
-                .crew
+                .workers
                 .member(process)
                 .and_then(|member| member.facts.rank);
             if rank.is_some() || self.window.progress(reader).0 * PAGE > Self::SURE {
                 return true;
             }
-            self.crew.stand_up(process);
+            self.workers.unassign(process);
         }
         let page = match step {
-            Step::Misses => extent.first,
-            Step::Reads | Step::Stands => extent.end().saturating_sub(1),
+            Access::Miss => extent.first,
+            Access::Read | Access::Beacon => extent.end().saturating_sub(1),
         };
-        let Some(piece) = self.courses.at(extent.file, page) else {
-            self.window.stray(extent);
+        let Some(piece) = self.pieces.at(extent.file, page) else {
+            self.window.count_unexpected(extent);
             return false;
         };
         if self.is_small(extent.file) {
             // Who looks at the configuration need not be a worker.
             return true;
         }
-        let courses = Arc::clone(&self.courses);
-        let pieces = match step {
+        let pieces = Arc::clone(&self.pieces);
+        let near = match step {
             // What is mapped is mapped with its neighbours, which may be other workers' parts.
-            Step::Stands => courses.up_to(piece, page.saturating_sub(TABLE)),
-            Step::Misses | Step::Reads => piece..piece + 1,
+            Access::Beacon => pieces.up_to(piece, page.saturating_sub(TABLE)),
+            Access::Miss | Access::Read => piece..piece + 1,
         };
         let fits = |group| {
-            let course = courses.course(group);
-            course.is_some_and(|it| pieces.clone().any(|piece| it.place(piece).is_some()))
+            let order = pieces.order(group);
+            order.is_some_and(|it| near.clone().any(|piece| it.place(piece).is_some()))
         };
-        let (group, reader) = match self.crew.seat(process, fits) {
-            Some(Seat::Expected(group)) => (group, Some(group)),
-            Some(Seat::Extra(group)) => (group, self.window.join(group)),
+        let (group, reader) = match self.workers.choose(process, fits) {
+            Some(Assignment::Expected(group)) => (group, Some(group)),
+            Some(Assignment::Extra(group)) => (group, self.window.join(group)),
             None => return true,
         };
         if let Some(reader) = reader {
-            self.crew.sit(process, group, reader);
+            self.workers.assign(process, group, reader);
             self.window.hear(reader, extent, step, read);
         }
         true
@@ -434,7 +435,7 @@ impl Load {
         file.is_some_and(|(_, size)| *size < WORKER * PAGE)
     }
 
-    /// Who has read so much of a course is on it, even if it reads something else now and then.
+    /// A process that has read so much of an order follows it, even if it reads something else now and then.
     const SURE: u64 = 64 << 20;
 
     /// Time has passed. Says whether the load is over, with readers that have been quiet for `idle`.
@@ -444,7 +445,11 @@ impl Load {
         let finished = self.finished();
         let mut ended = false;
         let mut leave = Vec::new();
-        for (process, member) in self.crew.members_mut().filter(|(_, member)| !member.gone) {
+        for (process, member) in self
+            .workers
+            .members_mut()
+            .filter(|(_, member)| !member.gone)
+        {
             if !processes.is_alive(process) {
                 member.gone = true;
                 let works = workers.contains(&process) && !finished.contains(&process);
@@ -455,13 +460,13 @@ impl Load {
             }
         }
         if since(self.began_ns) > MISSING {
-            leave.extend(self.crew.missing().map(|group| (group, group)));
+            leave.extend(self.workers.missing().map(|group| (group, group)));
         }
         self.cut_short |= ended && !self.has_read(WHOLE);
         for (_, reader) in leave {
             self.window.leave(reader);
         }
-        let mut members = self.crew.members();
+        let mut members = self.workers.members();
         let all_gone = members.all(|(_, member)| member.gone);
         self.deserted = all_gone;
         let quiet = since(self.heard_ns);
@@ -474,6 +479,12 @@ impl Load {
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 
+    /// The processes that are there, as far as is known.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let there = self.workers.members().filter(|(_, member)| !member.gone);
+        there.map(|(process, _)| process).collect()
+    }
+
     /// The processes that have read more than a little.
     fn workers(&self) -> HashSet<u32> {
         let recorded = |process| {
@@ -483,11 +494,11 @@ impl Load {
                 .and_then(|records| records.get(&process));
             record.map_or(0, Record::pages)
         };
-        let followed = |member: &Member| {
+        let followed = |member: &Worker| {
             let place = member.place;
             place.map_or(0, |(_, reader)| self.window.progress(reader).0)
         };
-        let members = self.crew.members();
+        let members = self.workers.members();
         members
             .filter(|&(process, member)| recorded(process).max(followed(member)) >= WORKER)
             .map(|(process, _)| process)
@@ -496,20 +507,20 @@ impl Load {
 
     /// Those who have come to the end of what was expected of them.
     fn finished(&self) -> HashSet<u32> {
-        let at_end = |member: &Member| {
+        let at_end = |member: &Worker| {
             let (come, of) = member
                 .place
                 .map_or((0, 1), |(_, it)| self.window.progress(it));
             come * 100 >= of * WHOLE
         };
-        let members = self.crew.members();
+        let members = self.workers.members();
         let finished = members.filter(|(_, member)| at_end(member));
         finished.map(|(process, _)| process).collect()
     }
 
     /// Whether so much of what was expected has been read, in percent.
     fn has_read(&self, percent: u64) -> bool {
-        self.read() * 100 >= self.courses.total() * percent
+        self.read() * 100 >= self.pieces.total() * percent
     }
 
     /// Pages that somebody has read, as far as is known.
@@ -517,18 +528,18 @@ impl Load {
         match &self.records {
             None => self.window.passed(),
             Some(records) => {
-                let mut files: BTreeMap<u32, Set> = BTreeMap::new();
+                let mut files: BTreeMap<u32, Ranges> = BTreeMap::new();
                 for (file, set) in records.values().flat_map(Record::files) {
                     files.entry(file).or_default().extend(set);
                 }
-                files.values().map(Set::pages).sum()
+                files.values().map(Ranges::pages).sum()
             }
         }
     }
 
     /// It is over.
     pub(crate) fn end(self) -> Outcome {
-        let (read, expected) = (self.read(), self.courses.total());
+        let (read, expected) = (self.read(), self.pieces.total());
         let unknown = self.window.unknown();
         let parts = if self.lost {
             Err("some events were lost, or readers went around the page cache")
@@ -553,12 +564,12 @@ impl Load {
             let record: Option<&Record> = records.get(&process);
             record.is_some_and(|record| record.pages() >= WORKER)
         };
-        let numbers = self.crew.numbers(is_worker);
+        let numbers = self.workers.numbers(is_worker);
         if numbers.is_empty() {
             return Err("hardly anything was read");
         }
         let xpus: HashMap<u32, Option<Xpu>> = self
-            .crew
+            .workers
             .members()
             .map(|(process, member)| (process, member.facts.xpu))
             .collect();

@@ -6,27 +6,28 @@
 //! events, memory, processes ─────────────────────────────────────┘     └─ record ─▶ template
 //! ```
 
+mod templates;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
 use std::ffi::CStr;
+use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ppc::{
-    Event, Features, FileInfo, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result,
-    Settings,
+    Event, Features, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result, Settings,
 };
 
-use crate::crew::{Expected, Facts};
+use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
-use crate::files::{Files, Shelf};
-use crate::keeping::{Saving, of_template, outlook, template};
-use crate::leases::Neighbours;
-use crate::load::{Advice, Load, Outcome, Outlook, Part, Processes};
-use crate::process;
-use crate::service::service_id;
-use crate::settings::{Recording, Told};
-use crate::synth::{Wanted, synthesise};
-use crate::template::{Learnt, Sameness, Template, learn};
+use crate::host::{FileTable, NodeWatch};
+use crate::load::{Advice, Forecast, Load, Outcome, Processes};
+use crate::save::{TemplateThread, forecast};
+use crate::template::Template;
+use crate::workers::ProcessFacts;
+use templates::{Search, name_of_files};
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -47,39 +48,61 @@ const DRIFT: u64 = 5;
 const STRAY: u64 = 1 << 20;
 /// A template that has been right so often need not be written once more to say so.
 const PROVEN: u32 = 16;
+/// An event waits no longer for what its process is asked, in ns,
+const PATIENCE: u64 = 200_000_000;
+/// nor while more events than this wait behind it.
+const MOST_WAITING: usize = 4096;
 
 /// The policy.
 #[derive(Debug)]
 pub struct Maio {
-    told: Told,
+    config: Config,
     service: String,
-    files: Files,
-    outlook: Outlook,
+    files: FileTable,
+    forecast: Forecast,
     /// What that is from; `None`: from headers.
     template: Option<Template>,
     /// It does not fit any more.
     stale: bool,
     load: Option<Load>,
-    neighbours: Option<Neighbours>,
+    /// Events in their order, the first of which waits for an answer.
+    waiting: VecDeque<WaitingEvent>,
+    node: NodeWatch,
+    /// `None`: templates are neither looked for nor kept.
+    templates: Option<TemplateThread>,
+    search: Search,
     exchanged_ns: u64,
     looked_ns: u64,
     recording: bool,
-    saving: Option<Saving>,
+    /// All of a load is heard, or of what may become one.
+    alert: bool,
+}
+
+/// An event that is to be heard when it is known who its process is.
+#[derive(Debug)]
+struct WaitingEvent {
+    event: Event,
+    since_ns: u64,
+    /// It has been asked whether this process reads around the page cache.
+    ticket: Option<u64>,
 }
 
 /// Processes as the host and the kernel know them.
-struct Live<'a, 'b>(&'a Host<'b>);
+struct HostProcesses<'a, 'b> {
+    host: &'a Host<'b>,
+    node: &'a NodeWatch,
+}
 
-impl Processes for Live<'_, '_> {
-    fn facts(&self, process: u32) -> Facts {
-        Facts {
-            rank: process::rank(process),
-            xpu: self.0.process_xpu(process),
+impl Processes for HostProcesses<'_, '_> {
+    fn facts(&self, process: u32) -> ProcessFacts {
+        ProcessFacts {
+            rank: self.node.rank(process),
+            xpu: self.host.process_xpu(process),
         }
     }
 
     fn is_alive(&self, process: u32) -> bool {
-        process::is_alive(process)
+        !self.node.is_gone(process)
     }
 }
 
@@ -95,24 +118,34 @@ impl Policy for Maio {
     };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        let told = Told::take(settings)?;
-        let service = told.service.clone().unwrap_or_else(|| name_of_files(host));
+        let config = Config::from_settings(settings)?;
+        let service = config
+            .service
+            .clone()
+            .unwrap_or_else(|| name_of_files(host));
+        let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let failed = |error| ppc::Error::Errno(failed(error));
+        let node = NodeWatch::start(host.waker()).map_err(failed)?;
+        let start = |store| TemplateThread::start(store, host.waker());
+        let templates = config.store.clone().map(start).transpose();
         let mut maio = Self {
-            told,
+            config,
             service,
-            files: Files::default(),
-            outlook: outlook(Vec::new(), &[], Vec::new()),
+            files: FileTable::default(),
+            forecast: forecast(Vec::new(), &[], Vec::new()),
             template: None,
             stale: false,
             load: None,
-            neighbours: None,
+            waiting: VecDeque::new(),
+            node,
+            templates: templates.map_err(failed)?,
+            search: Search::Idle,
             exchanged_ns: 0,
             looked_ns: 0,
             recording: false,
-            saving: None,
+            alert: false,
         };
-        maio.prepare(host);
-        maio.rest(host)?;
+        maio.prepare_first(host)?;
         Ok(maio)
     }
 
@@ -122,15 +155,143 @@ impl Policy for Maio {
         event: Option<&Event>,
         plan: &mut Plan<'_>,
     ) -> Result<()> {
-        match event {
-            None => self.tick(host, plan)?,
-            Some(event) if event.kind == Kind::Lost => {
-                if let Some(load) = &mut self.load {
-                    load.lose();
-                }
-            }
-            Some(event) => self.hear(host, event)?,
+        self.collect(host)?;
+        if let Some(event) = event {
+            self.line_up(host, event)?;
         }
+        self.hear_waiting(host)?;
+        if event.is_none() {
+            self.tick(host, plan)?;
+        }
+        self.advise(host, plan)?;
+        self.stay_awake(host)
+    }
+
+    fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
+        let Some(load) = &mut self.load else {
+            return Ok(());
+        };
+        load.set_memory(memory(host));
+        for extent in load.drop_passed() {
+            if let Some(io) = io(&mut self.files, host, &extent) {
+                plan.add(io)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exit(mut self, host: &Host<'_>) -> Result<()> {
+        let heard = self.collect(host).and_then(|()| self.hear_rest(host));
+        if let Some(load) = self.load.take() {
+            self.finish(host, load);
+        }
+        if let Some(templates) = self.templates.take() {
+            templates.finish(host);
+        }
+        self.files.close(host);
+        heard
+    }
+}
+
+impl Maio {
+    /// Takes in what the threads have found out.
+    fn collect(&mut self, host: &Host<'_>) -> Result<()> {
+        match (self.node.collect(), &mut self.load) {
+            (Some(Ok(claims)), Some(load)) => load.set_claims(claims),
+            (Some(Err(line)), _) => host.log(Level::Debug, line),
+            _ => {}
+        }
+        let found = self.templates.as_ref().and_then(|it| it.collect(host));
+        found.map_or(Ok(()), |found| self.found(host, found))
+    }
+
+    /// Puts an event behind those that wait, and asks what has to be known of its process.
+    fn line_up(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+        let mut ticket = None;
+        if event.kind != Kind::Lost && !event.direct && (self.load.is_some() || begins(event)) {
+            if self.load.is_none() && !self.alert {
+                // What follows at once is part of it.
+                self.listen(host, true)?;
+            }
+            self.node.ask_rank(event.process);
+            if event.kind == Kind::Open && event.length > WEIGHTS {
+                let info = host.info(event.file).ok();
+                ticket = info.map(|info| self.node.ask_direct(event.process, info.inode));
+            }
+        }
+        self.waiting.push_back(WaitingEvent {
+            event: event.clone(),
+            since_ns: host.now(),
+            ticket,
+        });
+        Ok(())
+    }
+
+    fn hear_waiting(&mut self, host: &Host<'_>) -> Result<()> {
+        while let Some(first) = self.waiting.pop_front() {
+            if !self.is_ready(host, &first)? {
+                self.waiting.push_front(first);
+                break;
+            }
+            self.hear(host, &first)?;
+        }
+        if self.alert && self.load.is_none() && self.waiting.is_empty() {
+            // It was no load after all.
+            self.listen(host, false)?;
+        }
+        Ok(())
+    }
+
+    /// Hears all that waits, as there will be no other callback: for what the thread has been asked it waits
+    /// no longer than an event does.
+    fn hear_rest(&mut self, host: &Host<'_>) -> Result<()> {
+        let until = Instant::now() + Duration::from_nanos(PATIENCE);
+        while let Some(first) = self.waiting.pop_front() {
+            let left = || until.saturating_duration_since(Instant::now());
+            while !self.is_ready(host, &first)? && self.node.wait(left()) {}
+            self.node.give_up_rank(first.event.process);
+            self.hear(host, &first)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all is known that hearing an event takes, or has been waited for long enough.
+    fn is_ready(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<bool> {
+        let event = &waiting.event;
+        let heard = self.load.is_some() || begins(event);
+        if event.kind == Kind::Lost || event.direct || !heard {
+            return Ok(true);
+        }
+        let patient = host.now() < waiting.since_ns + PATIENCE && self.waiting.len() < MOST_WAITING;
+        if !self.node.knows(event.process) {
+            // It may have been asked for a load that is over.
+            self.node.ask_rank(event.process);
+            if patient {
+                return Ok(false);
+            }
+            self.node.give_up_rank(event.process);
+        }
+        let direct = waiting.ticket.map(|ticket| self.node.direct(ticket));
+        if direct == Some(None) && patient {
+            return Ok(false);
+        }
+        Ok(self.load.is_some() || direct == Some(Some(true)) || self.is_prepared(host)?)
+    }
+
+    /// What waits is looked at again, at the latest then.
+    fn stay_awake(&self, host: &Host<'_>) -> Result<()> {
+        if !self.waiting.is_empty() && self.load.is_none() {
+            host.wake(TICK)?;
+        }
+        let templates = self.templates.as_ref();
+        if self.node.has_urgent() || templates.is_some_and(TemplateThread::has_urgent) {
+            // The wake of the thread that has answered may just have been replaced.
+            host.wake(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn advise(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
@@ -144,144 +305,21 @@ impl Policy for Maio {
         self.carry_out(host, &advice, plan)
     }
 
-    fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
-        let Some(load) = &mut self.load else {
-            return Ok(());
-        };
-        load.remember(memory(host));
-        for extent in load.burn() {
-            if let Some(io) = io(&mut self.files, host, &extent) {
-                plan.add(io)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn exit(mut self, host: &Host<'_>) -> Result<()> {
-        if let Some(load) = self.load.take() {
-            self.finish(host, load);
-        }
-        if let Some(saving) = self.saving.take() {
-            saving.end(host);
-        }
-        self.files.close(host);
-        Ok(())
-    }
-}
-
-impl Maio {
-    /// Finds out what is going to be read: by the template if there is one that fits, otherwise by the
-    /// files' headers.
-    fn prepare(&mut self, host: &Host<'_>) {
-        let by_template = self.find_template(host).and_then(|learnt| {
-            let outlook = of_template(host, &learnt.template)?;
-            let several = learnt.several;
-            // Whoever's it was, what comes of it is this node's.
-            let node = self.told.node.clone();
-            let template = Template {
-                node,
-                ..learnt.template
-            };
-            Some((Outlook { several, ..outlook }, template))
-        });
-        let outlook = if let Some((outlook, template)) = by_template {
-            self.template = Some(template);
-            outlook
-        } else {
-            self.template = None;
-            self.of_headers(host)
-        };
-        self.expect(host, outlook);
-    }
-
-    fn expect(&mut self, host: &Host<'_>, outlook: Outlook) {
-        self.files.close(host);
-        self.files = Files::new(outlook.files.iter().map(|(path, _)| path.clone()));
-        self.outlook = outlook;
-    }
-
-    fn find_template(&self, host: &Host<'_>) -> Option<Learnt> {
-        let store = self.told.store.as_ref().filter(|_| !self.stale)?;
-        let found = match store.load(&self.service, &self.told.node) {
-            Ok(None) => {
-                let others = store.load_all(&self.service);
-                others.map(|others| learn(others, self.told.tp))
-            }
-            found => found.map(|own| {
-                let several = false;
-                own.map(|template| Learnt { template, several })
-            }),
-        };
-        let learnt = match found {
-            Ok(learnt) => learnt?,
-            Err(error) => {
-                let service = &self.service;
-                host.log(
-                    Level::Warn,
-                    format_args!("Template of {service} is not used: {error}"),
-                );
-                return None;
-            }
-        };
-        let template = &learnt.template;
-        let mut files = Files::new(template.files.iter().map(|file| file.path.clone()));
-        let changed = (0..).zip(&template.files).find(|(number, then)| {
-            // Its beginning is only read where times do not tell.
-            let mut like = |header| {
-                let now = files.identity(host, *number, header);
-                now.map_or(Sameness::Changed, |now| then.same(&now))
-            };
-            like(false) == Sameness::Changed && like(true) == Sameness::Changed
-        });
-        let changed = changed.map(|(_, file)| file.path.clone());
-        files.close(host);
-        if let Some(path) = changed {
-            let line = format_args!("{path} is another file than it was: its template is not used");
-            host.log(Level::Info, line);
-            return None;
-        }
-        Some(learnt)
-    }
-
-    fn of_headers(&self, host: &Host<'_>) -> Outlook {
-        let wanted = Wanted {
-            tp: self.told.tp,
-            order: None,
-        };
-        let synthesis = match synthesise(&Shelf { host }, &wanted) {
-            Ok(synthesis) => synthesis,
-            Err(error) => {
-                host.log(
-                    Level::Info,
-                    format_args!("Nothing is expected to be read: {error}"),
-                );
-                return outlook(Vec::new(), &[], Vec::new());
-            }
-        };
-        for note in &synthesis.notes {
-            host.log(Level::Info, note);
-        }
-        let expected = (0..)
-            .zip(&synthesis.groups)
-            .map(|(worker, _)| Expected { worker, xpu: None });
-        let expected = expected.collect();
-        outlook(synthesis.files, &synthesis.groups, expected)
-    }
-
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
     /// to be missed.
     fn rest(&mut self, host: &Host<'_>) -> Result<()> {
-        self.recording = match self.told.recording {
+        self.recording = match self.config.recording {
             Recording::Always => true,
             Recording::Never => false,
             // One without a load was made from headers, or has been wrong.
             Recording::Auto => self.template.as_ref().is_none_or(|it| it.loads == 0),
-        } && self.told.store.is_some()
+        } && self.templates.is_some()
             && host.features().contain(Features::TOUCH);
         self.listen(host, false)
     }
 
-    fn listen(&self, host: &Host<'_>, loads: bool) -> Result<()> {
+    fn listen(&mut self, host: &Host<'_>, loads: bool) -> Result<()> {
+        self.alert = loads;
         let has = |feature, kind: Kind| host.features().contain(feature).then_some(kind);
         let kinds: Kinds = [
             Some(Kind::Miss),
@@ -293,24 +331,31 @@ impl Maio {
         .into_iter()
         .flatten()
         .collect();
-        let held = memory(host).threshold.min(self.told.budget);
+        let held = memory(host).threshold.min(self.config.budget);
         host.want(kinds, (held / BEACONS).clamp(PAGE, BEACON))
     }
 
-    fn hear(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+    fn hear(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<()> {
+        let event = &waiting.event;
+        if event.kind == Kind::Lost {
+            if let Some(load) = &mut self.load {
+                load.lose();
+            }
+            return Ok(());
+        }
+        let found_direct = waiting.ticket.and_then(|it| self.node.take_direct(it));
         let Some(number) = self.files.number(host, event.file) else {
             return Ok(());
         };
-        let looked_at = event.kind == Kind::Open && event.length > WEIGHTS;
-        if event.direct || looked_at && is_direct(host, event) {
+        if event.direct || found_direct == Some(true) {
             // It has no use for the page cache, and so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
-                load.stand_down();
+                load.bypass();
             }
             return Ok(());
         }
         if self.load.is_none() {
-            if !matches!(event.kind, Kind::Open | Kind::Miss) {
+            if !begins(event) {
                 return Ok(());
             }
             self.begin(host, event, number)?;
@@ -318,20 +363,21 @@ impl Maio {
         if let Some(load) = &mut self.load
             && let Some(extent) = Extent::of_bytes(number, &place(event))
         {
-            load.hear(event, &extent, &Live(host));
+            let node = &self.node;
+            load.hear(event, &extent, &HostProcesses { host, node });
         }
         if let Some(load) = &self.load
             && event.kind == Kind::Close
             && load.is_closed(number)
         {
             // What was mapped until now could not be dropped.
-            self.look_again(host, Some(number));
+            self.recheck_dropped(host, Some(number));
         }
         Ok(())
     }
 
     /// What was dropped and has stayed is held, or left to the kernel until its file is closed.
-    fn look_again(&mut self, host: &Host<'_>, closed: Option<u32>) {
+    fn recheck_dropped(&mut self, host: &Host<'_>, closed: Option<u32>) {
         let Some(load) = &mut self.load else {
             return;
         };
@@ -339,82 +385,51 @@ impl Maio {
         let files = &mut self.files;
         let goes = host.features().contain(Features::EVICT_MAPPED);
         let there = |extent: &Extent| resident(files, host, extent).unwrap_or(0).div_ceil(PAGE);
-        load.look_again(goes, there);
+        load.recheck_dropped(goes, there);
         if let Some(closed) = closed {
-            load.let_go(closed);
+            load.release_file(closed);
         }
     }
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
-        if self.has_changed(host) {
-            self.prepare(host);
-            self.rest(host)?;
-        }
         let quiet = self.is_cached(host);
-        let (outlook, cap) = (self.outlook.clone(), self.told.budget);
-        let mut load = Load::new(outlook, memory(host), cap, quiet, event.time_ns);
+        let (forecast, cap) = (self.forecast.clone(), self.config.budget);
+        let mut load = Load::new(forecast, memory(host), cap, quiet, event.time_ns);
         if self.recording {
             let opens = host.features().contain(Features::OPEN);
             let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
             load.record(midway);
         }
         self.load = Some(load);
-        self.meet(host);
+        self.join_peers(host);
+        self.exchange_claims(host);
         self.listen(host, true)?;
         host.wake(TICK)
     }
 
-    /// Finds the services that load on this node as well.
-    fn meet(&mut self, host: &Host<'_>) {
-        let Some(directory) = &self.told.leases else {
+    /// The services that load on this node as well are told of this load.
+    fn join_peers(&mut self, host: &Host<'_>) {
+        let Some(directory) = self.config.leases.clone() else {
             return;
         };
-        let numbers = (0..).zip(self.outlook.files.iter());
+        let numbers = (0..).zip(self.forecast.files.iter());
         let keys = numbers.map(|(number, _)| self.files.key(host, number));
-        self.neighbours = match Neighbours::meet(directory, keys.collect()) {
-            Ok(neighbours) => Some(neighbours),
-            Err(error) => {
-                let directory = directory.display();
-                let line = format_args!("Other services are not heard in {directory}: {error}");
-                host.log(Level::Debug, line);
-                None
-            }
-        };
-        self.exchange(host);
+        self.node.join_peers(directory, keys.collect());
     }
 
-    fn exchange(&mut self, host: &Host<'_>) {
+    fn exchange_claims(&mut self, host: &Host<'_>) {
         self.exchanged_ns = host.now();
-        let (Some(load), Some(neighbours)) = (&mut self.load, &self.neighbours) else {
-            return;
-        };
-        match neighbours.exchange(&load.claims()) {
-            Ok(claims) => load.heed(claims),
-            Err(error) => {
-                let line = format_args!("Other services are not told any more: {error}");
-                host.log(Level::Debug, line);
-                self.neighbours = None;
-            }
+        if let Some(load) = self.load.as_ref().filter(|_| self.config.leases.is_some()) {
+            self.node.exchange(load.claims());
         }
-    }
-
-    /// Whether a file that is going to be read is another than when that was found out, or there was
-    /// none yet.
-    fn has_changed(&mut self, host: &Host<'_>) -> bool {
-        let then = Arc::clone(&self.outlook.files);
-        let changed = |(number, (_, size)): (u32, &(String, u64))| {
-            let now = self.files.identity(host, number, false);
-            now.is_none_or(|now| now.size != *size)
-        };
-        then.is_empty() || (0..).zip(then.iter()).any(changed)
     }
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
         let (mut cached, mut all) = (0, 0);
-        for extent in self.outlook.courses.runs() {
+        for extent in self.forecast.pieces.runs() {
             all += extent.length();
             cached += resident(&mut self.files, host, &extent).unwrap_or(0);
-            if (all - cached.min(all)) * 100 > self.outlook.courses.total() * PAGE * (100 - CACHED)
+            if (all - cached.min(all)) * 100 > self.forecast.pieces.total() * PAGE * (100 - CACHED)
             {
                 return false;
             }
@@ -423,21 +438,21 @@ impl Maio {
     }
 
     fn tick(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if let Some(saved) = self.saving.take_if(|saving| saving.is_done()) {
-            saved.end(host);
-        }
         let Some(load) = &mut self.load else {
-            // To hear of what is being saved.
-            return self.saving.as_ref().map_or(Ok(()), |_| host.wake(TICK));
+            return Ok(());
         };
-        load.remember(memory(host));
-        if !load.tick(host.now(), self.told.idle, &Live(host)) {
+        load.set_memory(memory(host));
+        let node = &self.node;
+        let processes = HostProcesses { host, node };
+        let over = load.tick(host.now(), self.config.idle, &processes);
+        self.node.look_for(load.processes());
+        if !over {
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
-                self.look_again(host, None);
+                self.recheck_dropped(host, None);
             }
             if now >= self.exchanged_ns + EXCHANGE {
-                self.exchange(host);
+                self.exchange_claims(host);
             }
             return host.wake(TICK);
         }
@@ -446,9 +461,6 @@ impl Maio {
             let advice = load.hold_back(|extent| is_absent(files, host, extent));
             self.carry_out(host, &advice, plan)?;
             self.finish(host, load);
-        }
-        if self.saving.is_some() {
-            host.wake(TICK)?;
         }
         self.rest(host)
     }
@@ -479,7 +491,7 @@ impl Maio {
     }
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
-        self.neighbours = None;
+        self.node.end_load();
         let Outcome {
             parts,
             read,
@@ -500,7 +512,7 @@ impl Maio {
         );
         if self.recording {
             match parts {
-                Ok(parts) => self.keep(host, &parts),
+                Ok(parts) => self.keep_recording(host, &parts),
                 Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
             }
         } else if self.template.is_some()
@@ -511,66 +523,9 @@ impl Maio {
                 Level::Info,
                 "The template does not fit any more: the next load is recorded",
             );
-            self.doubt(host);
+            self.distrust_template(host);
         } else if read * 2 > expected {
-            self.confirm(host);
-        }
-    }
-
-    /// The template is not used any more, and whoever finds it in the store has the next load recorded.
-    fn doubt(&mut self, host: &Host<'_>) {
-        if let Some(template) = self.template.take() {
-            self.save(
-                host,
-                &Template {
-                    loads: 0,
-                    ..template
-                },
-            );
-        }
-        self.stale = true;
-        self.prepare(host);
-    }
-
-    /// One load more went by this template.
-    fn confirm(&mut self, host: &Host<'_>) {
-        let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
-            return;
-        };
-        template.loads += 1;
-        self.save(host, &template);
-        self.template = Some(template);
-    }
-
-    fn save(&mut self, host: &Host<'_>, template: &Template) {
-        if let Some(before) = self.saving.take() {
-            before.end(host);
-        }
-        let store = self.told.store.as_ref();
-        self.saving = store.and_then(|store| Saving::start(store, template));
-    }
-
-    fn keep(&mut self, host: &Host<'_>, parts: &[Part]) {
-        let template = match template(host, &mut self.files, parts) {
-            Ok(made) => Template {
-                service: self.service.clone(),
-                node: self.told.node.clone(),
-                ..made
-            },
-            Err(error) => {
-                return host.log(Level::Warn, format_args!("It is not kept: {error}"));
-            }
-        };
-        self.save(host, &template);
-        self.stale = false;
-        self.take(host, template);
-    }
-
-    /// The next load goes by this template.
-    fn take(&mut self, host: &Host<'_>, template: Template) {
-        if let Some(outlook) = of_template(host, &template) {
-            self.expect(host, outlook);
-            self.template = Some(template);
+            self.confirm_template();
         }
     }
 }
@@ -588,23 +543,23 @@ fn place(event: &Event) -> Range<u64> {
 /// Smaller files are no weights.
 const WEIGHTS: u64 = 16 << 20;
 
-fn is_direct(host: &Host<'_>, event: &Event) -> bool {
-    let inode = host.info(event.file).map(|FileInfo { inode, .. }| inode);
-    inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
+/// Whether a load begins with such an event.
+const fn begins(event: &Event) -> bool {
+    matches!(event.kind, Kind::Open | Kind::Miss)
 }
 
-fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
+fn io(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<Io> {
     let id = files.id(host, extent.file)?;
     Some(Io::new(id, extent.offset(), extent.length()))
 }
 
 /// Bytes of it that are cached, if that can be told.
-fn resident(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<u64> {
+fn resident(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<u64> {
     let id = files.id(host, extent.file)?;
     host.resident(id, extent.offset(), extent.length()).ok()
 }
 
-fn is_absent(files: &mut Files, host: &Host<'_>, extent: &Extent) -> bool {
+fn is_absent(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> bool {
     resident(files, host, extent) == Some(0)
 }
 
@@ -618,16 +573,3 @@ fn memory(host: &Host<'_>) -> Memory {
         available: MODEST,
     })
 }
-
-/// Of a service without a name: the same for the same files.
-fn name_of_files(host: &Host<'_>) -> String {
-    use crate::synth::Library as _;
-
-    let files = Shelf { host }.files();
-    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
-    let pairs = [("files".to_owned(), text.collect::<String>())];
-    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
-}
-
-#[cfg(test)]
-mod tests;

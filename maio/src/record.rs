@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::extent::Extent;
+use crate::ranges::Ranges;
 
 /// So many streams of one worker are followed.
 const STREAMS: usize = 32;
@@ -15,61 +16,13 @@ const STRIPE: u32 = 512;
 /// More ranges are not kept: neighbours with the least between them become one.
 pub(crate) const MOST_RANGES: usize = 1 << 16;
 
-/// Sorted ranges of one file that neither touch nor overlap.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Set(Vec<(u32, u32)>);
-
-impl Set {
-    /// Adds the pages from `first` up to `end`, and returns those that were not there, in order.
-    pub(crate) fn insert(&mut self, first: u32, end: u32) -> Vec<(u32, u32)> {
-        if first >= end {
-            return Vec::new();
-        }
-        // All that touch it.
-        let from = self.0.partition_point(|range| range.1 < first);
-        let to = self.0.partition_point(|range| range.0 <= end);
-        let mut new = Vec::new();
-        let mut at = first;
-        for &(start, stop) in &self.0[from..to] {
-            if at < start.min(end) {
-                new.push((at, start.min(end)));
-            }
-            at = at.max(stop);
-        }
-        if at < end {
-            new.push((at, end));
-        }
-        let touched = &self.0[from..to];
-        let start = touched.first().map_or(first, |range| range.0.min(first));
-        let stop = touched.last().map_or(end, |range| range.1.max(end));
-        self.0.splice(from..to, [(start, stop)]);
-        new
-    }
-
-    /// Adds all of another one.
-    pub(crate) fn extend(&mut self, other: &Self) {
-        for &(first, end) in &other.0 {
-            self.insert(first, end);
-        }
-    }
-
-    /// How many pages there are.
-    #[must_use]
-    pub(crate) fn pages(&self) -> u64 {
-        self.0
-            .iter()
-            .map(|&(start, end)| u64::from(end - start))
-            .sum()
-    }
-}
-
 /// One worker's list.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     extents: Vec<Extent>,
     /// Those of them that have grown last, the latest at the end.
     streams: Vec<usize>,
-    seen: HashMap<u32, Set>,
+    seen: HashMap<u32, Ranges>,
     pages: u64,
     /// What may have been mapped only along with what was read before it, the latest at the end.
     along: VecDeque<Extent>,
@@ -102,19 +55,18 @@ impl Record {
     }
 
     fn take(&mut self, extent: &Extent) -> u64 {
-        let new = self
-            .seen
-            .entry(extent.file)
-            .or_default()
-            .insert(extent.first, extent.end());
+        let seen = self.seen.entry(extent.file).or_default();
+        let mut new = Vec::new();
+        seen.insert(&(extent.first..extent.end()), |part| new.push(part));
         let mut pages = 0;
-        for (first, end) in new {
-            pages += u64::from(end - first);
-            self.append(Extent {
+        for part in new {
+            let extent = Extent {
                 file: extent.file,
-                first,
-                pages: end - first,
-            });
+                first: part.start,
+                pages: part.end - part.start,
+            };
+            pages += u64::from(extent.pages);
+            self.append(extent);
         }
         self.pages += pages;
         pages
@@ -127,7 +79,7 @@ impl Record {
     }
 
     /// What it has read of each file.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (u32, &Set)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (u32, &Ranges)> {
         self.seen.iter().map(|(&file, set)| (file, set))
     }
 

@@ -15,7 +15,7 @@ const BYTES: usize = 16;
 /// Why parameters name no service.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ServiceError {
     /// All services would have this ID.
     #[error("A service needs at least one parameter, such as model=NAME")]
     Empty,
@@ -52,7 +52,7 @@ pub enum Error {
 /// # Errors
 ///
 /// There is no pair, a key or value is not what it may be, or a key has two values.
-pub fn service_id(pairs: &[(String, String)]) -> Result<String, Error> {
+pub fn service_id(pairs: &[(String, String)]) -> Result<String, ServiceError> {
     let mut hash = Sha256::new();
     for (key, value) in sorted(pairs)? {
         for part in [key.as_str(), value] {
@@ -76,29 +76,29 @@ pub fn service_id(pairs: &[(String, String)]) -> Result<String, Error> {
 /// # Errors
 ///
 /// There is nothing, or something without `=`.
-pub fn parse(text: &str) -> Result<Vec<(String, String)>, Error> {
+pub fn parse(text: &str) -> Result<Vec<(String, String)>, ServiceError> {
     if text.trim().is_empty() {
-        return Err(Error::Empty);
+        return Err(ServiceError::Empty);
     }
     let pair = |text: &str| {
         let (key, value) = text
             .split_once('=')
-            .ok_or_else(|| Error::Pair(text.trim().to_owned()))?;
+            .ok_or_else(|| ServiceError::Pair(text.trim().to_owned()))?;
         Ok((key.trim().to_owned(), value.trim().to_owned()))
     };
     text.split(',').map(pair).collect()
 }
 
-fn sorted(pairs: &[(String, String)]) -> Result<BTreeMap<String, &str>, Error> {
+fn sorted(pairs: &[(String, String)]) -> Result<BTreeMap<String, &str>, ServiceError> {
     let mut sorted: BTreeMap<String, &str> = BTreeMap::new();
     for (key, value) in pairs {
         let key = folded(key)?;
         if value.contains(char::is_control) {
-            return Err(Error::Value(key));
+            return Err(ServiceError::Value(key));
         }
         match sorted.get(&key) {
             Some(first) if first != value => {
-                return Err(Error::Twice {
+                return Err(ServiceError::Twice {
                     first: (*first).to_owned(),
                     second: value.clone(),
                     key,
@@ -108,16 +108,16 @@ fn sorted(pairs: &[(String, String)]) -> Result<BTreeMap<String, &str>, Error> {
         };
     }
     if sorted.is_empty() {
-        return Err(Error::Empty);
+        return Err(ServiceError::Empty);
     }
     Ok(sorted)
 }
 
-fn folded(key: &str) -> Result<String, Error> {
+fn folded(key: &str) -> Result<String, ServiceError> {
     let folded = key.trim().to_ascii_lowercase();
     let allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-');
     if folded.is_empty() || !folded.bytes().all(allowed) {
-        return Err(Error::Key(key.to_owned()));
+        return Err(ServiceError::Key(key.to_owned()));
     }
     Ok(folded)
 }
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn id(pairs: &[(&str, &str)]) -> Result<String, Error> {
+    fn id(pairs: &[(&str, &str)]) -> Result<String, ServiceError> {
         let owned = pairs
             .iter()
             .map(|&(key, value)| (key.to_owned(), value.to_owned()));
@@ -182,12 +182,15 @@ mod tests {
 
     #[test]
     fn what_names_no_service_is_refused() {
-        assert_eq!(id(&[]), Err(Error::Empty));
+        assert_eq!(id(&[]), Err(ServiceError::Empty));
         for key in ["", " ", "a b", "ä", "a=b", "a,b", "K\u{212a}"] {
-            assert_eq!(id(&[(key, "1")]), Err(Error::Key(key.to_owned())));
+            assert_eq!(id(&[(key, "1")]), Err(ServiceError::Key(key.to_owned())));
         }
         for value in ["\n", "a\0", "\u{7f}", "\u{85}"] {
-            assert_eq!(id(&[("a", value)]), Err(Error::Value("a".to_owned())));
+            assert_eq!(
+                id(&[("a", value)]),
+                Err(ServiceError::Value("a".to_owned()))
+            );
         }
         let twice = id(&[("tp", "4"), ("TP", "8")]).expect_err("which?");
         assert_eq!(twice.to_string(), r#"tp is both "4" and "8""#);
@@ -205,9 +208,13 @@ mod tests {
                 pair("empty", ""),
             ])
         );
-        assert_eq!(parse("  "), Err(Error::Empty));
+        assert_eq!(parse("  "), Err(ServiceError::Empty));
         for (text, part) in [("model=a,b", "b"), ("a=1,", ""), ("tp", "tp")] {
-            assert_eq!(parse(text), Err(Error::Pair(part.to_owned())), "{text}");
+            assert_eq!(
+                parse(text),
+                Err(ServiceError::Pair(part.to_owned())),
+                "{text}"
+            );
         }
     }
 

@@ -21,10 +21,10 @@ mod samples;
 use std::sync::Arc;
 
 pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
-pub use error::Error;
+pub use error::TemplateError;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
-pub use nodes::{Learnt, learn};
-pub use store::{Entry, Store, Summary, default_root, this_node, valid_name};
+pub use nodes::{FoundTemplate, learn};
+pub use store::{Store, StoreEntry, Summary, default_root, this_node, valid_name};
 pub use view::{FileView, GroupView, View};
 
 use crate::{Extent, PAGE};
@@ -73,9 +73,9 @@ impl Group {
     /// A worker's ranges, in reading order.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if there are more than [`MAX_EXTENTS`], or one is empty, has no end
+    /// [`TemplateError::Inconsistent`] if there are more than [`MAX_EXTENTS`], or one is empty, has no end
     /// or is of a file beyond [`MAX_FILES`].
-    pub fn new(worker: u32, xpu: Option<u16>, extents: &[Extent]) -> Result<Self, Error> {
+    pub fn new(worker: u32, xpu: Option<u16>, extents: &[Extent]) -> Result<Self, TemplateError> {
         pack::check(extents)?;
         Ok(Self {
             worker,
@@ -90,15 +90,17 @@ impl Group {
     /// The ranges, in reading order. Unpacked each time, so keep them.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if a template that was read has ranges that cannot be.
-    pub fn extents(&self) -> Result<Vec<Extent>, Error> {
+    /// [`TemplateError::Inconsistent`] if a template that was read has ranges that cannot be.
+    pub fn extents(&self) -> Result<Vec<Extent>, TemplateError> {
         self.unpack(self.limits.as_deref())
     }
 
-    fn unpack(&self, limits: Option<&[u32]>) -> Result<Vec<Extent>, Error> {
+    fn unpack(&self, limits: Option<&[u32]>) -> Result<Vec<Extent>, TemplateError> {
         let extents = pack::unpack(&self.packed, self.count as usize, limits)?;
         if pages(&extents) != self.pages {
-            return Err(Error::Inconsistent("a group has other pages than it says"));
+            return Err(TemplateError::Inconsistent(
+                "a group has other pages than it says",
+            ));
         }
         Ok(extents)
     }
@@ -145,7 +147,7 @@ fn pages_of(size: u64) -> Option<u32> {
 mod tests {
     use std::time::Instant;
 
-    use super::models::{Layout, Model};
+    use super::models::{Model, WeightFormat};
     use super::*;
 
     fn template(model: &Model, workers: u32) -> Template {
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_model_of_7b_takes_11_kb() {
-        for layout in Layout::ALL {
+        for layout in WeightFormat::ALL {
             let model = Model::qwen_7b(layout);
             let tensors: usize = model.files.iter().map(|file| file.tensors.len()).sum();
             assert_eq!((model.files.len(), tensors), (8, 339));
@@ -179,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_model_of_671b_for_16_workers_takes_545_kb() {
-        for layout in Layout::ALL {
+        for layout in WeightFormat::ALL {
             let model = Model::deepseek_671b(layout);
             assert_eq!(model.files.len(), 163);
             let template = template(&model, 16);
@@ -208,7 +210,7 @@ mod tests {
             times.sort();
             println!("  {name}: {:?} (least {:?})", times[4], times[0]);
         }
-        for layout in Layout::ALL {
+        for layout in WeightFormat::ALL {
             let model = Model::deepseek_671b(layout);
             let template = template(&model, 16);
             let bytes = template.to_bytes().expect("bytes");

@@ -1,8 +1,8 @@
-//! What to load and what to drop next, for readers that each follow a course. Pure.
+//! What to load and what to drop next, for readers that each follow an order. Pure.
 //!
 //! ```text
-//!            burned        kept          prefetched, unread        to come
-//!  course  ─────────┬──────────────┬──────────────────────────┬──────────────▶
+//!           dropped        kept          prefetched, unread        to come
+//!  order   ─────────┬──────────────┬──────────────────────────┬──────────────▶
 //!                 passed         front                      issued
 //! ```
 //!
@@ -19,12 +19,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::claims::Claims;
-use crate::course::{Course, Courses, Piece, runs};
 use crate::extent::{Extent, PAGE};
+use crate::order::{Piece, Pieces, ReadOrder, runs};
+use crate::peers::Claims;
 
-pub(crate) use stock::There;
-use stock::{MOST_READERS, State, Stock};
+pub(crate) use cache::Leftover;
+use cache::{Cache, MOST_READERS, PieceState};
 
 /// Never keep more behind a reader than this.
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -53,34 +53,34 @@ const HELD_PART: u64 = 2;
 const STUCK: (u64, u64) = (5, 8);
 /// So many ranges are planned at once: more are there before these are loaded.
 const MOST_ISSUES: usize = 4096;
-/// Whose place has changed so often does not follow its course.
+/// A reader whose place has changed so often does not follow its order.
 const STRAYS: u32 = 16;
 
 /// What an event tells of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Access {
     /// It waits for this page.
-    Misses,
+    Miss,
     /// It has read up to and with this page.
-    Reads,
+    Read,
     /// The same, or it has got all of the table of pages that this one is in.
-    Stands,
+    Beacon,
 }
 
 /// What has come of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The page is on the course of this reader.
-    OnCourse,
-    /// Only on that of others.
-    OffCourse,
-    /// Nobody was expected to read it.
-    Unknown,
+pub(crate) enum Expectation {
+    /// The page is in the order of this reader.
+    Own,
+    /// Only in that of others.
+    Others,
+    /// No reader was expected to read it.
+    Unexpected,
 }
 
 /// To load, for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Issue {
+pub(crate) struct Prefetch {
     /// Which one: the groups have one each, in their order, and then come those that joined.
     pub(crate) reader: usize,
     /// What.
@@ -93,13 +93,13 @@ pub(crate) struct Issue {
 
 #[derive(Debug)]
 struct Reader {
-    course: Arc<Course>,
+    order: Arc<ReadOrder>,
     /// Everything before this place has been read, or will not be.
     front: usize,
     issued: usize,
     passed: usize,
     gone: bool,
-    /// How many pages of its course have been read, or are coming in.
+    /// How many pages of its order have been read, or are coming in.
     seen: u64,
     /// How far it has come where it seems to have gone, and where that is.
     elsewhere: Option<(u64, u64)>,
@@ -119,9 +119,9 @@ struct Reader {
 }
 
 impl Reader {
-    const fn new(course: Arc<Course>) -> Self {
+    const fn new(order: Arc<ReadOrder>) -> Self {
         Self {
-            course,
+            order,
             front: 0,
             issued: 0,
             passed: 0,
@@ -139,7 +139,7 @@ impl Reader {
     }
 
     fn ahead(&self) -> u64 {
-        self.course.before(self.issued) - self.course.before(self.front.min(self.issued))
+        self.order.before(self.issued) - self.order.before(self.front.min(self.issued))
     }
 
     fn follows(&self) -> bool {
@@ -147,9 +147,9 @@ impl Reader {
     }
 }
 
-/// Where an event shows a reader: in pages of its course, as far as it has been read or is coming in.
+/// Where an event shows a reader: in pages of its order, as far as it has been read or is coming in.
 #[derive(Clone, Copy, Debug)]
-struct Move {
+struct Position {
     place: usize,
     at: u64,
     to: u64,
@@ -161,8 +161,8 @@ struct Move {
 /// The state of a load.
 #[derive(Debug)]
 pub(crate) struct Window {
-    courses: Arc<Courses>,
-    stock: Stock,
+    pieces: Arc<Pieces>,
+    cache: Cache,
     readers: Vec<Reader>,
     budget: u64,
     unknown: u64,
@@ -171,13 +171,13 @@ pub(crate) struct Window {
 impl Window {
     /// Nobody has read anything; so many pages may be held.
     #[must_use]
-    pub(crate) fn new(courses: Arc<Courses>, budget: u64) -> Self {
-        let readers = (0..courses.groups()).filter_map(|number| courses.course(number));
-        let readers = readers.map(|course| Reader::new(Arc::clone(course)));
+    pub(crate) fn new(pieces: Arc<Pieces>, budget: u64) -> Self {
+        let readers = (0..pieces.groups()).filter_map(|number| pieces.order(number));
+        let readers = readers.map(|order| Reader::new(Arc::clone(order)));
         let mut window = Self {
             readers: readers.collect(),
-            stock: Stock::new(Arc::clone(&courses)),
-            courses,
+            cache: Cache::new(Arc::clone(&pieces)),
+            pieces,
             budget,
             unknown: 0,
         };
@@ -190,7 +190,7 @@ impl Window {
     /// Pages that are held.
     #[must_use]
     pub(crate) const fn held(&self) -> u64 {
-        self.stock.held()
+        self.cache.held()
     }
 
     /// Pages that somebody read and nobody was expected to.
@@ -200,7 +200,7 @@ impl Window {
     }
 
     /// Somebody reads what nobody was expected to.
-    pub(crate) fn stray(&mut self, extent: &Extent) {
+    pub(crate) fn count_unexpected(&mut self, extent: &Extent) {
         self.unknown += u64::from(extent.pages);
     }
 
@@ -213,12 +213,12 @@ impl Window {
     /// Pages that somebody has come past, each once.
     #[must_use]
     pub(crate) fn passed(&self) -> u64 {
-        let mut seen = vec![false; self.courses.pieces()];
+        let mut seen = vec![false; self.pieces.len()];
         let mut pages = 0;
         for reader in &self.readers {
-            for piece in (0..reader.front).filter_map(|place| reader.course.piece(place)) {
+            for piece in (0..reader.front).filter_map(|place| reader.order.piece(place)) {
                 if !std::mem::replace(&mut seen[piece as usize], true) {
-                    pages += self.courses.pages(piece);
+                    pages += self.pieces.pages(piece);
                 }
             }
         }
@@ -230,8 +230,8 @@ impl Window {
     pub(crate) fn progress(&self, number: usize) -> (u64, u64) {
         let reader = self.readers.get(number);
         reader.map_or((0, 0), |reader| {
-            let course = &reader.course;
-            (course.before(reader.front), course.before(course.len()))
+            let order = &reader.order;
+            (order.before(reader.front), order.before(order.len()))
         })
     }
 
@@ -247,18 +247,18 @@ impl Window {
         let mut given_up = Vec::new();
         for number in 0..self.readers.len() {
             let reader = &mut self.readers[number];
-            let course = Arc::clone(&reader.course);
+            let order = Arc::clone(&reader.order);
             let issued = reader.front.min(reader.issued)..reader.issued;
             // Pieces come in one after the other: what is before the last one that is there is, too.
-            for piece in issued.rev().filter_map(|place| course.piece(place)) {
-                if self.stock.state(piece) != State::Held {
+            for piece in issued.rev().filter_map(|place| order.piece(place)) {
+                if self.cache.state(piece) != PieceState::Held {
                     continue;
                 }
-                let extent = self.courses.extent(piece).filter(|it| absent(it));
+                let extent = self.pieces.extent(piece).filter(|it| absent(it));
                 let Some(extent) = extent else {
                     break;
                 };
-                self.stock.give_up(piece);
+                self.cache.give_up(piece);
                 given_up.push(extent);
             }
             let reader = &mut self.readers[number];
@@ -271,9 +271,9 @@ impl Window {
     /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the
     /// module. If they are too many they are left to the kernel, and what is ahead is loaded once more, to
     /// be held.
-    pub(crate) fn look_again(&mut self, there: impl FnMut(&Extent) -> There) {
-        self.stock.look_again(there);
-        if self.stock.leave_more_than(self.budget / STUCK.1 * STUCK.0) {
+    pub(crate) fn recheck_dropped(&mut self, there: impl FnMut(&Extent) -> Leftover) {
+        self.cache.recheck_dropped(there);
+        if self.cache.leave_more_than(self.budget / STUCK.1 * STUCK.0) {
             for reader in self.readers.iter_mut().filter(|reader| !reader.gone) {
                 reader.again = reader.again.max(reader.issued);
                 reader.issued = reader.front.min(reader.issued);
@@ -282,14 +282,14 @@ impl Window {
     }
 
     /// What has stayed of a file can be dropped now.
-    pub(crate) fn let_go(&mut self, file: u32) {
-        self.stock.let_go(file);
+    pub(crate) fn release_file(&mut self, file: u32) {
+        self.cache.release_file(file);
     }
 
     /// How much may be held. Where the kernel has to make room it takes what has been used last among the
     /// first half of all, so what is read later than that would be gone, or never go.
     fn room(&self) -> u64 {
-        if self.stock.leaves() {
+        if self.cache.leaves() {
             self.budget / HELD_PART
         } else {
             self.budget
@@ -297,77 +297,83 @@ impl Window {
     }
 
     /// What other services of this node have yet to read: it is dropped last.
-    pub(crate) fn heed(&mut self, claims: Claims) {
-        self.stock.heed(claims);
+    pub(crate) fn set_claims(&mut self, claims: Claims) {
+        self.cache.set_claims(claims);
     }
 
     /// What the readers have yet to read.
     pub(crate) fn claims(&self) -> Claims {
-        self.stock.claims()
+        self.cache.claims()
     }
 
     /// A reader does something with a range of a file, after it has read so many pages.
-    pub(crate) fn hear(&mut self, number: usize, extent: &Extent, step: Step, read: u64) -> Heard {
+    pub(crate) fn hear(
+        &mut self,
+        number: usize,
+        extent: &Extent,
+        step: Access,
+        read: u64,
+    ) -> Expectation {
         let page = match step {
-            Step::Misses => extent.first,
-            Step::Reads | Step::Stands => extent.end().saturating_sub(1),
+            Access::Miss => extent.first,
+            Access::Read | Access::Beacon => extent.end().saturating_sub(1),
         };
-        let Some(piece) = self.courses.at(extent.file, page) else {
+        let Some(piece) = self.pieces.at(extent.file, page) else {
             self.unknown += u64::from(extent.pages);
-            return Heard::Unknown;
+            return Expectation::Unexpected;
         };
         let Some(reader) = self.readers.get(number) else {
-            return Heard::OffCourse;
+            return Expectation::Others;
         };
-        let Some(place) = reader.course.place(piece) else {
+        let Some(place) = reader.order.place(piece) else {
             return match step {
-                Step::Stands => self.beside(number, piece, (extent.file, page), read),
-                Step::Misses | Step::Reads => Heard::OffCourse,
+                Access::Beacon => self.beside(number, piece, (extent.file, page), read),
+                Access::Miss | Access::Read => Expectation::Others,
             };
         };
-        self.come_back(number);
-        if step == Step::Misses {
+        self.resume(number);
+        if step == Access::Miss {
             self.came_in(piece, extent);
         }
         let (first, last) = self
-            .courses
+            .pieces
             .extent(piece)
             .map_or((0, 0), |it| (it.first, it.end()));
-        let at = self.readers[number].course.before(place) + u64::from(page - first);
+        let at = self.readers[number].order.before(place) + u64::from(page - first);
         let length = match step {
-            Step::Misses => u64::from(extent.pages),
-            Step::Reads | Step::Stands => 1,
+            Access::Miss => u64::from(extent.pages),
+            Access::Read | Access::Beacon => 1,
         };
-        let news = Move {
+        let news = Position {
             // A piece is behind it when its last page has been read.
-            place: place + usize::from(step != Step::Misses && extent.end() >= last),
+            place: place + usize::from(step != Access::Miss && extent.end() >= last),
             at,
             to: at + length,
             read: read.max(u64::from(extent.pages)),
-            misses: step == Step::Misses,
+            misses: step == Access::Miss,
         };
         self.moved(number, &news);
-        Heard::OnCourse
+        Expectation::Own
     }
 
     /// A beacon of a reader stands on the part of another: who reads through a mapping gets a table at
     /// once, whoever's parts are in it. It has come to its own part before that at least.
-    fn beside(&mut self, number: usize, piece: Piece, at: (u32, u32), read: u64) -> Heard {
+    fn beside(&mut self, number: usize, piece: Piece, at: (u32, u32), read: u64) -> Expectation {
         let reader = &self.readers[number];
         let own = |piece: &Piece| {
-            let extent = self.courses.extent(*piece)?;
+            let extent = self.pieces.extent(*piece)?;
             let (file, page) = at;
             let near = extent.file == file && page < extent.end().saturating_add(TABLE);
-            let place = reader.course.place(*piece).filter(|_| near)?;
+            let place = reader.order.place(*piece).filter(|_| near)?;
             Some((place, extent))
         };
         let before = (piece.saturating_sub(TABLE)..piece).rev();
         let Some((place, extent)) = before.map(|it| own(&it)).take(64).flatten().next() else {
-            return Heard::OffCourse;
+            return Expectation::Others;
         };
-        self.come_back(number);
-        let at = self.readers[number].course.before(place);
-        let news = Move {
+        self.resume(number);
+        let at = self.readers[number].order.before(place);
+        let news = Position {
             place,
             at,
             to: at + u64::from(extent.pages),
@@ -375,17 +381,17 @@ impl Window {
             misses: false,
         };
         self.moved(number, &news);
-        Heard::OnCourse
+        Expectation::Own
     }
 
-    /// One more reader of a group's course, from the beginning; returns its number, unless there are
+    /// One more reader of a group's order, from the beginning; returns its number, unless there are
     /// too many.
     pub(crate) fn join(&mut self, group: usize) -> Option<usize> {
-        let course = Arc::clone(self.courses.course(group)?);
+        let order = Arc::clone(self.pieces.order(group)?);
         if self.readers.len() >= MOST_READERS {
             return None;
         }
-        self.readers.push(Reader::new(course));
+        self.readers.push(Reader::new(order));
         let number = self.readers.len() - 1;
         self.wait_for(number, 0);
         Some(number)
@@ -401,7 +407,7 @@ impl Window {
     }
 
     /// One that has left goes on where it was.
-    pub(crate) fn come_back(&mut self, number: usize) {
+    pub(crate) fn resume(&mut self, number: usize) {
         let Some(reader) = self.readers.get_mut(number).filter(|reader| reader.gone) else {
             return;
         };
@@ -416,28 +422,28 @@ impl Window {
     /// From a place on, what this reader needs stays until it has passed it, and is loaded once more if
     /// it has been dropped.
     fn wait_for(&mut self, number: usize, from: usize) {
-        let course = &self.readers[number].course;
-        let pieces = (from..course.len()).filter_map(|place| course.piece(place));
-        self.stock.need(pieces);
+        let order = &self.readers[number].order;
+        let pieces = (from..order.len()).filter_map(|place| order.piece(place));
+        self.cache.need(pieces);
     }
 
     /// For readers that wait for what has been issued, it is issued once more from there on, in place of
     /// what was before, if all behind that is `absent`.
-    pub(crate) fn go_on(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
+    pub(crate) fn reissue_overtaken(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
         for reader in &mut self.readers {
             let Some(place) = reader.waits.take() else {
                 continue;
             };
-            let next = (place + 1..reader.issued).map_while(|it| reader.course.piece(it));
+            let next = (place + 1..reader.issued).map_while(|it| reader.order.piece(it));
             let mut left = AT_ONCE;
             let near = next.take_while(|&piece| {
                 let goes_on = left > 0;
-                left = left.saturating_sub(self.courses.pages(piece));
+                left = left.saturating_sub(self.pieces.pages(piece));
                 goes_on
             });
-            let mut near = near.filter_map(|piece| self.courses.extent(piece));
+            let mut near = near.filter_map(|piece| self.pieces.extent(piece));
             if near.all(|extent| absent(&extent)) {
-                reader.overtaken = Some(reader.course.before(place));
+                reader.overtaken = Some(reader.order.before(place));
                 reader.again = reader.again.max(reader.issued);
                 reader.issued = place + 1;
                 reader.instead = true;
@@ -446,9 +452,9 @@ impl Window {
     }
 
     /// What is to be loaded now; see also [`Self::drops`].
-    pub(crate) fn loads(&mut self) -> Vec<Issue> {
-        self.stock.settle();
-        let mut loads: Vec<Issue> = Vec::new();
+    pub(crate) fn loads(&mut self) -> Vec<Prefetch> {
+        self.cache.settle();
+        let mut loads: Vec<Prefetch> = Vec::new();
         while loads.len() < MOST_ISSUES
             && let Some(number) = self.next_reader()
         {
@@ -461,12 +467,12 @@ impl Window {
 
     /// What is to be dropped, before what is to be loaded is.
     pub(crate) fn drops(&mut self) -> Vec<Extent> {
-        self.stock.drops()
+        self.cache.drops()
     }
 
     /// Drops all that may be, as memory is short.
-    pub(crate) fn burn_all(&mut self) {
-        self.stock.burn_all();
+    pub(crate) fn drop_all(&mut self) {
+        self.cache.drop_all();
     }
 
     fn distance(&self) -> u64 {
@@ -479,18 +485,18 @@ impl Window {
 
     /// A reader has had these pages brought in, the first of them in this piece.
     fn came_in(&mut self, first: Piece, extent: &Extent) {
-        let pieces = first..u32::try_from(self.courses.pieces()).unwrap_or(u32::MAX);
+        let pieces = first..u32::try_from(self.pieces.len()).unwrap_or(u32::MAX);
         let within = |piece: &Piece| {
-            let it = self.courses.extent(*piece);
+            let it = self.pieces.extent(*piece);
             it.is_some_and(|it| it.file == extent.file && it.first < extent.end())
         };
         let last = pieces.take_while(within).last();
         for piece in first..=last.unwrap_or(first) {
-            self.stock.came_in(piece);
+            self.cache.came_in(piece);
         }
     }
 
-    fn moved(&mut self, number: usize, news: &Move) {
+    fn moved(&mut self, number: usize, news: &Position) {
         let far = self.distance().max(self.budget / STEPS).max(BELIEVED);
         // By the way, or by a jump.
         let far = far.max(news.read.saturating_mul(2));
@@ -519,7 +525,7 @@ impl Window {
         self.advance(number);
     }
 
-    fn elsewhere(&mut self, number: usize, news: &Move, far: u64) {
+    fn elsewhere(&mut self, number: usize, news: &Position, far: u64) {
         let reader = &mut self.readers[number];
         let (come, then) = reader.elsewhere.unwrap_or((0, news.at));
         let come = match news.to.checked_sub(then) {
@@ -546,13 +552,13 @@ impl Window {
         let distance = self.distance();
         let reader = &mut self.readers[number];
         reader.issued = reader.issued.max(reader.front);
-        let course = &reader.course;
-        let end = reader.front == course.len();
-        let behind = course.before(reader.front).saturating_sub(distance);
+        let order = &reader.order;
+        let end = reader.front == order.len();
+        let behind = order.before(reader.front).saturating_sub(distance);
         let passed = if end {
             usize::MAX
         } else {
-            course.place_after(behind)
+            order.place_after(behind)
         };
         self.pass(number, passed);
     }
@@ -560,7 +566,7 @@ impl Window {
     /// The reader needs nothing any more before this place; at the end, nor what it has skipped.
     fn pass(&mut self, number: usize, place: usize) {
         let reader = &mut self.readers[number];
-        let end = reader.course.len();
+        let end = reader.order.len();
         let mut places = Vec::new();
         if place >= end {
             places.append(&mut reader.skipped);
@@ -572,17 +578,17 @@ impl Window {
 
     /// The reader does not need what is at these places.
     fn release(&mut self, number: usize, places: Vec<Range<usize>>) {
-        let course = Arc::clone(&self.readers[number].course);
+        let order = Arc::clone(&self.readers[number].order);
         let pieces = places.into_iter().flatten();
-        for piece in pieces.filter_map(|place| course.piece(place)) {
-            self.stock.forgo(piece);
+        for piece in pieces.filter_map(|place| order.piece(place)) {
+            self.cache.release(piece);
         }
     }
 
-    /// Whose turn it is: of those that follow their course, who has the least ahead.
+    /// Whose turn it is: of those that follow their order, who has the least ahead.
     fn next_reader(&self) -> Option<usize> {
         let wants = |reader: &Reader| {
-            !reader.gone && reader.follows() && reader.issued < reader.course.len()
+            !reader.gone && reader.follows() && reader.issued < reader.order.len()
         };
         let readers = self.readers.iter().enumerate();
         let wanting = readers.filter(|(_, reader)| wants(reader));
@@ -591,16 +597,16 @@ impl Window {
     }
 
     /// Issues the next piece of a reader; false if there is no room for it.
-    fn load_next(&mut self, number: usize, loads: &mut Vec<Issue>) -> bool {
+    fn load_next(&mut self, number: usize, loads: &mut Vec<Prefetch>) -> bool {
         let reader = &self.readers[number];
-        let Some(piece) = reader.course.piece(reader.issued) else {
+        let Some(piece) = reader.order.piece(reader.issued) else {
             return false;
         };
-        let again = reader.issued < reader.again && self.stock.is_needed(piece);
-        if self.stock.state(piece) == State::Absent {
+        let again = reader.issued < reader.again && self.cache.is_needed(piece);
+        if self.cache.state(piece) == PieceState::Absent {
             // What is here and needed elsewhere is worth more than what will be needed here one day.
             let (room, spares) = (self.room(), reader.ahead() * AHEAD_PART > self.budget);
-            if !self.stock.hold_within(piece, room, spares) {
+            if !self.cache.hold_within(piece, room, spares) {
                 return false;
             }
         } else if !again {
@@ -609,13 +615,13 @@ impl Window {
         }
         let reader = &mut self.readers[number];
         reader.issued += 1;
-        if let Some(extent) = self.courses.extent(piece) {
+        if let Some(extent) = self.pieces.extent(piece) {
             add(
                 loads,
                 number,
                 extent,
                 &mut reader.instead,
-                self.stock.leaves(),
+                self.cache.leaves(),
             );
         }
         true
@@ -623,7 +629,7 @@ impl Window {
 }
 
 /// Adds a piece, to the last one of the same reader if it goes on there.
-fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool, hold: bool) {
+fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut bool, hold: bool) {
     if let Some(last) = loads.iter_mut().rev().find(|load| load.reader == number)
         && last.extent.file == extent.file
         && last.extent.end() == extent.first
@@ -632,7 +638,7 @@ fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool
         return;
     }
     let instead = std::mem::take(instead);
-    loads.push(Issue {
+    loads.push(Prefetch {
         reader: number,
         extent,
         instead,
@@ -640,7 +646,7 @@ fn add(loads: &mut Vec<Issue>, number: usize, extent: Extent, instead: &mut bool
     });
 }
 
-mod stock;
+mod cache;
 
 #[cfg(test)]
 mod tests;

@@ -6,14 +6,14 @@ const MIB: u64 = 1 << 20;
 const PAGES: u32 = 256;
 
 #[derive(Default)]
-struct Fake {
+struct FakeProcesses {
     ranks: HashMap<u32, u32>,
     dead: HashSet<u32>,
 }
 
-impl Processes for Fake {
-    fn facts(&self, process: u32) -> Facts {
-        Facts {
+impl Processes for FakeProcesses {
+    fn facts(&self, process: u32) -> ProcessFacts {
+        ProcessFacts {
             rank: self.ranks.get(&process).copied(),
             xpu: None,
         }
@@ -42,7 +42,7 @@ fn memory(mib: u64) -> Memory {
 }
 
 /// Two workers, each with 16 MiB of its own and 16 MiB that both read.
-fn outlook() -> Outlook {
+fn forecast() -> Forecast {
     let groups = [
         vec![extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)],
         vec![
@@ -50,10 +50,10 @@ fn outlook() -> Outlook {
             extent(32 * PAGES, 16 * PAGES),
         ],
     ];
-    let expected = |worker| Expected { worker, xpu: None };
-    Outlook {
+    let expected = |worker| ExpectedWorker { worker, xpu: None };
+    Forecast {
         files: Arc::new([("weights".to_owned(), 48 * MIB)]),
-        courses: Arc::new(Courses::new(&groups)),
+        pieces: Arc::new(Pieces::new(&groups)),
         expected: vec![expected(0), expected(1)],
         several: false,
     }
@@ -65,7 +65,7 @@ fn event(kind: Kind, process: u32, at_ms: u64) -> Event {
     event
 }
 
-fn reads(load: &mut Load, process: u32, extents: &[Extent], at_ms: u64, fake: &Fake) {
+fn reads(load: &mut Load, process: u32, extents: &[Extent], at_ms: u64, fake: &FakeProcesses) {
     for extent in extents {
         for first in (extent.first..extent.end()).step_by(64) {
             let pages = (extent.end() - first).min(64);
@@ -87,8 +87,12 @@ fn ns(seconds: u64) -> u64 {
 
 #[test]
 fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.hear(
+        &event(Kind::Open, 50, 0),
+        &extent(0, 1),
+        &FakeProcesses::default(),
+    );
     let advice = load.advise(|_| true);
     let pages: u32 = advice.loads.iter().map(|wish| wish.extent.pages).sum();
     assert_eq!(pages, 48 * PAGES);
@@ -98,9 +102,9 @@ fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
 
 #[test]
 fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
-    let mut fake = Fake::default();
+    let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     let first = [
         extent(16 * PAGES, 16 * PAGES),
@@ -141,9 +145,9 @@ impl Part {
 
 #[test]
 fn what_is_mapped_along_behind_a_workers_part_is_not_what_it_read() {
-    let mut fake = Fake::default();
+    let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 0), (11, 1)]);
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     // Faults at every 16th page from the second on, and the last one of the part maps 10 pages more.
     reads(&mut load, 10, &[extent(0, 1)], 1000, &fake);
@@ -169,8 +173,8 @@ fn what_is_mapped_along_behind_a_workers_part_is_not_what_it_read() {
 
 #[test]
 fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
-    let mut fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
@@ -178,29 +182,29 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     assert!(load.tick(ns(3), IDLE, &fake), "nobody is left");
     assert!(load.end().parts.is_err());
     // One that ends when all has been read did mean to.
-    let mut fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
     assert!(load.end().parts.is_ok());
-    let fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(Some((0, 10)));
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_err(), "it had begun before");
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(Some((0, 10)));
     load.hear(&event(Kind::Open, 10, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_ok(), "it was only told late");
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(Some((0, 10)));
     load.hear(&event(Kind::Open, 11, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_err(), "somebody else has opened it");
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     load.lose();
     assert!(load.end().parts.is_err(), "some is not known");
@@ -208,29 +212,29 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
 
 #[test]
 fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
-    let fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.advise(|_| true);
     // What both read says nothing; the first one is taken, and then given back.
     reads(&mut load, 10, &[extent(32 * PAGES, 64)], 1, &fake);
-    assert_eq!(load.crew.reader(0).0, Some(10));
+    assert_eq!(load.workers.reader(0).0, Some(10));
     reads(&mut load, 10, &[extent(16 * PAGES, 64)], 2, &fake);
     assert_eq!(
-        (load.crew.reader(0).0, load.crew.reader(1).0),
+        (load.workers.reader(0).0, load.workers.reader(1).0),
         (None, Some(10))
     );
     reads(&mut load, 11, &[extent(0, 64)], 3, &fake);
-    assert_eq!(load.crew.reader(0).0, Some(11));
+    assert_eq!(load.workers.reader(0).0, Some(11));
     // A third one reads what the first one does.
     reads(&mut load, 12, &[extent(0, 64)], 3, &fake);
-    assert_eq!(load.crew.reader(2).0, Some(12));
+    assert_eq!(load.workers.reader(2).0, Some(12));
 }
 
 #[test]
 fn who_rests_does_not_hold_up_who_reads() {
-    let fake = Fake::default();
+    let fake = FakeProcesses::default();
     // Room for a third of it.
-    let mut load = Load::new(outlook(), memory(16), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(16), u64::MAX, false, 0);
     let mine = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
     reads(&mut load, 11, &[extent(16 * PAGES, 64)], 1, &fake);
     let mut pages = 0;
@@ -255,13 +259,13 @@ fn who_rests_does_not_hold_up_who_reads() {
 
 #[test]
 fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
-    let fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, true, 0);
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, true, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(load.advise(|_| true), Advice::default());
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     assert!(!load.advise(|_| true).loads.is_empty());
-    load.stand_down();
+    load.bypass();
     let advice = load.advise(|_| true);
     let pages: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
     assert_eq!(
@@ -291,7 +295,7 @@ fn the_budget_is_what_others_leave() {
 fn misses(load: &mut Load, process: u32, extent: &Extent, at_ms: u64) {
     let mut event = event(Kind::Miss, process, at_ms);
     event.length = extent.length();
-    load.hear(&event, extent, &Fake::default());
+    load.hear(&event, extent, &FakeProcesses::default());
 }
 
 fn wished(load: &mut Load) -> u32 {
@@ -301,8 +305,12 @@ fn wished(load: &mut Load) -> u32 {
 
 #[test]
 fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_come_back() {
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &Fake::default());
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.hear(
+        &event(Kind::Open, 50, 0),
+        &extent(0, 1),
+        &FakeProcesses::default(),
+    );
     assert_eq!(wished(&mut load), 48 * PAGES);
     let elsewhere = |mib: u32| Extent {
         file: 3,
@@ -329,8 +337,8 @@ fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_com
 
 #[test]
 fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
-    let mut fake = Fake::default();
-    let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 48 * PAGES);
     assert!(!load.tick(ns(9), IDLE, &fake) && !load.is_to_hold_back());
@@ -349,14 +357,14 @@ fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
 
 #[test]
 fn of_workers_on_several_nodes_only_those_that_come_have_anything_loaded() {
-    let mut fake = Fake::default();
+    let mut fake = FakeProcesses::default();
     fake.ranks.insert(10, 1);
     let several = true;
-    let outlook = Outlook {
+    let forecast = Forecast {
         several,
-        ..outlook()
+        ..forecast()
     };
-    let mut load = Load::new(outlook, memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 0);
     load.hear(&event(Kind::Open, 10, 1), &extent(0, 1), &fake);
@@ -365,9 +373,9 @@ fn of_workers_on_several_nodes_only_those_that_come_have_anything_loaded() {
 
 #[test]
 fn when_all_has_been_read_and_closed_it_is_over_soon() {
-    let fake = Fake::default();
+    let fake = FakeProcesses::default();
     for (pages, close, over) in [(48, true, true), (47, true, false), (48, false, false)] {
-        let mut load = Load::new(outlook(), memory(1024), u64::MAX, false, 0);
+        let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
         load.record(None);
         load.hear(&event(Kind::Open, 10, 0), &extent(0, 1), &fake);
         reads(&mut load, 10, &[extent(0, pages * PAGES)], 1000, &fake);
@@ -384,22 +392,22 @@ fn when_all_has_been_read_and_closed_it_is_over_soon() {
 fn a_beacon_among_neighbours_parts_does_not_make_a_worker_one_of_them() {
     // A page table has parts of both, that of the second one last.
     let groups = [vec![extent(0, PAGES)], vec![extent(PAGES, PAGES)]];
-    let outlook = Outlook {
-        courses: Arc::new(Courses::new(&groups)),
-        ..outlook()
+    let forecast = Forecast {
+        pieces: Arc::new(Pieces::new(&groups)),
+        ..forecast()
     };
-    let beacon = |load: &mut Load, process, fake: &Fake| {
+    let beacon = |load: &mut Load, process, fake: &FakeProcesses| {
         let mut event = event(Kind::Progress, process, 1);
         event.length = 2 * MIB;
         load.hear(&event, &extent(2 * PAGES - 1, 1), fake);
-        load.crew.member(process).and_then(|member| member.place)
+        load.workers.member(process).and_then(|member| member.place)
     };
-    let mut fake = Fake::default();
+    let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
-    let mut load = Load::new(outlook.clone(), memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast.clone(), memory(1024), u64::MAX, false, 0);
     assert_eq!(beacon(&mut load, 11, &fake), Some((0, 0)));
     assert_eq!(beacon(&mut load, 10, &fake), Some((1, 1)));
-    let mut load = Load::new(outlook, memory(1024), u64::MAX, false, 0);
+    let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
     assert_eq!(
         beacon(&mut load, 20, &fake),
         Some((0, 0)),

@@ -54,6 +54,36 @@ fn loaded(ios: &[Io]) -> Vec<(FileId, u64, u64)> {
         .collect()
 }
 
+/// Hears an event of a process that is not known yet, waits until it is, and returns what is planned then.
+fn hear_first(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) -> Vec<Io> {
+    let mut event = event.clone();
+    event.time_ns = event.time_ns.max(ppc::host::Services::now(host));
+    let mut plan = maio.prefetch(Some(&event)).expect("a plan");
+    for _ in 0..1000 {
+        if let Some(plan) = plan.filter(|plan| !plan.is_empty()) {
+            return plan;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        let woken = host.wakes().contains(&Duration::ZERO);
+        plan = woken
+            .then(|| maio.prefetch(None).expect("a plan"))
+            .flatten();
+    }
+    panic!("nothing is planned: {:?}", host.logs());
+}
+
+/// The same where nothing is to be planned.
+fn hear_in_vain(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) {
+    let mut plans = vec![maio.prefetch(Some(event)).expect("a plan")];
+    // It waits no longer than that, whatever its thread does.
+    std::thread::sleep(Duration::from_millis(100));
+    host.advance(Duration::from_secs(1));
+    for _ in 0..2 {
+        plans.push(maio.prefetch(None).expect("a plan"));
+    }
+    assert!(plans.iter().flatten().all(Vec::is_empty), "{plans:?}");
+}
+
 /// Reads the files one after the other and lets time pass until that is over.
 fn read_all(host: &FakeHost, maio: &mut ppc::host::Instance, files: &[&str]) {
     for (second, file) in (1..).zip(files) {
@@ -104,7 +134,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         "it is to be recorded"
     );
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     let (a, b) = (host.id("a.bin"), host.id("b.bin"));
     let expected = [
         (host.id("config.json"), 0, PAGE),
@@ -123,7 +153,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
     assert!(!host.wanted().0.contains(Kind::Touch), "once is enough");
 
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan), [(b, 0, 8 * MIB), (a, 0, 8 * MIB)]);
     assert!(host.wanted().0.contains(Kind::Progress));
     for file in ["b.bin", "a.bin"] {
@@ -151,14 +181,14 @@ fn a_template_of_other_files_is_not_used() {
     let first = host();
     let (mut maio, _) = first.start::<Maio>(&settings).expect("it starts");
     let open = event(&first, Kind::Open, "config.json", 0, 2, 0);
-    maio.prefetch(Some(&open)).expect("a plan");
+    hear_first(&first, &mut maio, &open);
     read_all(&first, &mut maio, &["b.bin", "a.bin"]);
     let host = FakeHost::new()
         .file("b.bin", 9 * MIB)
         .file("a.bin", 8 * MIB);
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     let (a, b) = (host.id("a.bin"), host.id("b.bin"));
     assert_eq!(loaded(&plan), [(a, 0, 8 * MIB), (b, 0, 9 * MIB)]);
     let said = host
@@ -170,7 +200,7 @@ fn a_template_of_other_files_is_not_used() {
     let path = scratch.0.join("test/n.maio");
     std::fs::write(path, b"MAIO?").expect("a file");
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 2);
     let said = host
         .logs()
@@ -191,17 +221,17 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     let host = host();
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    maio.prefetch(Some(&open)).expect("a plan");
+    hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["a.bin"]);
     // Now it reads another file.
     let miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
-    maio.prefetch(Some(&miss)).expect("a plan");
+    hear_first(&host, &mut maio, &miss);
     host.advance(Duration::from_hours(1));
     maio.prefetch(None).expect("a plan");
     assert!(host.wanted().0.contains(Kind::Touch), "{:?}", host.logs());
     let mut open = open;
     open.time_ns = 5_000_000_000_000;
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 3, "by headers again");
     drop(maio);
     let kept = scratch.store().load("test", "n").expect("readable");
@@ -221,7 +251,7 @@ fn where_all_is_cached_nothing_is_asked_for() {
         .start::<Maio>(&[("store", "none"), ("leases", "none")])
         .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
+    hear_in_vain(&host, &mut maio, &open);
 }
 
 #[test]
@@ -232,10 +262,10 @@ fn who_goes_around_the_page_cache_is_left_alone() {
         .expect("it starts");
     let mut open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
     open.direct = true;
-    assert_eq!(maio.prefetch(Some(&open)).expect("a plan"), Some(vec![]));
+    hear_in_vain(&host, &mut maio, &open);
     // One that has looked at the configuration before.
     let config = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    assert!(!loaded(&maio.prefetch(Some(&config)).expect("a plan").expect("some")).is_empty());
+    assert!(!loaded(&hear_first(&host, &mut maio, &config)).is_empty());
     open.length = 64 * MIB;
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     assert!(
@@ -258,7 +288,7 @@ fn with_little_memory_no_more_than_that_is_held() {
         .start::<Maio>(&[("store", "none"), ("leases", "none")])
         .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     let bytes = |ios: &[Io]| loaded(ios).iter().map(|io| io.2).sum::<u64>();
     assert_eq!(bytes(&plan), 6 * MIB + PAGE);
     let beacon = event(&host, Kind::Progress, "a.bin", 15 << 19, 15 << 19, 1);
@@ -287,7 +317,7 @@ fn each_worker_is_served_near_its_accelerator() {
     let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 1);
-    let plan = maio.prefetch(Some(&miss)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &miss);
     let here = |io: &Io| io.xpu == Some(Xpu(1)) && io.process == Some(std::process::id());
     assert!(!plan.is_empty() && plan.iter().all(here), "{plan:?}");
 }
@@ -306,11 +336,11 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
     let host = host();
     let (mut maio, _) = host.start::<Maio>(&settings("old")).expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
-    maio.prefetch(Some(&open)).expect("a plan");
+    hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["b.bin", "a.bin"]);
     let (mut maio, _) = host.start::<Maio>(&settings("new")).expect("it starts");
     assert!(!host.wanted().0.contains(Kind::Touch));
-    let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
+    let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 2);
     for file in ["b.bin", "a.bin"] {
         let beacon = event(&host, Kind::Progress, file, 8 * MIB, 8 * MIB, 9);
@@ -327,4 +357,79 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
     let more: Vec<_> = more.collect();
     host.start::<Maio>(&more).expect("it starts");
     assert!(host.wanted().0.contains(Kind::Touch));
+}
+
+#[test]
+fn what_still_waits_at_the_end_is_recorded_too() {
+    let scratch = Scratch::new("exit");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+        ("leases", "none"),
+    ];
+    let host = host();
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    // One after the other, whether it is known by now who reads or not.
+    let open = event(&host, Kind::Open, "b.bin", 0, 8 * MIB, 0);
+    maio.prefetch(Some(&open)).expect("a plan");
+    for (file, second) in [("b.bin", 1), ("a.bin", 2)] {
+        let read = event(&host, Kind::Touch, file, 0, 8 * MIB, second);
+        maio.prefetch(Some(&read)).expect("a plan");
+    }
+    drop(maio);
+    let kept = scratch.store().load("test", "n").expect("readable");
+    let kept = kept.expect("a template");
+    let read = kept.groups[0].extents().expect("ranges");
+    let read = read
+        .iter()
+        .map(|it| kept.files[it.file as usize].path.as_str());
+    assert_eq!(read.collect::<Vec<_>>(), ["b.bin", "a.bin"]);
+    assert_eq!(host.opened(), 0);
+}
+
+#[test]
+fn a_template_that_comes_after_the_policy_is_found_when_its_files_are_there() {
+    let scratch = Scratch::new("late");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+        ("leases", "none"),
+    ];
+    let late = FakeHost::new();
+    let (mut maio, _) = late.start::<Maio>(&settings).expect("it starts");
+    // The model is downloaded, and another node has loaded it meanwhile.
+    let late = late
+        .file("x.bin", MIB)
+        .file("b.bin", 8 * MIB)
+        .file("a.bin", 8 * MIB);
+    let extent = |file| Extent {
+        file,
+        first: 0,
+        pages: 2048,
+    };
+    let identity = |path: &str, inode| crate::template::Identity {
+        path: path.to_owned(),
+        size: 8 * MIB,
+        mtime_ns: 1,
+        inode,
+        header: 0,
+    };
+    let group = crate::template::Group::new(0, None, &[extent(1), extent(0)]);
+    let template = Template {
+        service: "test".to_owned(),
+        node: "other".to_owned(),
+        made_s: 1,
+        loads: 1,
+        files: vec![identity("a.bin", 102), identity("b.bin", 101)],
+        groups: vec![group.expect("a group")],
+    };
+    scratch.store().save(&template).expect("to save");
+    let miss = event(&late, Kind::Miss, "b.bin", 0, MIB, 1);
+    let plan = hear_first(&late, &mut maio, &miss);
+    let (a, b) = (late.id("a.bin"), late.id("b.bin"));
+    let expected = [(b, 2 * MIB, 6 * MIB), (a, 0, 8 * MIB)];
+    assert_eq!(loaded(&plan), expected, "from behind what it reads");
+    assert!(!late.wanted().0.contains(Kind::Touch), "it is known");
 }

@@ -1,11 +1,16 @@
-//! What differs between two templates, or between a template and a load.
+//! What differs between two templates.
+//!
+//! For tools: `ppcctl template diff` shows it, and the fuzzer compares with it what it has made. The policy
+//! has no use for it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{Error, Identity, Sameness, Template};
+use super::{Identity, Sameness, Template, TemplateError};
+use crate::ranges::Ranges;
 use crate::{Extent, PAGE};
 
 /// What differs between `a` and `b`.
@@ -73,8 +78,8 @@ impl Diff {
 /// Compares two templates. Files are matched by their paths, whatever they contain.
 ///
 /// # Errors
-/// [`Error::Inconsistent`] if the ranges of either cannot be.
-pub fn diff(a: &Template, b: &Template) -> Result<Diff, Error> {
+/// [`TemplateError::Inconsistent`] if the ranges of either cannot be.
+pub fn diff(a: &Template, b: &Template) -> Result<Diff, TemplateError> {
     let mut paths = HashMap::new();
     let mut reads = BTreeMap::<u32, [Vec<Extent>; 2]>::new();
     for (side, template) in [a, b].into_iter().enumerate() {
@@ -83,7 +88,7 @@ pub fn diff(a: &Template, b: &Template) -> Result<Diff, Error> {
             let extents = &mut reads.entry(group.worker).or_default()[side];
             for extent in group.extents()? {
                 let place = places.get(extent.file as usize);
-                let &file = place.ok_or(Error::Inconsistent("a range is of no file"))?;
+                let &file = place.ok_or(TemplateError::Inconsistent("a range is of no file"))?;
                 extents.push(Extent { file, ..extent });
             }
         }
@@ -129,7 +134,7 @@ fn worker_diff(worker: u32, a: &[Extent], b: &[Extent]) -> WorkerDiff {
     let (a, b) = (firsts(a), firsts(b));
     let common = common(&a, &b);
     let both = common.iter().map(|piece| piece.pages).sum::<u64>();
-    let total = |pieces: &[Piece]| pieces.iter().map(Piece::pages).sum::<u64>();
+    let total = |pieces: &[FirstRead]| pieces.iter().map(FirstRead::pages).sum::<u64>();
     WorkerDiff {
         worker,
         only_a: (total(&a) - both) * PAGE,
@@ -144,52 +149,35 @@ fn worker_diff(worker: u32, a: &[Extent], b: &[Extent]) -> WorkerDiff {
 
 /// Pages that are read for the first time, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Piece {
+struct FirstRead {
     file: u32,
     first: u32,
     end: u32,
     turn: usize,
 }
 
-impl Piece {
+impl FirstRead {
     fn pages(&self) -> u64 {
         u64::from(self.end - self.first)
     }
 }
 
 /// What is read for the first time, by file and place.
-fn firsts(extents: &[Extent]) -> Vec<Piece> {
-    // What has been read of each file: first page, and the one after the last.
-    let mut read = BTreeMap::<(u32, u32), u32>::new();
+fn firsts(extents: &[Extent]) -> Vec<FirstRead> {
+    let mut read = HashMap::<u32, Ranges>::new();
     let mut pieces = Vec::with_capacity(extents.len());
     for (turn, extent) in extents.iter().enumerate() {
-        let (file, end) = (extent.file, extent.end());
-        // What is still to be looked at, and what becomes one range.
-        let (mut at, mut whole) = (extent.first, extent.first..end);
-        let before = read.range((file, 0)..=(file, at)).next_back();
-        if let Some((&(_, start), &stop)) = before
-            && stop >= at
-        {
-            (at, whole.start) = (stop, start);
-        }
-        while at < end {
-            let next = read.range((file, at)..(file, end)).next();
-            let (start, stop) = next.map_or((end, end), |(&(_, start), &stop)| (start, stop));
-            if at < start {
-                pieces.push(Piece {
-                    file,
-                    first: at,
-                    end: start,
-                    turn,
-                });
-            }
-            if start < end {
-                read.remove(&(file, start));
-            }
-            at = stop;
-        }
-        whole.end = at;
-        read.insert((file, whole.start), whole.end);
+        let file = extent.file;
+        let first_read = |part: Range<u32>| {
+            pieces.push(FirstRead {
+                file,
+                first: part.start,
+                end: part.end,
+                turn,
+            });
+        };
+        let pages = extent.first..extent.end();
+        read.entry(file).or_default().insert(&pages, first_read);
     }
     pieces.sort_unstable();
     pieces
@@ -197,14 +185,14 @@ fn firsts(extents: &[Extent]) -> Vec<Piece> {
 
 /// Pages that are read in both, and when in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Common {
+struct CommonPages {
     file: u32,
     first: u32,
     pages: u64,
     turns: [usize; 2],
 }
 
-impl Common {
+impl CommonPages {
     fn order(&self, other: &Self, side: usize) -> Ordering {
         let key = |it: &Self| (it.turns[side], it.file, it.first);
         key(self).cmp(&key(other))
@@ -212,12 +200,12 @@ impl Common {
 }
 
 /// Both are sorted, and no piece meets another of its side.
-fn common(a: &[Piece], b: &[Piece]) -> Vec<Common> {
+fn common(a: &[FirstRead], b: &[FirstRead]) -> Vec<CommonPages> {
     let (mut common, mut at) = (Vec::new(), [0, 0]);
     while let (Some(one), Some(other)) = (a.get(at[0]), b.get(at[1])) {
         let (first, end) = (one.first.max(other.first), one.end.min(other.end));
         if one.file == other.file && first < end {
-            common.push(Common {
+            common.push(CommonPages {
                 file: one.file,
                 first,
                 pages: u64::from(end - first),
@@ -231,7 +219,7 @@ fn common(a: &[Piece], b: &[Piece]) -> Vec<Common> {
 }
 
 /// The most pages that come one after the other in both: the heaviest rising sequence.
-fn in_order(mut common: Vec<Common>) -> u64 {
+fn in_order(mut common: Vec<CommonPages>) -> u64 {
     common.sort_unstable_by(|a, b| a.order(b, 1));
     let mut ranks: Vec<usize> = (0..common.len()).collect();
     ranks.sort_unstable_by(|&a, &b| common[a].order(&common[b], 0));
@@ -342,7 +330,7 @@ mod tests {
             let extents = extents(&mut random, &files);
             let pieces = firsts(&extents);
             let disjoint =
-                |pair: &[Piece]| (pair[0].file, pair[0].end) <= (pair[1].file, pair[1].first);
+                |pair: &[FirstRead]| (pair[0].file, pair[0].end) <= (pair[1].file, pair[1].first);
             assert!(pieces.windows(2).all(disjoint));
             let mut pages = HashMap::new();
             for piece in pieces {

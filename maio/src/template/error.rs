@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why a template cannot be made, read or kept.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TemplateError {
     /// It does not begin like one.
     #[error("This is not a template")]
     NotATemplate,
@@ -54,7 +54,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl TemplateError {
     /// For `map_err`, of something that reads.
     pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
         |source| Self::Io {
@@ -82,12 +82,15 @@ mod tests {
     #[test]
     fn who_may_not_write_is_told_apart_from_who_cannot() {
         let path = Path::new("/t");
-        let error = |errno| Error::writing(path)(io::Error::from_raw_os_error(errno));
+        let error = |errno| TemplateError::writing(path)(io::Error::from_raw_os_error(errno));
         for errno in [libc::EROFS, libc::EACCES, libc::EPERM] {
-            assert!(matches!(error(errno), Error::ReadOnly { .. }), "{errno}");
+            assert!(
+                matches!(error(errno), TemplateError::ReadOnly { .. }),
+                "{errno}"
+            );
         }
         for errno in [libc::ENOSPC, libc::EIO, libc::ENOTDIR, libc::ESTALE] {
-            assert!(matches!(error(errno), Error::Io { .. }), "{errno}");
+            assert!(matches!(error(errno), TemplateError::Io { .. }), "{errno}");
         }
     }
 }

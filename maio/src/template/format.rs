@@ -22,8 +22,8 @@ use wincode::len::BincodeLen;
 use wincode::{SchemaRead, SchemaWrite};
 
 use super::{
-    Error, Group, Identity, MAX_BYTES, MAX_EXTENTS, MAX_FILES, MAX_GROUPS, Template, pages_of,
-    valid_name,
+    Group, Identity, MAX_BYTES, MAX_EXTENTS, MAX_FILES, MAX_GROUPS, Template, TemplateError,
+    pages_of, valid_name,
 };
 
 const MAGIC: &[u8; 8] = b"MAIOTPL\n";
@@ -45,8 +45,8 @@ const CONFIG: Configuration<
 > = Configuration::default().with_preallocation_size_limit::<MAX_BYTES>();
 
 /// These are allocated, so they have limits of their own, in bytes.
-type FilesLen = BincodeLen<{ MAX_FILES * size_of::<File<'static>>() }>;
-type GroupsLen = BincodeLen<{ MAX_GROUPS * size_of::<Packed<'static>>() }>;
+type FilesLen = BincodeLen<{ MAX_FILES * size_of::<PackedFile<'static>>() }>;
+type GroupsLen = BincodeLen<{ MAX_GROUPS * size_of::<PackedGroup<'static>>() }>;
 
 #[derive(SchemaRead, SchemaWrite)]
 struct Body<'a> {
@@ -54,14 +54,14 @@ struct Body<'a> {
     node: &'a str,
     made_s: u64,
     loads: u32,
-    #[wincode(with = "containers::Vec<File<'a>, FilesLen>")]
-    files: Vec<File<'a>>,
-    #[wincode(with = "containers::Vec<Packed<'a>, GroupsLen>")]
-    groups: Vec<Packed<'a>>,
+    #[wincode(with = "containers::Vec<PackedFile<'a>, FilesLen>")]
+    files: Vec<PackedFile<'a>>,
+    #[wincode(with = "containers::Vec<PackedGroup<'a>, GroupsLen>")]
+    groups: Vec<PackedGroup<'a>>,
 }
 
 #[derive(SchemaRead, SchemaWrite)]
-struct File<'a> {
+struct PackedFile<'a> {
     path: &'a str,
     size: u64,
     mtime_ns: i64,
@@ -70,7 +70,7 @@ struct File<'a> {
 }
 
 #[derive(SchemaRead, SchemaWrite)]
-struct Packed<'a> {
+struct PackedGroup<'a> {
     worker: u32,
     xpu: Option<u16>,
     count: u32,
@@ -82,18 +82,18 @@ impl Template {
     /// What is to be kept, with all ranges checked.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if [`Template::from_bytes`] or [`Group::extents`] would refuse it,
-    /// [`Error::TooLarge`] if it is.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+    /// [`TemplateError::Inconsistent`] if [`Template::from_bytes`] or [`Group::extents`] would refuse it,
+    /// [`TemplateError::TooLarge`] if it is.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, TemplateError> {
         let limits = self.check()?;
         for group in &self.groups {
             group.unpack(Some(&limits))?;
         }
         let body = wincode::config::serialize(&self.body(), CONFIG)
-            .map_err(|_| Error::Inconsistent("it cannot be written"))?;
+            .map_err(|_| TemplateError::Inconsistent("it cannot be written"))?;
         let bytes = sealed(&body);
         match bytes.len() {
-            size if size > MAX_BYTES => Err(Error::TooLarge(size as u64)),
+            size if size > MAX_BYTES => Err(TemplateError::TooLarge(size as u64)),
             _ => Ok(bytes),
         }
     }
@@ -102,13 +102,13 @@ impl Template {
     ///
     /// # Errors
     /// Any but those of names, paths and input.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TemplateError> {
         if bytes.len() > MAX_BYTES {
-            return Err(Error::TooLarge(bytes.len() as u64));
+            return Err(TemplateError::TooLarge(bytes.len() as u64));
         }
         let body = opened(bytes)?;
         let body: Body<'_> = wincode::config::deserialize_exact(body, CONFIG)
-            .map_err(|_| Error::Inconsistent("its body is no template's"))?;
+            .map_err(|_| TemplateError::Inconsistent("its body is no template's"))?;
         let mut template = Self::of(&body);
         let limits: Arc<[u32]> = template.check()?.into();
         for group in &mut template.groups {
@@ -118,14 +118,14 @@ impl Template {
     }
 
     fn of(body: &Body<'_>) -> Self {
-        let file = |file: &File<'_>| Identity {
+        let file = |file: &PackedFile<'_>| Identity {
             path: file.path.to_owned(),
             size: file.size,
             mtime_ns: file.mtime_ns,
             inode: file.inode,
             header: file.header,
         };
-        let group = |group: &Packed<'_>| Group {
+        let group = |group: &PackedGroup<'_>| Group {
             worker: group.worker,
             xpu: group.xpu,
             count: group.count,
@@ -149,37 +149,39 @@ impl Template {
             node: &self.node,
             made_s: self.made_s,
             loads: self.loads,
-            files: self.files.iter().map(File::of).collect(),
-            groups: self.groups.iter().map(Packed::of).collect(),
+            files: self.files.iter().map(PackedFile::of).collect(),
+            groups: self.groups.iter().map(PackedGroup::of).collect(),
         }
     }
 
     /// Checks all but the ranges. Returns how many pages the files have.
-    fn check(&self) -> Result<Vec<u32>, Error> {
+    fn check(&self) -> Result<Vec<u32>, TemplateError> {
         if !valid_name(&self.service) || !valid_name(&self.node) {
-            return Err(Error::Inconsistent("a name is not valid"));
+            return Err(TemplateError::Inconsistent("a name is not valid"));
         }
         if self.files.len() > MAX_FILES || self.groups.len() > MAX_GROUPS {
-            return Err(Error::Inconsistent("it has too many files or groups"));
+            return Err(TemplateError::Inconsistent(
+                "it has too many files or groups",
+            ));
         }
         if self.groups.iter().any(|group| group.len() > MAX_EXTENTS) {
-            return Err(Error::Inconsistent("a group has too many ranges"));
+            return Err(TemplateError::Inconsistent("a group has too many ranges"));
         }
         let mut paths = HashSet::with_capacity(self.files.len());
         let limit = |file: &Identity| pages_of(file.size);
         for file in &self.files {
             if !valid_path(&file.path) || !paths.insert(&file.path) {
-                return Err(Error::Inconsistent(
+                return Err(TemplateError::Inconsistent(
                     "a path is not valid, or is there twice",
                 ));
             }
         }
         let limits = self.files.iter().map(limit).collect::<Option<_>>();
-        limits.ok_or(Error::Inconsistent("a file is too large"))
+        limits.ok_or(TemplateError::Inconsistent("a file is too large"))
     }
 }
 
-impl<'a> File<'a> {
+impl<'a> PackedFile<'a> {
     fn of(file: &'a Identity) -> Self {
         Self {
             path: &file.path,
@@ -191,7 +193,7 @@ impl<'a> File<'a> {
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedGroup<'a> {
     fn of(group: &'a Group) -> Self {
         Self {
             worker: group.worker,
@@ -226,24 +228,26 @@ fn sealed(body: &[u8]) -> Vec<u8> {
 }
 
 /// The body, if it is whole and of this version.
-fn opened(bytes: &[u8]) -> Result<&[u8], Error> {
+fn opened(bytes: &[u8]) -> Result<&[u8], TemplateError> {
     let magic = MAGIC.len().min(bytes.len());
     if bytes[..magic] != MAGIC[..magic] {
-        return Err(Error::NotATemplate);
+        return Err(TemplateError::NotATemplate);
     }
     let rest = &bytes[magic..];
-    let (version, rest) = rest.split_first_chunk().ok_or(Error::Truncated)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(TemplateError::Truncated)?;
     match u32::from_le_bytes(*version) {
         VERSION => {}
-        0 => return Err(Error::Damaged),
-        version => return Err(Error::Future(version)),
+        0 => return Err(TemplateError::Damaged),
+        version => return Err(TemplateError::Future(version)),
     }
-    let (length, rest) = rest.split_first_chunk().ok_or(Error::Truncated)?;
-    let (checksum, body) = rest.split_first_chunk::<32>().ok_or(Error::Truncated)?;
+    let (length, rest) = rest.split_first_chunk().ok_or(TemplateError::Truncated)?;
+    let (checksum, body) = rest
+        .split_first_chunk::<32>()
+        .ok_or(TemplateError::Truncated)?;
     match u64::from_le_bytes(*length) {
-        length if length > body.len() as u64 => Err(Error::Truncated),
-        length if length < body.len() as u64 => Err(Error::Damaged),
-        _ if Sha256::digest(body)[..] != checksum[..] => Err(Error::Damaged),
+        length if length > body.len() as u64 => Err(TemplateError::Truncated),
+        length if length < body.len() as u64 => Err(TemplateError::Damaged),
+        _ if Sha256::digest(body)[..] != checksum[..] => Err(TemplateError::Damaged),
         _ => Ok(body),
     }
 }
@@ -354,11 +358,14 @@ mod tests {
         let bytes = small().to_bytes().expect("bytes");
         for length in 0..bytes.len() {
             let error = Template::from_bytes(&bytes[..length]);
-            assert!(matches!(error, Err(Error::Truncated)), "{length}");
+            assert!(matches!(error, Err(TemplateError::Truncated)), "{length}");
         }
         let mut longer = bytes;
         longer.push(0);
-        assert!(matches!(Template::from_bytes(&longer), Err(Error::Damaged)));
+        assert!(matches!(
+            Template::from_bytes(&longer),
+            Err(TemplateError::Damaged)
+        ));
     }
 
     #[test]
@@ -431,7 +438,7 @@ mod tests {
                 body[at..at + 8].copy_from_slice(&length.to_le_bytes());
                 let error = Template::from_bytes(&sealed(&body));
                 assert!(
-                    matches!(error, Err(Error::Inconsistent(_))),
+                    matches!(error, Err(TemplateError::Inconsistent(_))),
                     "{at} {length}"
                 );
             }
@@ -456,7 +463,7 @@ mod tests {
         fn refused(change: impl Fn(&mut Template)) -> bool {
             let mut template = small();
             change(&mut template);
-            matches!(template.to_bytes(), Err(Error::Inconsistent(_)))
+            matches!(template.to_bytes(), Err(TemplateError::Inconsistent(_)))
         }
         assert!(!refused(|_| {}));
         assert!(refused(|it| it.service = "a/b".to_owned()));

@@ -38,7 +38,7 @@ pub enum Sameness {
 }
 
 impl Identity {
-    /// What a file in a model's directory is, its beginning included.
+    /// What a file in a model's directory is, its beginning included. For tools: the policy asks its host.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use crate::Extent;
 
 /// In which order tensors lie in a file. They are read in the order of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum WeightFormat {
     /// As safetensors writes them: those with wide elements first, then by name. So the scales of
     /// a file are together at its beginning.
     Safetensors,
@@ -18,13 +18,13 @@ pub(crate) enum Layout {
     Modules,
 }
 
-impl Layout {
+impl WeightFormat {
     pub(crate) const ALL: [Self; 3] = [Self::Safetensors, Self::Names, Self::Modules];
 }
 
 /// What a worker of several reads of a tensor.
 #[derive(Clone, Copy)]
-enum Split {
+enum ModelSplit {
     /// Its part of the rows.
     Rows,
     /// All: it is not split, or by columns, which touches every page.
@@ -33,34 +33,34 @@ enum Split {
     Skipped,
 }
 
-struct Plan {
+struct TensorPlan {
     name: String,
     /// Bytes of an element.
     width: u64,
     shape: [u64; 2],
-    split: Split,
+    split: ModelSplit,
 }
 
-pub(super) struct Tensor {
+pub(super) struct ModelTensor {
     name: String,
     bytes: Range<u64>,
-    split: Split,
+    split: ModelSplit,
 }
 
-pub(super) struct File {
+pub(super) struct ModelFile {
     size: u64,
     /// As they are read.
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<ModelTensor>,
 }
 
 pub(crate) struct Model {
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<ModelFile>,
 }
 
 impl Model {
     /// Qwen2.5-7B: 15 GB of bf16.
-    pub(crate) fn qwen_7b(layout: Layout) -> Self {
-        let mut plans = Plans(Vec::new());
+    pub(crate) fn qwen_7b(layout: WeightFormat) -> Self {
+        let mut plans = TensorPlans(Vec::new());
         plans.bf16("model.embed_tokens.weight", [152_064, 3584]);
         for layer in 0..28 {
             let base = format!("model.layers.{layer}");
@@ -87,8 +87,8 @@ impl Model {
     }
 
     /// DeepSeek-V3: 690 GB, mostly fp8 with a scale for each 128 x 128 elements.
-    pub(crate) fn deepseek_671b(layout: Layout) -> Self {
-        let mut plans = Plans(Vec::new());
+    pub(crate) fn deepseek_671b(layout: WeightFormat) -> Self {
+        let mut plans = TensorPlans(Vec::new());
         plans.bf16("model.embed_tokens.weight", [129_280, 7168]);
         for layer in 0..62 {
             let from = plans.0.len();
@@ -106,7 +106,7 @@ impl Model {
             // The last layer guesses the token after the next one and is not loaded.
             if layer == 61 {
                 for plan in &mut plans.0[from..] {
-                    plan.split = Split::Skipped;
+                    plan.split = ModelSplit::Skipped;
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Model {
     }
 
     /// Fills one file after the other, as Hugging Face's libraries do.
-    fn laid_out(plans: Plans, limit: u64, layout: Layout) -> Self {
+    fn laid_out(plans: TensorPlans, limit: u64, layout: WeightFormat) -> Self {
         let (mut files, mut size) = (vec![Vec::new()], 0);
         for plan in plans.0 {
             size += plan.bytes();
@@ -135,7 +135,7 @@ impl Model {
     pub(super) fn identities(&self) -> Vec<Identity> {
         let count = self.files.len();
         let mut random = samples::Random(3);
-        let identity = |(at, file): (usize, &File)| Identity {
+        let identity = |(at, file): (usize, &ModelFile)| Identity {
             path: format!("model-{:05}-of-{count:05}.safetensors", at + 1),
             size: file.size,
             mtime_ns: 1_700_000_000_000_000_000 + (random.next() >> 20).cast_signed(),
@@ -171,37 +171,37 @@ impl Model {
     }
 }
 
-impl File {
+impl ModelFile {
     fn header(&self) -> u64 {
         let starts = self.tensors.iter().map(|tensor| tensor.bytes.start);
         starts.min().unwrap_or(0)
     }
 }
 
-impl Tensor {
+impl ModelTensor {
     fn read(&self, worker: u32, workers: u32) -> Range<u64> {
         let Range { start, end } = self.bytes;
         let part = |at: u32| start + (end - start) * u64::from(at) / u64::from(workers);
         match self.split {
-            Split::Rows => part(worker)..part(worker + 1),
-            Split::None => start..end,
-            Split::Skipped => start..start,
+            ModelSplit::Rows => part(worker)..part(worker + 1),
+            ModelSplit::None => start..end,
+            ModelSplit::Skipped => start..start,
         }
     }
 }
 
-impl Plan {
+impl TensorPlan {
     fn bytes(&self) -> u64 {
         self.shape[0] * self.shape[1] * self.width
     }
 }
 
-struct Plans(Vec<Plan>);
+struct TensorPlans(Vec<TensorPlan>);
 
-impl Plans {
-    fn add(&mut self, name: &str, width: u64, shape: [u64; 2], split: Split) {
+impl TensorPlans {
+    fn add(&mut self, name: &str, width: u64, shape: [u64; 2], split: ModelSplit) {
         let name = name.to_owned();
-        self.0.push(Plan {
+        self.0.push(TensorPlan {
             name,
             width,
             shape,
@@ -210,35 +210,56 @@ impl Plans {
     }
 
     fn bf16(&mut self, name: &str, shape: [u64; 2]) {
-        self.add(name, 2, shape, Split::None);
+        self.add(name, 2, shape, ModelSplit::None);
     }
 
     /// Scales are read by all.
-    fn fp8(&mut self, name: &str, shape: [u64; 2], split: Split) {
+    fn fp8(&mut self, name: &str, shape: [u64; 2], split: ModelSplit) {
         self.add(&format!("{name}.weight"), 1, shape, split);
         let blocks = shape.map(|side| side.div_ceil(128));
-        self.add(&format!("{name}.weight_scale_inv"), 4, blocks, Split::None);
+        self.add(
+            &format!("{name}.weight_scale_inv"),
+            4,
+            blocks,
+            ModelSplit::None,
+        );
     }
 
     fn mlp(&mut self, base: &str, width: u64) {
-        self.fp8(&format!("{base}.gate_proj"), [width, 7168], Split::Rows);
-        self.fp8(&format!("{base}.up_proj"), [width, 7168], Split::Rows);
-        self.fp8(&format!("{base}.down_proj"), [7168, width], Split::None);
+        self.fp8(
+            &format!("{base}.gate_proj"),
+            [width, 7168],
+            ModelSplit::Rows,
+        );
+        self.fp8(&format!("{base}.up_proj"), [width, 7168], ModelSplit::Rows);
+        self.fp8(
+            &format!("{base}.down_proj"),
+            [7168, width],
+            ModelSplit::None,
+        );
     }
 
     fn attention(&mut self, layer: &str) {
         let base = format!("{layer}.self_attn");
-        self.fp8(&format!("{base}.q_a_proj"), [1536, 7168], Split::None);
+        self.fp8(&format!("{base}.q_a_proj"), [1536, 7168], ModelSplit::None);
         self.bf16(&format!("{base}.q_a_layernorm.weight"), [1536, 1]);
-        self.fp8(&format!("{base}.q_b_proj"), [24_576, 1536], Split::Rows);
+        self.fp8(
+            &format!("{base}.q_b_proj"),
+            [24_576, 1536],
+            ModelSplit::Rows,
+        );
         self.fp8(
             &format!("{base}.kv_a_proj_with_mqa"),
             [576, 7168],
-            Split::None,
+            ModelSplit::None,
         );
         self.bf16(&format!("{base}.kv_a_layernorm.weight"), [512, 1]);
-        self.fp8(&format!("{base}.kv_b_proj"), [32_768, 512], Split::Rows);
-        self.fp8(&format!("{base}.o_proj"), [7168, 16_384], Split::None);
+        self.fp8(
+            &format!("{base}.kv_b_proj"),
+            [32_768, 512],
+            ModelSplit::Rows,
+        );
+        self.fp8(&format!("{base}.o_proj"), [7168, 16_384], ModelSplit::None);
         self.bf16(&format!("{layer}.input_layernorm.weight"), [7168, 1]);
         self.bf16(
             &format!("{layer}.post_attention_layernorm.weight"),
@@ -248,16 +269,18 @@ impl Plans {
 }
 
 /// Lays tensors out behind a header, which is JSON and ends at a multiple of 8.
-fn file(mut plans: Vec<Plan>, layout: Layout) -> File {
+fn file(mut plans: Vec<TensorPlan>, layout: WeightFormat) -> ModelFile {
     match layout {
-        Layout::Safetensors => plans.sort_by(|a, b| (b.width, &a.name).cmp(&(a.width, &b.name))),
-        Layout::Names => plans.sort_by(|a, b| a.name.cmp(&b.name)),
-        Layout::Modules => {}
+        WeightFormat::Safetensors => {
+            plans.sort_by(|a, b| (b.width, &a.name).cmp(&(a.width, &b.name)));
+        }
+        WeightFormat::Names => plans.sort_by(|a, b| a.name.cmp(&b.name)),
+        WeightFormat::Modules => {}
     }
     let (mut header, mut at) = (String::from("{"), 0);
     for plan in &plans {
         let end = at + plan.bytes();
-        let Plan { name, shape, .. } = plan;
+        let TensorPlan { name, shape, .. } = plan;
         let line = r#""dtype":"F8_E4M3","shape":"#;
         let _ = write!(
             header,
@@ -266,16 +289,16 @@ fn file(mut plans: Vec<Plan>, layout: Layout) -> File {
         at = end;
     }
     let mut end = 8 + (header.len() as u64).next_multiple_of(8);
-    let place = |plan: Plan| {
+    let place = |plan: TensorPlan| {
         let start = end;
         end += plan.bytes();
-        Tensor {
+        ModelTensor {
             name: plan.name,
             bytes: start..end,
             split: plan.split,
         }
     };
-    let mut tensors: Vec<Tensor> = plans.into_iter().map(place).collect();
+    let mut tensors: Vec<ModelTensor> = plans.into_iter().map(place).collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    File { size: end, tensors }
+    ModelFile { size: end, tensors }
 }

@@ -9,9 +9,12 @@ use std::collections::{HashMap, HashSet};
 use super::{Group, Template};
 use crate::Extent;
 
+/// Templates of so many nodes tell what there is to know of a service.
+const MOST_NODES: usize = 64;
+
 /// What the others have recorded, put together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learnt {
+pub struct FoundTemplate {
     /// Never a load of this node's: 0 are counted where it is from several.
     pub template: Template,
     /// The groups are those of several nodes: a group is read here only if its worker turns up.
@@ -21,17 +24,18 @@ pub struct Learnt {
 /// Of the templates of other nodes, newest first, of a service of at least so many workers in all;
 /// `None` if they do not know all of them.
 #[must_use]
-pub fn learn(others: Vec<Template>, workers: u32) -> Option<Learnt> {
+pub fn learn(others: impl Iterator<Item = Template>, workers: u32) -> Option<FoundTemplate> {
+    let others: Vec<Template> = others.take(MOST_NODES).collect();
     let workers = usize::try_from(workers).unwrap_or(usize::MAX);
     let enough = |template: &Template| template.groups.len() >= workers;
     if let Some(whole) = others.iter().position(enough) {
         let template = others.into_iter().nth(whole)?;
         let several = false;
-        return Some(Learnt { template, several });
+        return Some(FoundTemplate { template, several });
     }
     let template = together(others)?;
     let several = true;
-    enough(&template).then_some(Learnt { template, several })
+    enough(&template).then_some(FoundTemplate { template, several })
 }
 
 /// All workers' groups, of each the newest.
@@ -106,9 +110,9 @@ mod tests {
     fn of_copies_the_newest_will_do() {
         let newest = of("b", &["f"], &[(0, extent(0, 0)), (1, extent(0, 9))]);
         let oldest = of("a", &["f"], &[(0, extent(0, 5)), (1, extent(0, 6))]);
-        let learnt = learn(vec![newest.clone(), oldest], 2).expect("a template");
+        let learnt = learn([newest.clone(), oldest].into_iter(), 2).expect("a template");
         assert_eq!((learnt.template, learnt.several), (newest, false));
-        assert_eq!(learn(vec![], 0), None);
+        assert_eq!(learn(std::iter::empty(), 0), None);
     }
 
     #[test]
@@ -119,7 +123,7 @@ mod tests {
             &["h", "g"],
             &[(0, extent(0, 5)), (1, extent(1, 6)), (3, extent(0, 1))],
         );
-        let learnt = learn(vec![newest.clone(), older], 4).expect("a template");
+        let learnt = learn([newest.clone(), older].into_iter(), 4).expect("a template");
         assert!(learnt.several && learnt.template.loads == 0);
         let files = learnt.template.files.iter().map(|file| file.path.as_str());
         assert_eq!(files.collect::<Vec<_>>(), ["f", "g", "h"]);
@@ -133,7 +137,7 @@ mod tests {
         ];
         assert_eq!(groups.collect::<Vec<_>>(), expected);
         assert_eq!(
-            learn(vec![newest], 4),
+            learn(std::iter::once(newest), 4),
             None,
             "who else reads what, nobody knows"
         );

@@ -20,7 +20,7 @@ use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
-use super::Error;
+use super::TemplateError;
 use super::{MAX_EXTENTS, MAX_FILES};
 use crate::Extent;
 
@@ -40,7 +40,7 @@ const HEAD_BYTES: usize = 16;
 
 /// A range as it is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Step {
+struct Delta {
     gap: i64,
     pages: i64,
 }
@@ -63,14 +63,14 @@ impl Cursors {
 /// Packs ranges that [`check`] has found good.
 pub(super) fn pack(extents: &[Extent]) -> Vec<u8> {
     let mut cursors = Cursors::default();
-    let steps: Vec<Step> = extents
+    let steps: Vec<Delta> = extents
         .iter()
         .map(|extent| {
             let cursor = cursors.at(extent.file);
             let gap = i64::from(extent.first) - i64::from(*cursor);
             *cursor = extent.end();
             let pages = i64::from(extent.pages);
-            Step { gap, pages }
+            Delta { gap, pages }
         })
         .collect();
     let files = files(extents);
@@ -82,16 +82,18 @@ pub(super) fn pack(extents: &[Extent]) -> Vec<u8> {
 }
 
 /// Whether ranges can be packed.
-pub(super) fn check(extents: &[Extent]) -> Result<(), Error> {
+pub(super) fn check(extents: &[Extent]) -> Result<(), TemplateError> {
     if extents.len() > MAX_EXTENTS {
-        return Err(Error::Inconsistent("a group has too many ranges"));
+        return Err(TemplateError::Inconsistent("a group has too many ranges"));
     }
     for extent in extents {
         if extent.file as usize >= MAX_FILES {
-            return Err(Error::Inconsistent("a range is of no file"));
+            return Err(TemplateError::Inconsistent("a range is of no file"));
         }
         if extent.pages == 0 || extent.first.checked_add(extent.pages).is_none() {
-            return Err(Error::Inconsistent("a range is empty or has no end"));
+            return Err(TemplateError::Inconsistent(
+                "a range is empty or has no end",
+            ));
         }
     }
     Ok(())
@@ -102,9 +104,9 @@ pub(super) fn unpack(
     packed: &[u8],
     count: usize,
     limits: Option<&[u32]>,
-) -> Result<Vec<Extent>, Error> {
+) -> Result<Vec<Extent>, TemplateError> {
     if count > MAX_EXTENTS {
-        return Err(Error::Inconsistent("a group has too many ranges"));
+        return Err(TemplateError::Inconsistent("a group has too many ranges"));
     }
     let bytes = inflate(packed, count)?;
     let mut rest = Numbers(&bytes);
@@ -115,7 +117,9 @@ pub(super) fn unpack(
     let mut lengths = rest;
     // A range takes a byte in each, so this is what is allocated.
     if gaps.0.len() < count || lengths.0.len() < count {
-        return Err(Error::Inconsistent("a group is shorter than it says"));
+        return Err(TemplateError::Inconsistent(
+            "a group is shorter than it says",
+        ));
     }
     let mut extents = Vec::with_capacity(count);
     let mut cursors = Cursors::default();
@@ -128,7 +132,7 @@ pub(super) fn unpack(
             Some(limits) => limits.get(file as usize).copied(),
             None => ((file as usize) < MAX_FILES).then_some(u32::MAX),
         };
-        let limit = limit.ok_or(Error::Inconsistent("a range is of no file"))?;
+        let limit = limit.ok_or(TemplateError::Inconsistent("a range is of no file"))?;
         let cursor = cursors.at(file);
         for _ in 0..run {
             let step = history.next(gaps.signed()?, lengths.signed()?)?;
@@ -137,38 +141,40 @@ pub(super) fn unpack(
             extents.push(extent);
         }
         if run == 0 {
-            return Err(Error::Inconsistent("a run has no ranges"));
+            return Err(TemplateError::Inconsistent("a run has no ranges"));
         }
     }
     if !(files.0.is_empty() && gaps.0.is_empty() && lengths.0.is_empty()) {
-        return Err(Error::Inconsistent("a group is longer than it says"));
+        return Err(TemplateError::Inconsistent(
+            "a group is longer than it says",
+        ));
     }
     Ok(extents)
 }
 
-fn next_file(file: u32, files: &mut Numbers<'_>) -> Result<u32, Error> {
+fn next_file(file: u32, files: &mut Numbers<'_>) -> Result<u32, TemplateError> {
     i64::from(file)
         .checked_add(files.signed()?)
         .and_then(|file| u32::try_from(file).ok())
-        .ok_or(Error::Inconsistent("a range is of no file"))
+        .ok_or(TemplateError::Inconsistent("a range is of no file"))
 }
 
-fn extent(file: u32, cursor: u32, step: Step, limit: u32) -> Result<Extent, Error> {
+fn extent(file: u32, cursor: u32, step: Delta, limit: u32) -> Result<Extent, TemplateError> {
     let place = |at: Option<i64>| at.and_then(|at| u32::try_from(at).ok());
     let first = place(i64::from(cursor).checked_add(step.gap));
     let pages = place(Some(step.pages)).filter(|&pages| pages > 0);
     let (Some(first), Some(pages)) = (first, pages) else {
-        return Err(Error::Inconsistent("a range is nowhere"));
+        return Err(TemplateError::Inconsistent("a range is nowhere"));
     };
     match first.checked_add(pages) {
         Some(end) if end <= limit => Ok(Extent { file, first, pages }),
-        _ => Err(Error::Inconsistent("a range ends beyond its file")),
+        _ => Err(TemplateError::Inconsistent("a range ends beyond its file")),
     }
 }
 
 /// The steps of the last stride, by which the next ones are told.
 struct History {
-    steps: Vec<Step>,
+    steps: Vec<Delta>,
     at: usize,
     kept: bool,
 }
@@ -176,21 +182,21 @@ struct History {
 impl History {
     fn new(stride: usize) -> Self {
         Self {
-            steps: vec![Step::default(); stride.max(1)],
+            steps: vec![Delta::default(); stride.max(1)],
             at: 0,
             kept: stride > 0,
         }
     }
 
     /// The step that differs so from the one a stride ago.
-    fn next(&mut self, gap: i64, pages: i64) -> Result<Step, Error> {
+    fn next(&mut self, gap: i64, pages: i64) -> Result<Delta, TemplateError> {
         let before = &mut self.steps[self.at];
         let (Some(gap), Some(pages)) =
             (before.gap.checked_add(gap), before.pages.checked_add(pages))
         else {
-            return Err(Error::Inconsistent("a range is nowhere"));
+            return Err(TemplateError::Inconsistent("a range is nowhere"));
         };
-        let step = Step { gap, pages };
+        let step = Delta { gap, pages };
         if self.kept {
             *before = step;
             self.at = (self.at + 1) % self.steps.len();
@@ -200,7 +206,7 @@ impl History {
 }
 
 /// The strides to try: none, and those short and long in which the ranges repeat best.
-fn strides(steps: &[Step]) -> Vec<usize> {
+fn strides(steps: &[Delta]) -> Vec<usize> {
     let from = (steps.len() / 2).saturating_sub(SAMPLE / 2);
     let sample = &steps[from..steps.len().min(from + SAMPLE)];
     // What goes on as it went on the last time costs next to nothing.
@@ -230,12 +236,12 @@ fn files(extents: &[Extent]) -> Vec<u8> {
     bytes
 }
 
-fn columns(files: &[u8], steps: &[Step], stride: usize) -> Vec<u8> {
+fn columns(files: &[u8], steps: &[Delta], stride: usize) -> Vec<u8> {
     let (mut gaps, mut lengths) = (Vec::new(), Vec::new());
     for (at, step) in steps.iter().enumerate() {
         let before = match at.checked_sub(stride) {
             Some(before) if stride > 0 => steps[before],
-            _ => Step::default(),
+            _ => Delta::default(),
         };
         put(&mut gaps, fold(step.gap - before.gap));
         put(&mut lengths, fold(step.pages - before.pages));
@@ -259,14 +265,14 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Inflates what is packed, to exactly the size it says it has, from exactly what there is.
-fn inflate(packed: &[u8], count: usize) -> Result<Vec<u8>, Error> {
+fn inflate(packed: &[u8], count: usize) -> Result<Vec<u8>, TemplateError> {
     let (size, deflated) = packed
         .split_first_chunk()
-        .ok_or(Error::Inconsistent("a group has no contents"))?;
+        .ok_or(TemplateError::Inconsistent("a group has no contents"))?;
     let size = u32::from_le_bytes(*size) as usize;
     let most = HEAD_BYTES + count * EXTENT_BYTES;
     if size > most || size > deflated.len().saturating_mul(MAX_RATIO) {
-        return Err(Error::Inconsistent("a group is too large"));
+        return Err(TemplateError::Inconsistent("a group is too large"));
     }
     let mut bytes = vec![0; size];
     let mut state = Box::<DecompressorOxide>::default();
@@ -275,7 +281,7 @@ fn inflate(packed: &[u8], count: usize) -> Result<Vec<u8>, Error> {
     if done == (TINFLStatus::Done, deflated.len(), size) {
         Ok(bytes)
     } else {
-        Err(Error::Inconsistent("a group does not inflate"))
+        Err(TemplateError::Inconsistent("a group does not inflate"))
     }
 }
 
@@ -283,39 +289,39 @@ fn inflate(packed: &[u8], count: usize) -> Result<Vec<u8>, Error> {
 struct Numbers<'a>(&'a [u8]);
 
 impl<'a> Numbers<'a> {
-    fn next(&mut self) -> Result<u64, Error> {
+    fn next(&mut self) -> Result<u64, TemplateError> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let (&byte, rest) = self
                 .0
                 .split_first()
-                .ok_or(Error::Inconsistent("a column ends early"))?;
+                .ok_or(TemplateError::Inconsistent("a column ends early"))?;
             self.0 = rest;
             number |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(Error::Inconsistent("a number has no end"))
+        Err(TemplateError::Inconsistent("a number has no end"))
     }
 
-    fn signed(&mut self) -> Result<i64, Error> {
+    fn signed(&mut self) -> Result<i64, TemplateError> {
         let folded = self.next()?;
         Ok((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
     }
 
-    fn size(&mut self, most: usize) -> Result<usize, Error> {
+    fn size(&mut self, most: usize) -> Result<usize, TemplateError> {
         usize::try_from(self.next()?)
             .ok()
             .filter(|&size| size <= most)
-            .ok_or(Error::Inconsistent("a size is too large"))
+            .ok_or(TemplateError::Inconsistent("a size is too large"))
     }
 
-    fn take(&mut self, size: usize) -> Result<&'a [u8], Error> {
+    fn take(&mut self, size: usize) -> Result<&'a [u8], TemplateError> {
         let (taken, rest) = self
             .0
             .split_at_checked(size)
-            .ok_or(Error::Inconsistent("a column ends early"))?;
+            .ok_or(TemplateError::Inconsistent("a column ends early"))?;
         self.0 = rest;
         Ok(taken)
     }
@@ -392,9 +398,9 @@ mod tests {
 
     /// One file, ranges as they are told, without a stride.
     fn told(steps: &[(i64, i64)]) -> Vec<u8> {
-        let steps: Vec<Step> = steps
+        let steps: Vec<Delta> = steps
             .iter()
-            .map(|&(gap, pages)| Step { gap, pages })
+            .map(|&(gap, pages)| Delta { gap, pages })
             .collect();
         let mut files = vec![0];
         put(&mut files, steps.len() as u64);

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{Error, Group, MAX_BYTES, Template};
+use super::{Group, MAX_BYTES, Template, TemplateError};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
@@ -29,13 +29,10 @@ pub fn valid_name(name: &str) -> bool {
 /// What this node is called, if nobody says otherwise: by its host's name.
 #[must_use]
 pub fn this_node() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if valid_name(name) {
-        name.to_owned()
-    } else {
-        "node".to_owned()
-    }
+    let name = nix::unistd::gethostname().ok();
+    let name = name.and_then(|name| name.into_string().ok());
+    name.filter(|name| valid_name(name))
+        .unwrap_or_else(|| "node".to_owned())
 }
 
 /// Where templates are kept if nobody says otherwise: `/var/lib/ppc/templates` for root, for others
@@ -61,18 +58,15 @@ fn root(root: bool, state: Option<PathBuf>, home: Option<PathBuf>) -> Option<Pat
     Some(state.join("ppc/templates"))
 }
 
-/// Templates of so many nodes tell what there is to know of a service.
-const MOST_NODES: usize = 64;
-
 /// A directory of templates. Nothing is opened before it is asked for.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// A template that is kept.
+/// A template that is kept, as [`Store::list`] shows it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct StoreEntry {
     /// Of which service.
     pub service: String,
     /// Of which node.
@@ -82,7 +76,7 @@ pub struct Entry {
     /// When it was saved.
     pub modified: SystemTime,
     /// What is in it, or why it cannot be used.
-    pub state: Result<Summary, Error>,
+    pub state: Result<Summary, TemplateError>,
 }
 
 /// A template in few numbers.
@@ -128,10 +122,10 @@ impl Store {
     ///
     /// # Errors
     /// Whatever keeps it from being used.
-    pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, Error> {
+    pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
         let path = self.folder(service)?.join(file_name(node)?);
         let bytes = match read(&path) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(TemplateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             bytes => bytes?,
@@ -142,39 +136,28 @@ impl Store {
         Ok(Some(template))
     }
 
-    /// The newest usable template of a service, whichever node's; `None` if there is none.
+    /// The usable templates of a service, whichever nodes', the newest first. Each is read when it is
+    /// asked for.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
-    pub fn load_any(&self, service: &str) -> Result<Option<Template>, Error> {
-        Ok(self.usable(service)?.next())
-    }
-
-    /// All usable templates of a service, the newest first.
-    ///
-    /// # Errors
-    /// Of the name or of reading the directory.
-    pub fn load_all(&self, service: &str) -> Result<Vec<Template>, Error> {
-        Ok(self.usable(service)?.take(MOST_NODES).collect())
-    }
-
-    fn usable(&self, service: &str) -> Result<impl Iterator<Item = Template>, Error> {
+    pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, TemplateError> {
         let mut found = nodes(&self.folder(service)?)?;
         found.sort_by_key(|kept| kept.modified);
-        let usable = |kept: Kept| self.load(service, &kept.node).ok().flatten();
+        let usable = |kept: StoredFile| self.load(service, &kept.node).ok().flatten();
         Ok(found.into_iter().rev().filter_map(usable))
     }
 
     /// Keeps a template, in place of the one there was.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
+    /// [`TemplateError::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
     /// the disk.
-    pub fn save(&self, template: &Template) -> Result<(), Error> {
+    pub fn save(&self, template: &Template) -> Result<(), TemplateError> {
         let folder = self.folder(&template.service)?;
         let name = file_name(&template.node)?;
         let bytes = template.to_bytes()?;
-        let writing = Error::writing(&folder);
+        let writing = TemplateError::writing(&folder);
         let mut builder = DirBuilder::new();
         builder
             .recursive(true)
@@ -193,11 +176,11 @@ impl Store {
         Ok(())
     }
 
-    /// All that is kept, by service and node.
+    /// All that is kept, by service and node. For tools, the policy asks for one service.
     ///
     /// # Errors
     /// Of reading the directories. A root that does not exist is empty.
-    pub fn list(&self) -> Result<Vec<Entry>, Error> {
+    pub fn list(&self) -> Result<Vec<StoreEntry>, TemplateError> {
         let mut entries = Vec::new();
         for service in names(&self.root)?.filter(|name| valid_name(name)) {
             for kept in nodes(&self.root.join(&service))? {
@@ -206,7 +189,7 @@ impl Store {
                     Ok(Some(template)) => Ok(Summary::of(&template)),
                     Err(error) => Err(error),
                 };
-                entries.push(Entry {
+                entries.push(StoreEntry {
                     service: service.clone(),
                     node: kept.node,
                     bytes: kept.bytes,
@@ -215,16 +198,17 @@ impl Store {
                 });
             }
         }
-        let key = |entry: &Entry| (entry.service.clone(), entry.node.clone());
+        let key = |entry: &StoreEntry| (entry.service.clone(), entry.node.clone());
         entries.sort_by_cached_key(key);
         Ok(entries)
     }
 
-    /// Removes the templates of a service, of one node or of all. Returns how many there were.
+    /// Removes the templates of a service, of one node or of all, and returns how many there were. For
+    /// tools: the policy only replaces its own.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
-    pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, Error> {
+    /// [`TemplateError::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
+    pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, TemplateError> {
         let folder = self.folder(service)?;
         let nodes = match node {
             Some(node) => vec![node.to_owned()],
@@ -236,7 +220,7 @@ impl Store {
             match fs::remove_file(&path) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::writing(&path)(error)),
+                Err(error) => return Err(TemplateError::writing(&path)(error)),
             }
         }
         // Stays if it is not empty.
@@ -244,20 +228,20 @@ impl Store {
         Ok(removed)
     }
 
-    fn folder(&self, service: &str) -> Result<PathBuf, Error> {
+    fn folder(&self, service: &str) -> Result<PathBuf, TemplateError> {
         Ok(self.root.join(checked(service)?))
     }
 }
 
-fn checked(name: &str) -> Result<&str, Error> {
+fn checked(name: &str) -> Result<&str, TemplateError> {
     if valid_name(name) {
         Ok(name)
     } else {
-        Err(Error::Name(name.to_owned()))
+        Err(TemplateError::Name(name.to_owned()))
     }
 }
 
-fn file_name(node: &str) -> Result<String, Error> {
+fn file_name(node: &str) -> Result<String, TemplateError> {
     Ok(format!("{}{SUFFIX}", checked(node)?))
 }
 
@@ -309,22 +293,22 @@ fn clean(folder: &Path, now: SystemTime) {
 }
 
 /// Reads a regular file of no more than [`MAX_BYTES`].
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let reading = Error::io(path);
+fn read(path: &Path) -> Result<Vec<u8>, TemplateError> {
+    let reading = TemplateError::io(path);
     // A pipe would wait for its writer.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
-            return Err(Error::NotAFile(path.to_owned()));
+            return Err(TemplateError::NotAFile(path.to_owned()));
         }
         file => file.map_err(&reading)?,
     };
     let found = file.metadata().map_err(&reading)?;
     if !found.is_file() {
-        return Err(Error::NotAFile(path.to_owned()));
+        return Err(TemplateError::NotAFile(path.to_owned()));
     }
     if found.len() > MAX_BYTES as u64 {
-        return Err(Error::TooLarge(found.len()));
+        return Err(TemplateError::TooLarge(found.len()));
     }
     let mut bytes = Vec::new();
     // It may grow meanwhile.
@@ -335,19 +319,19 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 /// A template's file.
-struct Kept {
+struct StoredFile {
     node: String,
     bytes: u64,
     modified: SystemTime,
 }
 
 /// The nodes that have a template in a service's folder.
-fn nodes(folder: &Path) -> Result<Vec<Kept>, Error> {
+fn nodes(folder: &Path) -> Result<Vec<StoredFile>, TemplateError> {
     let node = |name: String| {
         let node = name.strip_suffix(SUFFIX).filter(|node| valid_name(node))?;
         // Gone since, if it cannot be asked.
         let found = fs::symlink_metadata(folder.join(&name)).ok()?;
-        Some(Kept {
+        Some(StoredFile {
             node: node.to_owned(),
             bytes: found.len(),
             modified: found.modified().ok()?,
@@ -357,7 +341,7 @@ fn nodes(folder: &Path) -> Result<Vec<Kept>, Error> {
 }
 
 /// What is in a directory, by names of UTF-8. Nothing if it is none or does not exist.
-fn names(folder: &Path) -> Result<impl Iterator<Item = String>, Error> {
+fn names(folder: &Path) -> Result<impl Iterator<Item = String>, TemplateError> {
     let entries = match fs::read_dir(folder) {
         Err(error)
             if matches!(
@@ -367,7 +351,7 @@ fn names(folder: &Path) -> Result<impl Iterator<Item = String>, Error> {
         {
             None
         }
-        entries => Some(entries.map_err(Error::io(folder))?),
+        entries => Some(entries.map_err(TemplateError::io(folder))?),
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
     Ok(entries.into_iter().flatten().filter_map(name))
@@ -417,6 +401,12 @@ mod tests {
         }
     }
 
+    /// Whose the newest template is.
+    fn newest(store: &Store) -> Option<String> {
+        let mut all = store.load_all("qwen").expect("to load");
+        all.next().map(|template| template.node)
+    }
+
     fn names_of(store: &Store) -> Vec<(String, bool)> {
         let entries = store.list().expect("to list").into_iter();
         entries
@@ -443,10 +433,16 @@ mod tests {
         ] {
             assert!(!valid_name(name), "{name:?}");
             let store = Store::at("/nonexistent");
-            assert!(matches!(store.load(name, "n"), Err(Error::Name(_))));
-            assert!(matches!(store.load("s", name), Err(Error::Name(_))));
-            assert!(matches!(store.remove(name, None), Err(Error::Name(_))));
-            assert!(matches!(store.save(&of(name, 1)), Err(Error::Name(_))));
+            assert!(matches!(store.load(name, "n"), Err(TemplateError::Name(_))));
+            assert!(matches!(store.load("s", name), Err(TemplateError::Name(_))));
+            assert!(matches!(
+                store.remove(name, None),
+                Err(TemplateError::Name(_))
+            ));
+            assert!(matches!(
+                store.save(&of(name, 1)),
+                Err(TemplateError::Name(_))
+            ));
         }
     }
 
@@ -472,7 +468,7 @@ mod tests {
         let folder = Folder::new();
         let store = folder.store();
         assert_eq!(store.load("qwen", "node-1").expect("to load"), None);
-        assert_eq!(store.load_any("qwen").expect("to load"), None);
+        assert_eq!(newest(&store), None);
         assert!(store.list().expect("to list").is_empty());
         assert_eq!(store.remove("qwen", None).expect("to remove"), 0);
 
@@ -531,15 +527,14 @@ mod tests {
             store.save(&of(node, 1)).expect("to save");
             set(node, hour(time));
         }
-        let newest = || {
-            let found = store.load_any("qwen").expect("to load");
-            found.expect("a template").node
-        };
-        assert_eq!(newest(), "b");
+        assert_eq!(newest(&store).as_deref(), Some("b"));
         fs::write(folder.of_service().join("b.maio"), b"MAIOTPL\nno").expect("it is ours");
         set("b", hour(300));
-        assert_eq!(newest(), "c");
-        assert!(matches!(store.load("qwen", "b"), Err(Error::Truncated)));
+        assert_eq!(newest(&store).as_deref(), Some("c"));
+        assert!(matches!(
+            store.load("qwen", "b"),
+            Err(TemplateError::Truncated)
+        ));
         let states: Vec<bool> = names_of(&store).into_iter().map(|it| it.1).collect();
         assert_eq!(states, [true, false, true]);
     }
@@ -600,14 +595,7 @@ mod tests {
         file.set_modified(SystemTime::now() - ABANDONED - Duration::from_mins(1))
             .expect("it is ours");
         assert_eq!(names_of(&store), [("qwen/n".to_owned(), true)]);
-        assert_eq!(
-            store
-                .load_any("qwen")
-                .expect("to load")
-                .expect("a template")
-                .node,
-            "n"
-        );
+        assert_eq!(newest(&store).as_deref(), Some("n"));
 
         store.save(&of("n", 2)).expect("to save");
         assert!(folder.of_service().join(&young).exists());
@@ -625,7 +613,10 @@ mod tests {
         nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("it is ours");
         for node in ["link", "folder", "pipe"] {
             let error = store.load("qwen", node);
-            assert!(matches!(error, Err(Error::NotAFile(_))), "{node} {error:?}");
+            assert!(
+                matches!(error, Err(TemplateError::NotAFile(_))),
+                "{node} {error:?}"
+            );
         }
         File::create(path("large"))
             .expect("it is ours")
@@ -633,7 +624,7 @@ mod tests {
             .expect("it is ours");
         assert!(matches!(
             store.load("qwen", "large"),
-            Err(Error::TooLarge(_))
+            Err(TemplateError::TooLarge(_))
         ));
         // Saving replaces the link, not what it leads to.
         store.save(&of("link", 5)).expect("to save");
@@ -661,12 +652,15 @@ mod tests {
         let error = Store::at("/proc/self/templates").save(&of("n", 1));
         assert!(error.is_err());
         let error = Store::at("/sys/kernel/templates").save(&of("n", 1));
-        assert!(matches!(error, Err(Error::ReadOnly { .. })), "{error:?}");
+        assert!(
+            matches!(error, Err(TemplateError::ReadOnly { .. })),
+            "{error:?}"
+        );
         let folder = Folder::new();
         fs::write(folder.0.join("deep"), b"").expect("it is ours");
         assert!(matches!(
             folder.store().save(&of("n", 1)),
-            Err(Error::Io { .. })
+            Err(TemplateError::Io { .. })
         ));
         assert!(folder.store().list().expect("to list").is_empty());
     }

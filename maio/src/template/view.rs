@@ -1,8 +1,11 @@
 //! A template for people, and for programs that read JSON.
+//!
+//! For tools: `ppcctl template show` prints it, and the fuzzer checks that whatever is read can be shown. The
+//! policy has no use for it.
 
 use serde::Serialize;
 
-use super::{Error, Group, Identity, Template};
+use super::{Group, Identity, Template, TemplateError};
 use crate::Extent;
 
 /// A template with everything unpacked.
@@ -54,8 +57,8 @@ impl<'a> View<'a> {
     /// Shows a template.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if its ranges cannot be.
-    pub fn of(template: &'a Template) -> Result<Self, Error> {
+    /// [`TemplateError::Inconsistent`] if its ranges cannot be.
+    pub fn of(template: &'a Template) -> Result<Self, TemplateError> {
         let group = |group| GroupView::of(group, &template.files);
         Ok(Self {
             service: &template.service,
@@ -85,7 +88,7 @@ impl<'a> FileView<'a> {
 }
 
 impl<'a> GroupView<'a> {
-    fn of(group: &Group, files: &'a [Identity]) -> Result<Self, Error> {
+    fn of(group: &Group, files: &'a [Identity]) -> Result<Self, TemplateError> {
         let range = |extent: &Extent| {
             let file = files.get(extent.file as usize)?;
             let left = file.size.checked_sub(extent.offset())?;
@@ -101,7 +104,7 @@ impl<'a> GroupView<'a> {
             worker: group.worker,
             xpu: group.xpu,
             bytes: group.bytes(),
-            ranges: ranges.ok_or(Error::Inconsistent("a range is of no file"))?,
+            ranges: ranges.ok_or(TemplateError::Inconsistent("a range is of no file"))?,
         })
     }
 }

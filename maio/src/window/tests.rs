@@ -11,7 +11,7 @@ mod planning;
 impl Window {
     /// Whether every reader is at its end or gone.
     fn is_done(&self) -> bool {
-        let done = |reader: &super::Reader| reader.gone || reader.front == reader.course.len();
+        let done = |reader: &super::Reader| reader.gone || reader.front == reader.order.len();
         self.readers.iter().all(done)
     }
 }
@@ -29,7 +29,7 @@ struct Setup {
     beacon: u32,
 }
 
-struct Reader {
+struct FakeReader {
     /// Pages in the order in which they are read.
     pages: Vec<(u32, u32)>,
     at: usize,
@@ -41,7 +41,7 @@ struct Node {
     cached: Vec<Vec<bool>>,
     /// How often each page came from the device.
     came: Vec<Vec<u32>>,
-    readers: Vec<Reader>,
+    readers: Vec<FakeReader>,
     queues: Vec<VecDeque<Extent>>,
     misses: u64,
     over_budget: bool,
@@ -77,7 +77,7 @@ fn without(load: &Extent, gone: &Extent) -> Vec<Extent> {
 
 impl Node {
     fn new(setup: &Setup) -> Self {
-        let courses = Arc::new(Courses::new(&setup.groups));
+        let pieces = Arc::new(Pieces::new(&setup.groups));
         let files = 1 + setup
             .groups
             .iter()
@@ -89,13 +89,13 @@ impl Node {
             let all = setup.groups.iter().flatten().filter(|it| it.file == file);
             all.map(Extent::end).max().unwrap_or(0) as usize
         };
-        let reader = |group: &Vec<Extent>| Reader {
+        let reader = |group: &Vec<Extent>| FakeReader {
             pages: pages_of(group),
             at: 0,
             said: 0,
         };
         Self {
-            window: Window::new(courses, setup.budget),
+            window: Window::new(pieces, setup.budget),
             cached: (0..files).map(|file| vec![false; size(file)]).collect(),
             came: (0..files).map(|file| vec![0; size(file)]).collect(),
             readers: setup.groups.iter().map(reader).collect(),
@@ -107,7 +107,7 @@ impl Node {
     }
 
     fn has_read(&self, page: (u32, u32)) -> bool {
-        let unread = |reader: &Reader| reader.pages[reader.at..].contains(&page);
+        let unread = |reader: &FakeReader| reader.pages[reader.at..].contains(&page);
         !self.readers.iter().any(unread)
     }
 
@@ -121,7 +121,7 @@ impl Node {
     fn advise(&mut self) {
         let before = self.window.held();
         let cached = &self.cached;
-        self.window.go_on(|extent| {
+        self.window.reissue_overtaken(|extent| {
             let mut pages = extent.first..extent.end();
             !pages.any(|page| cached[extent.file as usize][page as usize])
         });
@@ -208,7 +208,7 @@ impl Node {
         for page in extent.first..extent.end() {
             self.misses += u64::from(self.bring(file, page));
         }
-        self.window.hear(group, &extent, Step::Misses, 0);
+        self.window.hear(group, &extent, Access::Miss, 0);
         self.advise();
     }
 
@@ -226,7 +226,7 @@ impl Node {
             first,
             pages: 1,
         };
-        self.window.hear(group, &extent, Step::Reads, read);
+        self.window.hear(group, &extent, Access::Read, read);
         self.advise();
     }
 
@@ -240,11 +240,11 @@ impl Node {
     fn check(&self) {
         for (file, pages) in (0..).zip(&self.cached) {
             for (page, _) in (0..).zip(pages).filter(|&(_, &cached)| cached) {
-                let piece = self.window.courses.at(file, page).expect("a piece");
-                let state = self.window.stock.state(piece);
+                let piece = self.window.pieces.at(file, page).expect("a piece");
+                let state = self.window.cache.state(piece);
                 assert_eq!(
                     state,
-                    State::Held,
+                    PieceState::Held,
                     "page {page} of file {file}, piece {piece}"
                 );
             }
@@ -253,7 +253,7 @@ impl Node {
 }
 
 fn total(setup: &Setup) -> u64 {
-    Courses::new(&setup.groups).total()
+    Pieces::new(&setup.groups).total()
 }
 
 /// Runs until all is read; returns the pages that readers had to wait for.
@@ -326,7 +326,7 @@ fn setups() -> impl Strategy<Value = Setup> {
 }
 
 /// The same pages in another order, a block of them at a time.
-fn shuffled(reader: &mut Reader, block: usize, seed: u64) {
+fn shuffled(reader: &mut FakeReader, block: usize, seed: u64) {
     let mut blocks: Vec<Vec<_>> = reader.pages.chunks(block).map(<[_]>::to_vec).collect();
     let mut state = seed | 1;
     for at in (1..blocks.len()).rev() {
@@ -386,7 +386,7 @@ fn who_reads_in_any_order_has_hardly_anything_loaded_twice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Readers that keep to their courses, at whatever speed.
+    /// Readers that keep to their orders, at whatever speed.
     #[test]
     fn all_is_read_and_loaded_once_within_the_budget(setup in setups()) {
         run(&setup);
@@ -395,14 +395,14 @@ proptest! {
     /// Readers that do anything: nothing is ever issued beyond the budget, and they get their bytes
     /// from the kernel in any case.
     #[test]
-    fn whoever_does_not_keep_to_the_course_is_borne(
+    fn a_reader_that_keeps_to_no_order_is_borne(
         setup in setups(),
         events in prop::collection::vec((0..6_usize, 0..4_u32, 0..3000_u32, 1..300_u32, any::<bool>()), 0..200),
         leaves in 0..6_usize,
     ) {
-        let mut window = Window::new(Arc::new(Courses::new(&setup.groups)), setup.budget);
+        let mut window = Window::new(Arc::new(Pieces::new(&setup.groups)), setup.budget);
         for (group, file, first, pages, misses) in events {
-            let step = if misses { Step::Misses } else { Step::Reads };
+            let step = if misses { Access::Miss } else { Access::Read };
             window.hear(group, &Extent { file, first, pages }, step, 0);
             let before = window.held();
             window.loads();
@@ -418,7 +418,7 @@ proptest! {
             window.leave(reader);
         }
         prop_assert!(window.is_done());
-        window.burn_all();
+        window.drop_all();
         prop_assert_eq!(window.held(), 0, "nobody needs anything");
     }
 }
@@ -470,7 +470,7 @@ fn a_reader_that_stops_does_not_stop_the_others() {
     // The other one reads nothing, and then no more at all.
     let end = groups[0].len() as u64;
     for extent in &groups[0] {
-        window.hear(0, extent, Step::Reads, 0);
+        window.hear(0, extent, Access::Read, 0);
         window.loads();
     }
     assert_eq!(window.progress(0).0, window.progress(0).1, "{end}");
@@ -478,7 +478,7 @@ fn a_reader_that_stops_does_not_stop_the_others() {
     assert!(ahead >= 500, "it has its share: {ahead}");
     window.leave(1);
     assert!(window.is_done());
-    window.burn_all();
+    window.drop_all();
     assert_eq!(window.held(), 0);
 }
 
@@ -496,23 +496,23 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
             pages: 50_000,
         },
     ]];
-    let mut window = Window::new(Arc::new(Courses::new(&groups)), 10_000);
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 10_000);
     window.loads();
     let page = |file, first, pages| Extent { file, first, pages };
     assert_eq!(
-        window.hear(0, &page(1, 5000, 32), Step::Misses, 0),
-        Heard::OnCourse
+        window.hear(0, &page(1, 5000, 32), Access::Miss, 0),
+        Expectation::Own
     );
     assert_eq!(window.progress(0).0, 0);
     assert!(window.loads().is_empty());
     // One that goes on reading there is there.
     for at in 0..10 {
-        window.hear(0, &page(1, 5000 + at * 32, 32), Step::Misses, 0);
+        window.hear(0, &page(1, 5000 + at * 32, 32), Access::Miss, 0);
     }
     assert!(window.progress(0).0 > 50_000);
     assert!(window.loads().is_empty(), "it may come back");
     for at in 10..600 {
-        window.hear(0, &page(1, 5000 + at * 32, 32), Step::Misses, 0);
+        window.hear(0, &page(1, 5000 + at * 32, 32), Access::Miss, 0);
     }
     assert!(
         window.loads().is_empty(),
@@ -521,13 +521,13 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
     let loads = window.loads();
     assert!(loads[0].instead && loads[0].extent.file == 1, "{loads:?}");
     assert_eq!(
-        window.hear(0, &page(1, 60_000, 1), Step::Misses, 0),
-        Heard::Unknown
+        window.hear(0, &page(1, 60_000, 1), Access::Miss, 0),
+        Expectation::Unexpected
     );
     assert_eq!(window.unknown(), 1);
     assert_eq!(
-        window.hear(7, &page(1, 1, 1), Step::Misses, 0),
-        Heard::OffCourse
+        window.hear(7, &page(1, 1, 1), Access::Miss, 0),
+        Expectation::Others
     );
 }
 
@@ -538,7 +538,7 @@ fn who_overtakes_the_loader_has_it_go_on_from_there() {
         first: 0,
         pages: 100_000,
     }]];
-    let mut window = Window::new(Arc::new(Courses::new(&groups)), 200_000);
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 200_000);
     let loads = window.loads();
     assert_eq!((loads.len(), loads[0].extent.pages), (1, 100_000));
     let page = |first| Extent {
@@ -547,19 +547,19 @@ fn who_overtakes_the_loader_has_it_go_on_from_there() {
         pages: 32,
     };
     let loads = |window: &mut Window, come: u32| {
-        window.go_on(|extent| extent.first >= come);
+        window.reissue_overtaken(|extent| extent.first >= come);
         window.loads()
     };
-    window.hear(0, &page(0), Step::Misses, 0);
+    window.hear(0, &page(0), Access::Miss, 0);
     assert!(loads(&mut window, 0).is_empty(), "it has only begun");
-    window.hear(0, &page(29_000), Step::Misses, 28_000);
+    window.hear(0, &page(29_000), Access::Miss, 28_000);
     assert!(loads(&mut window, 30_300).is_empty(), "it is just there");
-    window.hear(0, &page(30_000), Step::Misses, 1000);
+    window.hear(0, &page(30_000), Access::Miss, 1000);
     let found = loads(&mut window, 30_100);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].instead && found[0].extent.first > 30_000);
     assert_eq!(found[0].extent.end(), 100_000);
-    window.hear(0, &page(31_000), Step::Misses, 0);
+    window.hear(0, &page(31_000), Access::Miss, 0);
     assert!(loads(&mut window, 0).is_empty(), "it is at it");
 }
 
@@ -571,26 +571,26 @@ fn who_comes_later_is_waited_for_and_gets_what_was_dropped_once_more() {
         pages,
     };
     let groups = vec![vec![extent(0, 10_240)]];
-    let mut window = Window::new(Arc::new(Courses::new(&groups)), 2048);
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 2048);
     for at in 0..10 {
         window.loads();
-        window.hear(0, &extent(at * 1024, 1024), Step::Reads, 0);
+        window.hear(0, &extent(at * 1024, 1024), Access::Read, 0);
     }
     assert!(window.is_done());
-    window.burn_all();
+    window.drop_all();
     assert_eq!(window.held(), 0);
     assert_eq!(window.join(0), Some(1));
-    assert_eq!(window.join(9), None, "no such course");
+    assert_eq!(window.join(9), None, "no such order");
     assert!(!window.is_done());
     let loads = window.loads();
     assert_eq!((loads[0].reader, loads[0].extent), (1, extent(0, 2048)));
-    window.burn_all();
+    window.drop_all();
     assert_eq!(window.held(), 2048, "it is waited for");
     window.leave(1);
-    window.burn_all();
+    window.drop_all();
     assert_eq!((window.held(), window.is_done()), (0, true));
     // It was there all the time, and goes on.
-    window.hear(1, &extent(0, 512), Step::Reads, 0);
+    window.hear(1, &extent(0, 512), Access::Read, 0);
     assert_eq!(window.loads()[0].extent.first, 512);
 }
 
@@ -605,21 +605,21 @@ fn a_beacon_beside_its_part_shows_a_reader_at_what_it_has_before_that_in_the_sam
         ],
         vec![extent(1, 1100, 800)],
     ];
-    let mut window = Window::new(Arc::new(Courses::new(&groups)), 1 << 20);
-    window.hear(0, &extent(0, 999, 1), Step::Stands, 1000);
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 1 << 20);
+    window.hear(0, &extent(0, 999, 1), Access::Beacon, 1000);
     assert_eq!(window.progress(0).0, 1000);
-    let beside = window.hear(0, &extent(1, 1200, 1), Step::Stands, 150);
-    assert_eq!((beside, window.progress(0).0), (Heard::OnCourse, 1024));
-    let far = window.hear(0, &extent(1, 1800, 1), Step::Stands, 1);
-    assert_eq!(far, Heard::OffCourse, "more than a table away");
+    let beside = window.hear(0, &extent(1, 1200, 1), Access::Beacon, 150);
+    assert_eq!((beside, window.progress(0).0), (Expectation::Own, 1024));
+    let far = window.hear(0, &extent(1, 1800, 1), Access::Beacon, 1);
+    assert_eq!(far, Expectation::Others, "more than a table away");
     // What is next to it in the table of pieces may be of another file.
     let groups = vec![vec![extent(0, 0, 1000)], vec![extent(1, 900, 50)]];
-    let mut window = Window::new(Arc::new(Courses::new(&groups)), 1 << 20);
-    let other = window.hear(0, &extent(1, 920, 1), Step::Stands, 1);
-    assert_eq!(other, Heard::OffCourse);
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 1 << 20);
+    let other = window.hear(0, &extent(1, 920, 1), Access::Beacon, 1);
+    assert_eq!(other, Expectation::Others);
     assert_eq!(
-        window.hear(0, &extent(1, 920, 1), Step::Reads, 1),
-        Heard::OffCourse
+        window.hear(0, &extent(1, 920, 1), Access::Read, 1),
+        Expectation::Others
     );
 }
 
@@ -658,7 +658,7 @@ fn run_mapped(setup: &Setup, head_start: u64) -> Node {
                             first: page + run - 1,
                             pages: 1,
                         };
-                        node.window.hear(group, &last, Step::Stands, read);
+                        node.window.hear(group, &last, Access::Beacon, read);
                         node.advise();
                     }
                 }

@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     NoSuchPolicy(#[from] cprt::daemon::policies::Missing),
     #[error(transparent)]
-    Template(#[from] maio::template::Error),
+    Template(#[from] maio::template::TemplateError),
     #[error("What another process of ours says makes no sense")]
     Json(#[from] serde_json::Error),
 }

@@ -27,11 +27,11 @@ pub(crate) enum Failure {
         source: Misbehaviour,
     },
     #[error(transparent)]
-    Service(maio::service::Error),
+    Service(maio::service::ServiceError),
     #[error(transparent)]
-    Synthesis(#[from] maio::synth::Error),
+    Prediction(#[from] maio::predict::PredictError),
     #[error(transparent)]
-    Template(#[from] maio::template::Error),
+    Template(#[from] maio::template::TemplateError),
     #[error("There is no template of {0}; 'ppcctl template ls' lists all there are")]
     NoTemplate(String),
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
@@ -67,7 +67,7 @@ impl Failure {
             Self::Runtime(error) => error.into(),
             Self::Usage(_) | Self::Service(_) => Exit::Usage,
             Self::NoSuchPolicy(_) | Self::Misbehaviour { .. } => Exit::Refused,
-            Self::Synthesis(_)
+            Self::Prediction(_)
             | Self::Template(_)
             | Self::NoTemplate(_)
             | Self::Ended { .. }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cprt::control::config::{Bytes, Span};
-use maio::synth::{self, Directory, Synthesis, Wanted, synthesise};
+use maio::predict::{self, Deployment, Directory, Prediction, predict_reads};
 use maio::template::{
     Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
     valid_name,
@@ -88,7 +88,7 @@ fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
         Some(node) => store.load(service, node)?,
         None => match store.load(service, &this_node())? {
             Some(template) => Some(template),
-            None => store.load_any(service)?,
+            None => store.load_all(service)?.next(),
         },
     };
     found.ok_or_else(|| Failure::NoTemplate(service.to_owned()))
@@ -300,29 +300,29 @@ fn make(
         return Err(Failure::Usage(text));
     }
     let order = order.map(|order| match order {
-        Order::Vllm => synth::Order::Vllm,
-        Order::Transformers => synth::Order::Transformers,
-        Order::File => synth::Order::File,
+        Order::Vllm => predict::Order::Vllm,
+        Order::Transformers => predict::Order::Transformers,
+        Order::File => predict::Order::File,
     });
-    let synthesis = synthesise(&Directory::new(directory), &Wanted { tp, order })?;
-    for note in &synthesis.notes {
+    let prediction = predict_reads(&Directory::new(directory), &Deployment { tp, order })?;
+    for note in &prediction.notes {
         remark(note);
     }
-    let template = template_of(&synthesis, directory, service.unwrap_or("synthesised"))?;
+    let template = template_of(&prediction, directory, service.unwrap_or("synthesised"))?;
     if service.is_some() {
         store.save(&template)?;
     }
     show(json, &template, false)
 }
 
-fn template_of(synthesis: &Synthesis, directory: &Path, service: &str) -> Result<Template> {
+fn template_of(prediction: &Prediction, directory: &Path, service: &str) -> Result<Template> {
     let identity = |(path, _): &(String, u64)| {
         Identity::read(directory, path).map_err(|source| Failure::Directory {
             path: directory.join(path),
             source,
         })
     };
-    let groups = (0..).zip(&synthesis.groups);
+    let groups = (0..).zip(&prediction.groups);
     let groups: Result<Vec<_>, _> = groups
         .map(|(worker, extents)| Group::new(worker, None, extents))
         .collect();
@@ -334,7 +334,7 @@ fn template_of(synthesis: &Synthesis, directory: &Path, service: &str) -> Result
         node: this_node(),
         made_s: now.as_secs(),
         loads: 0,
-        files: synthesis
+        files: prediction
             .files
             .iter()
             .map(identity)

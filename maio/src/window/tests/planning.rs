@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::template::models::{Layout, Model};
+use crate::template::models::{Model, WeightFormat};
 
 use super::*;
 
@@ -19,13 +19,13 @@ fn planning_for_the_largest_model_is_quick() {
         pages.unwrap_or(0) * 4 / 1024
     };
     for (workers, of) in [(8, 16), (16, 16)] {
-        let model = Model::deepseek_671b(Layout::Safetensors);
+        let model = Model::deepseek_671b(WeightFormat::Safetensors);
         let groups: Vec<_> = (0..workers).map(|worker| model.reads(worker, of)).collect();
         drop(model);
         let (before, began) = (rss(), Instant::now());
-        let courses = Arc::new(Courses::new(&groups));
+        let pieces = Arc::new(Pieces::new(&groups));
         let cut = began.elapsed();
-        let mut window = Window::new(Arc::clone(&courses), 64 << 18);
+        let mut window = Window::new(Arc::clone(&pieces), 64 << 18);
         let first = Instant::now();
         let loads = window.loads().len();
         let first = first.elapsed();
@@ -46,7 +46,7 @@ fn planning_for_the_largest_model_is_quick() {
                 }
                 unsaid[reader] = 0;
                 let one = Instant::now();
-                window.hear(reader, extent, Step::Reads, 1024);
+                window.hear(reader, extent, Access::Read, 1024);
                 window.loads();
                 window.drops();
                 slowest = slowest.max(one.elapsed());
@@ -56,7 +56,7 @@ fn planning_for_the_largest_model_is_quick() {
         println!(
             "{workers} workers: {} pieces in {cut:?}, first plan of {loads} ranges in {first:?}, {held} MiB; \
              {events} events of {:?}, at most {slowest:?}",
-            courses.pieces(),
+            pieces.len(),
             began.elapsed() / events.max(1),
         );
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use maio::synth::{Library, Order, Synthesis, Wanted, synthesise};
+use maio::predict::{Deployment, Library, Order, Prediction, predict_reads};
 use maio::template::{Group, MAX_EXTENTS};
 use maio::{Extent, PAGE};
 
@@ -57,7 +57,7 @@ impl Library for Shelf {
 }
 
 /// What a byte of the input wants: every order, and numbers of workers that share evenly or do not.
-pub(super) fn wanted(byte: u8) -> Wanted {
+pub(super) fn wanted(byte: u8) -> Deployment {
     let order = [
         None,
         Some(Order::Vllm),
@@ -65,36 +65,36 @@ pub(super) fn wanted(byte: u8) -> Wanted {
         Some(Order::File),
     ];
     let tp = [1, 2, 3, 4];
-    Wanted {
+    Deployment {
         tp: tp[usize::from(byte >> 2) % tp.len()],
         order: order[usize::from(byte & 3)],
     }
 }
 
 /// Whatever headers say: a template can be made of it, no page comes twice, none is beyond its file.
-pub(super) fn check(shelf: &Shelf, wanted: Wanted) {
-    let Ok(synthesis) = synthesise(shelf, &wanted) else {
+pub(super) fn check(shelf: &Shelf, wanted: Deployment) {
+    let Ok(prediction) = predict_reads(shelf, &wanted) else {
         assert!(shelf.0.values().all(|file| file.size == 0), "no model");
         return;
     };
-    assert_eq!(synthesis.groups.len(), wanted.tp as usize);
-    for (path, size) in &synthesis.files {
+    assert_eq!(prediction.groups.len(), wanted.tp as usize);
+    for (path, size) in &prediction.files {
         assert_eq!(shelf.0.get(path).map(|file| file.size), Some(*size));
     }
-    for group in &synthesis.groups {
-        check_group(&synthesis, group);
+    for group in &prediction.groups {
+        check_group(&prediction, group);
     }
-    check_sharing(shelf, wanted, &synthesis);
+    check_sharing(shelf, wanted, &prediction);
     // One of them, as packing tries several ways and takes its time.
-    if let Some(group) = synthesis.groups.last().filter(|group| group.len() < 100) {
+    if let Some(group) = prediction.groups.last().filter(|group| group.len() < 100) {
         let packed = Group::new(0, None, group).expect("ranges that can be");
         assert_eq!(packed.extents().expect("ranges that can be"), *group);
     }
 }
 
-fn check_group(synthesis: &Synthesis, group: &[Extent]) {
+fn check_group(prediction: &Prediction, group: &[Extent]) {
     for extent in group {
-        let (_, size) = &synthesis.files[extent.file as usize];
+        let (_, size) = &prediction.files[extent.file as usize];
         let end = u64::from(extent.first) + u64::from(extent.pages);
         assert!(
             extent.pages > 0 && end <= size.div_ceil(PAGE),
@@ -114,12 +114,12 @@ fn check_group(synthesis: &Synthesis, group: &[Extent]) {
 }
 
 /// All workers together read what one alone would, no less and no more.
-fn check_sharing(shelf: &Shelf, wanted: Wanted, shared: &Synthesis) {
+fn check_sharing(shelf: &Shelf, wanted: Deployment, shared: &Prediction) {
     let too_many = |note: &String| note.contains("too many ranges");
     if wanted.tp == 1 || shared.notes.iter().any(too_many) {
         return;
     }
-    let alone = synthesise(shelf, &Wanted { tp: 1, ..wanted }).expect("a model");
+    let alone = predict_reads(shelf, &Deployment { tp: 1, ..wanted }).expect("a model");
     assert_eq!(
         pages(&shared.groups),
         pages(&alone.groups),

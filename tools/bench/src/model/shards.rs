@@ -177,9 +177,9 @@ mod tests {
         for (name, text) in &model.small {
             std::fs::write(folder.join(name), text).expect("to write");
         }
-        let wanted = maio::synth::Wanted { tp: 4, order: None };
-        let library = maio::synth::Directory::new(&folder);
-        let found = maio::synth::synthesise(&library, &wanted).expect("a model");
+        let wanted = maio::predict::Deployment { tp: 4, order: None };
+        let library = maio::predict::Directory::new(&folder);
+        let found = maio::predict::predict_reads(&library, &wanted).expect("a model");
         let _ = std::fs::remove_dir_all(&folder);
         assert_eq!(found.notes, [] as [&str; 0]);
         assert_eq!(found.groups.len(), 4);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::claims::Claims;
-use crate::course::{Courses, Piece};
 use crate::extent::Extent;
+use crate::order::{Piece, Pieces};
+use crate::peers::Claims;
 
 /// So many can be counted to wait for a piece.
 pub(super) const MOST_READERS: usize = 63;
@@ -13,23 +13,23 @@ pub(super) const MOST_READERS: usize = 63;
 const FOLIO: u32 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PieceState {
     Absent,
     /// Issued, or read in by a reader.
     Held,
     Dropped,
 }
 
-/// State, and how many have yet to come past it: a byte, as a large model's node has half a million.
+/// The state of a piece, and how many have yet to come past it: a byte, as a large model's node has half a million.
 #[derive(Clone, Copy, Debug)]
 struct Slot(u8);
 
 impl Slot {
-    const fn state(self) -> State {
+    const fn state(self) -> PieceState {
         match self.0 >> 6 {
-            0 => State::Absent,
-            1 => State::Held,
-            _ => State::Dropped,
+            0 => PieceState::Absent,
+            1 => PieceState::Held,
+            _ => PieceState::Dropped,
         }
     }
 
@@ -37,7 +37,7 @@ impl Slot {
         self.0 & 63
     }
 
-    const fn set(&mut self, state: State) {
+    const fn set(&mut self, state: PieceState) {
         self.0 = self.left() | (state as u8) << 6;
     }
 
@@ -48,22 +48,22 @@ impl Slot {
 
 /// What is there of a piece that was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum There {
+pub(crate) enum Leftover {
     Nothing,
     /// Some, which may be dropped once more.
-    Some,
+    Part,
     /// So much that somebody must map it, and drops are in vain: it is the kernel's to take.
     Mapped,
 }
 
 #[derive(Debug)]
-pub(super) struct Stock {
-    courses: Arc<Courses>,
+pub(super) struct Cache {
+    pieces: Arc<Pieces>,
     slots: Vec<Slot>,
     /// Held, and passed by all: the oldest first.
-    burnable: VecDeque<Piece>,
+    droppable: VecDeque<Piece>,
     /// The same, but other services have yet to read them: these go when nothing else may.
-    lent: VecDeque<Piece>,
+    claimed: VecDeque<Piece>,
     claims: Claims,
     held: u64,
     /// Of these, pages that are about to be dropped: their place is free the next time.
@@ -78,13 +78,13 @@ pub(super) struct Stock {
     leaves: bool,
 }
 
-impl Stock {
-    pub(super) fn new(courses: Arc<Courses>) -> Self {
+impl Cache {
+    pub(super) fn new(pieces: Arc<Pieces>) -> Self {
         Self {
-            slots: vec![Slot(0); courses.pieces()],
-            courses,
-            burnable: VecDeque::new(),
-            lent: VecDeque::new(),
+            slots: vec![Slot(0); pieces.len()],
+            pieces,
+            droppable: VecDeque::new(),
+            claimed: VecDeque::new(),
             claims: Claims::default(),
             held: 0,
             going: 0,
@@ -100,7 +100,7 @@ impl Stock {
         &mut self.slots[piece as usize]
     }
 
-    pub(super) fn state(&self, piece: Piece) -> State {
+    pub(super) fn state(&self, piece: Piece) -> PieceState {
         self.slots[piece as usize].state()
     }
 
@@ -124,33 +124,33 @@ impl Stock {
         for piece in pieces {
             let slot = self.slot(piece);
             slot.count((slot.left() + 1).min(63));
-            if slot.state() == State::Dropped {
-                slot.set(State::Absent);
+            if slot.state() == PieceState::Dropped {
+                slot.set(PieceState::Absent);
             }
         }
         let slots = &self.slots;
         let waits = |piece: &Piece| slots[*piece as usize].left() == 0;
-        self.burnable.retain(waits);
-        self.lent.retain(waits);
+        self.droppable.retain(waits);
+        self.claimed.retain(waits);
         self.stuck.retain(waits);
     }
 
     /// One less.
-    pub(super) fn forgo(&mut self, piece: Piece) {
+    pub(super) fn release(&mut self, piece: Piece) {
         let slot = self.slot(piece);
         slot.count(slot.left().saturating_sub(1));
-        if slot.left() == 0 && slot.state() == State::Held {
+        if slot.left() == 0 && slot.state() == PieceState::Held {
             self.may_go(piece);
         }
     }
 
     /// It has come in, or is about to. False if there is no room for it, whatever may go; that `spares`
-    /// what is lent or not.
+    /// what is claimed or not.
     pub(super) fn hold_within(&mut self, piece: Piece, budget: u64, spares: bool) -> bool {
-        let pages = self.courses.pages(piece);
+        let pages = self.pieces.pages(piece);
         while self.held() + pages > budget {
-            let none = spares && self.burnable.is_empty();
-            if none || !self.burn() {
+            let none = spares && self.droppable.is_empty();
+            if none || !self.drop_next() {
                 return false;
             }
         }
@@ -158,24 +158,24 @@ impl Stock {
             return false;
         }
         self.held += pages;
-        self.slot(piece).set(State::Held);
+        self.slot(piece).set(PieceState::Held);
         true
     }
 
     /// It has been issued, and is not to come any more.
     pub(super) fn give_up(&mut self, piece: Piece) {
-        let pages = self.courses.pages(piece);
+        let pages = self.pieces.pages(piece);
         self.held = self.held.saturating_sub(pages);
-        self.slot(piece).set(State::Absent);
+        self.slot(piece).set(PieceState::Absent);
     }
 
     /// A reader has had it brought in, be there room or not.
     pub(super) fn came_in(&mut self, piece: Piece) {
-        if self.state(piece) == State::Held {
+        if self.state(piece) == PieceState::Held {
             return;
         }
-        self.slot(piece).set(State::Held);
-        self.held += self.courses.pages(piece);
+        self.slot(piece).set(PieceState::Held);
+        self.held += self.pieces.pages(piece);
         if !self.is_needed(piece) {
             // It was dropped too early, or is read again.
             self.may_go(piece);
@@ -189,9 +189,9 @@ impl Stock {
         }
         let claimed = self.is_claimed(piece);
         let queue = if claimed {
-            &mut self.lent
+            &mut self.claimed
         } else {
-            &mut self.burnable
+            &mut self.droppable
         };
         queue.push_back(piece);
     }
@@ -201,18 +201,18 @@ impl Stock {
     }
 
     fn extent(&self, piece: Piece) -> Option<Extent> {
-        self.courses.extent(piece)
+        self.pieces.extent(piece)
     }
 
     /// What other services have yet to read, from now on.
-    pub(super) fn heed(&mut self, claims: Claims) {
+    pub(super) fn set_claims(&mut self, claims: Claims) {
         if self.claims == claims {
             return;
         }
         self.claims = claims;
-        let lent = std::mem::take(&mut self.lent);
-        let burnable = std::mem::take(&mut self.burnable);
-        for piece in lent.into_iter().chain(burnable) {
+        let claimed = std::mem::take(&mut self.claimed);
+        let droppable = std::mem::take(&mut self.droppable);
+        for piece in claimed.into_iter().chain(droppable) {
             self.may_go(piece);
         }
     }
@@ -224,12 +224,12 @@ impl Stock {
 
     /// What is there of what was dropped is held again. What seems to be mapped twice in a row, as it may
     /// not have been dropped yet, is stuck.
-    pub(super) fn look_again(&mut self, mut there: impl FnMut(&Extent) -> There) {
+    pub(super) fn recheck_dropped(&mut self, mut there: impl FnMut(&Extent) -> Leftover) {
         for (piece, before) in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
                 continue;
             };
-            if self.state(piece) != State::Dropped {
+            if self.state(piece) != PieceState::Dropped {
                 continue;
             }
             if self.leaves && self.mapped.contains(&extent.file) {
@@ -237,20 +237,20 @@ impl Stock {
                 continue;
             }
             match there(&extent) {
-                There::Nothing => {}
-                There::Some => self.came_in(piece),
-                There::Mapped if !before => self.gone.push((piece, true)),
-                There::Mapped => {
+                Leftover::Nothing => {}
+                Leftover::Part => self.came_in(piece),
+                Leftover::Mapped if !before => self.gone.push((piece, true)),
+                Leftover::Mapped => {
                     if self.leaves {
                         self.mapped.insert(extent.file);
                         self.stuck.push(piece);
                         continue;
                     }
-                    self.slot(piece).set(State::Held);
-                    self.held += self.courses.pages(piece);
+                    self.slot(piece).set(PieceState::Held);
+                    self.held += self.pieces.pages(piece);
                     self.stuck.push(piece);
                     if self.mapped.insert(extent.file) {
-                        for piece in std::mem::take(&mut self.burnable) {
+                        for piece in std::mem::take(&mut self.droppable) {
                             self.may_go(piece);
                         }
                     }
@@ -267,7 +267,7 @@ impl Stock {
     /// From now on what is mapped is left to the kernel, if that is more than so many pages. False if it
     /// was before, or is not.
     pub(super) fn leave_more_than(&mut self, most: u64) -> bool {
-        let pages = |&piece: &Piece| self.courses.pages(piece);
+        let pages = |&piece: &Piece| self.pieces.pages(piece);
         if self.leaves || self.stuck.iter().map(pages).sum::<u64>() <= most {
             return false;
         }
@@ -276,8 +276,8 @@ impl Stock {
         // In their order they are few ranges.
         stuck.sort_unstable();
         for &piece in &stuck {
-            self.slot(piece).set(State::Dropped);
-            self.going += self.courses.pages(piece);
+            self.slot(piece).set(PieceState::Dropped);
+            self.going += self.pieces.pages(piece);
             self.ask_for(piece);
         }
         self.stuck = stuck;
@@ -285,7 +285,7 @@ impl Stock {
     }
 
     /// What was stuck of a file may go now.
-    pub(super) fn let_go(&mut self, file: u32) {
+    pub(super) fn release_file(&mut self, file: u32) {
         if !self.mapped.remove(&file) {
             return;
         }
@@ -296,9 +296,9 @@ impl Stock {
         go.sort_unstable();
         for piece in go {
             match self.state(piece) {
-                State::Dropped => self.ask_for(piece),
-                State::Held => self.may_go(piece),
-                State::Absent => {}
+                PieceState::Dropped => self.ask_for(piece),
+                PieceState::Held => self.may_go(piece),
+                PieceState::Absent => {}
             }
         }
         self.leaves &= !self.mapped.is_empty();
@@ -315,27 +315,30 @@ impl Stock {
         claims
     }
 
-    /// Drops all that may go; what is lent, only if there is nothing else.
-    pub(super) fn burn_all(&mut self) {
-        let lent = self.burnable.is_empty();
-        while (lent || !self.burnable.is_empty()) && self.burn() {}
+    /// Drops all that may go; what is claimed, only if there is nothing else.
+    pub(super) fn drop_all(&mut self) {
+        let claimed = self.droppable.is_empty();
+        while (claimed || !self.droppable.is_empty()) && self.drop_next() {}
     }
 
     /// Drops one piece; false if none may go.
-    fn burn(&mut self) -> bool {
+    fn drop_next(&mut self) -> bool {
         let piece = loop {
-            let next = self.burnable.pop_front().or_else(|| self.lent.pop_front());
+            let next = self
+                .droppable
+                .pop_front()
+                .or_else(|| self.claimed.pop_front());
             let Some(piece) = next else {
                 return false;
             };
             // It may have been given up since.
-            if self.state(piece) == State::Held {
+            if self.state(piece) == PieceState::Held {
                 break piece;
             }
         };
-        self.slot(piece).set(State::Dropped);
+        self.slot(piece).set(PieceState::Dropped);
         self.gone.push((piece, false));
-        self.going += self.courses.pages(piece);
+        self.going += self.pieces.pages(piece);
         self.ask_for(piece);
         true
     }
@@ -362,7 +365,7 @@ impl Stock {
     fn around(&self, piece: Piece) -> Option<Extent> {
         let mut extent = self.extent(piece)?;
         let gone = |piece: Piece| {
-            let dropped = self.slots.get(piece as usize)?.state() == State::Dropped;
+            let dropped = self.slots.get(piece as usize)?.state() == PieceState::Dropped;
             self.extent(piece).filter(|_| dropped)
         };
         let least = extent.first.saturating_sub(FOLIO);
@@ -398,7 +401,7 @@ impl Stock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Step, Window};
+    use super::super::{Access, Window};
     use super::*;
 
     fn extent(first: u32, pages: u32) -> Extent {
@@ -411,27 +414,27 @@ mod tests {
 
     /// A reader of 4 MiB of one file, with a budget of half of that.
     fn small() -> Window {
-        let courses = Courses::new(&[vec![extent(0, 2048)]]);
-        Window::new(Arc::new(courses), 1024)
+        let pieces = Pieces::new(&[vec![extent(0, 2048)]]);
+        Window::new(Arc::new(pieces), 1024)
     }
 
     #[test]
     fn what_others_have_yet_to_read_is_dropped_last() {
-        let courses = Courses::new(&[(0..6).map(|at| extent(at * 512, 512)).collect()]);
-        let mut window = Window::new(Arc::new(courses), 4 * 512);
+        let pieces = Pieces::new(&[(0..6).map(|at| extent(at * 512, 512)).collect()]);
+        let mut window = Window::new(Arc::new(pieces), 4 * 512);
         window.loads();
         let mut claims = Claims::default();
         claims.add(&extent(0, 1));
-        window.heed(claims);
+        window.set_claims(claims);
         window.leave(0);
-        window.burn_all();
+        window.drop_all();
         let dropped: Vec<_> = window
             .drops()
             .iter()
             .map(|it| (it.first, it.pages))
             .collect();
         assert_eq!(dropped, [(512, 3 * 512)]);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops().first().map(|it| it.first), Some(0));
         // Or as soon as the others do not need it any more.
         let mut window = small();
@@ -439,10 +442,10 @@ mod tests {
         claims.add(&extent(0, 2048));
         assert!(!claims.is_empty() && claims == window.claims());
         window.loads();
-        window.heed(claims);
+        window.set_claims(claims);
         window.leave(0);
-        window.heed(Claims::default());
-        window.burn_all();
+        window.set_claims(Claims::default());
+        window.drop_all();
         let pages: u32 = window.drops().iter().map(|it| it.pages).sum();
         assert_eq!(pages, 1024);
     }
@@ -450,19 +453,19 @@ mod tests {
     #[test]
     fn no_more_than_a_little_ahead_takes_the_place_of_what_others_need() {
         let pieces = (0..40).map(|at| extent(at * 512, 512));
-        let courses = Courses::new(&[pieces.collect()]);
-        let mut window = Window::new(Arc::new(courses), 32 * 512);
+        let pieces = Pieces::new(&[pieces.collect()]);
+        let mut window = Window::new(Arc::new(pieces), 32 * 512);
         window.loads();
         let mut claims = Claims::default();
         claims.add(&extent(0, 40 * 512));
-        window.heed(claims);
-        // At page 24 of 40 pieces, with 8 ahead and the ones behind lent.
+        window.set_claims(claims);
+        // At page 24 of 40 pieces, with 8 ahead and the ones behind claimed.
         for at in 0..24 {
-            window.hear(0, &extent(at * 512, 512), Step::Reads, 0);
+            window.hear(0, &extent(at * 512, 512), Access::Read, 0);
         }
         assert_eq!(window.loads(), [], "8 pieces are a quarter");
         for at in 24..30 {
-            window.hear(0, &extent(at * 512, 512), Step::Reads, 0);
+            window.hear(0, &extent(at * 512, 512), Access::Read, 0);
         }
         window.loads();
         assert_eq!(window.drops().len(), 1);
@@ -478,7 +481,7 @@ mod tests {
         let given_up = window.hold_back(|extent| extent.first >= 512);
         assert_eq!(given_up, [extent(512, 512)]);
         assert_eq!(window.held(), 512);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops(), [extent(0, 512)]);
         window.loads();
         assert_eq!(window.held(), 0);
@@ -489,26 +492,26 @@ mod tests {
         let mut window = small();
         window.loads();
         window.leave(0);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops().len(), 1);
         window.loads();
         assert_eq!(window.held(), 0);
         let there = |extent: &Extent| {
             if extent.first < 512 {
-                There::Nothing
+                Leftover::Nothing
             } else {
-                There::Mapped
+                Leftover::Mapped
             }
         };
-        window.look_again(there);
+        window.recheck_dropped(there);
         assert_eq!(window.held(), 0, "it may not have been dropped yet");
-        window.look_again(there);
+        window.recheck_dropped(there);
         assert_eq!(window.held(), 512, "half of what there may be");
-        assert!(!window.stock.burn(), "it would stay again");
-        window.let_go(1);
-        assert!(!window.stock.burn(), "another file is closed");
-        window.let_go(0);
-        assert!(window.stock.burn());
+        assert!(!window.cache.drop_next(), "it would stay again");
+        window.release_file(1);
+        assert!(!window.cache.drop_next(), "another file is closed");
+        window.release_file(0);
+        assert!(window.cache.drop_next());
         let again: Vec<_> = window.drops().iter().map(Extent::end).collect();
         assert_eq!(again, [1024]);
     }
@@ -518,24 +521,24 @@ mod tests {
         let mut window = small();
         window.loads();
         window.leave(0);
-        window.burn_all();
+        window.drop_all();
         window.loads();
         assert_eq!(window.held(), 0);
         window.drops();
-        window.look_again(|_| There::Some);
+        window.recheck_dropped(|_| Leftover::Part);
         assert_eq!(window.held(), 1024);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops(), [extent(0, 1024)]);
         window.loads();
-        window.look_again(|_| There::Nothing);
+        window.recheck_dropped(|_| Leftover::Nothing);
         assert_eq!(window.held(), 0);
     }
 
     #[test]
     fn what_is_mapped_and_more_than_half_is_left_to_the_kernel() {
         let pieces = (0..40).map(|at| extent(at * 512, 512));
-        let courses = Courses::new(&[pieces.collect()]);
-        let mut window = Window::new(Arc::new(courses), 16 * 512);
+        let pieces = Pieces::new(&[pieces.collect()]);
+        let mut window = Window::new(Arc::new(pieces), 16 * 512);
         let ahead = |window: &mut Window| -> Vec<_> {
             let loads = window.loads();
             loads
@@ -544,17 +547,17 @@ mod tests {
                 .collect()
         };
         assert_eq!(ahead(&mut window), [(0, 16, false)]);
-        window.hear(0, &extent(7 * 512, 512), Step::Reads, 8 * 512);
+        window.hear(0, &extent(7 * 512, 512), Access::Read, 8 * 512);
         window.loads();
         let dropped: u32 = window.drops().iter().map(|it| it.pages / 512).sum();
         assert_eq!(ahead(&mut window), [(16, dropped, false)]);
-        window.look_again(|_| There::Mapped);
-        window.look_again(|_| There::Mapped);
+        window.recheck_dropped(|_| Leftover::Mapped);
+        window.recheck_dropped(|_| Leftover::Mapped);
         assert_eq!(ahead(&mut window), [], "it has no place yet");
         for at in 8..15 {
-            window.hear(0, &extent(at * 512, 512), Step::Reads, 512);
+            window.hear(0, &extent(at * 512, 512), Access::Read, 512);
         }
-        window.look_again(|_| There::Mapped);
+        window.recheck_dropped(|_| Leftover::Mapped);
         // What is there is asked for once more.
         let again = ahead(&mut window);
         assert!(
@@ -563,26 +566,26 @@ mod tests {
         );
         assert!(!window.drops().is_empty());
         for at in 15..18 {
-            window.hear(0, &extent(at * 512, 512), Step::Reads, 512);
+            window.hear(0, &extent(at * 512, 512), Access::Read, 512);
         }
         window.loads();
         let more = ahead(&mut window);
         assert!(window.held() <= 8 * 512, "{}", window.held() / 512);
         assert!(more.iter().any(|&(_, pages, hold)| pages > 0 && hold));
-        window.let_go(0);
-        assert!(!window.stock.leaves());
+        window.release_file(0);
+        assert!(!window.cache.leaves());
     }
 
     #[test]
     fn what_is_dropped_takes_along_what_large_pages_kept_of_its_neighbours() {
-        let courses = Courses::new(&[vec![extent(0, 100)], vec![extent(100, 100)]]);
-        let mut window = Window::new(Arc::new(courses), 1024);
+        let pieces = Pieces::new(&[vec![extent(0, 100)], vec![extent(100, 100)]]);
+        let mut window = Window::new(Arc::new(pieces), 1024);
         window.loads();
         window.leave(0);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops(), [extent(0, 100)]);
         window.leave(1);
-        window.burn_all();
+        window.drop_all();
         assert_eq!(window.drops(), [extent(0, 200)]);
     }
 }

@@ -8,33 +8,33 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 
-use super::testing::{Blob, Fake, Gguf, safetensors, shard};
+use super::testing::{Blob, FakeLibrary, Gguf, safetensors, shard};
 use super::*;
 use crate::PAGE;
 use crate::template::Group;
 
 const WORDS: u64 = PAGE / 2;
 
-fn tp(tp: u32) -> Wanted {
-    Wanted { tp, order: None }
+fn tp(tp: u32) -> Deployment {
+    Deployment { tp, order: None }
 }
 
-fn in_order(order: Order) -> Wanted {
-    Wanted {
+fn in_order(order: Order) -> Deployment {
+    Deployment {
         tp: 1,
         order: Some(order),
     }
 }
 
-fn made(library: &dyn Library, wanted: Wanted) -> Synthesis {
-    let synthesis = synthesise(library, &wanted).expect("a model");
-    check(&synthesis);
-    synthesis
+fn made(library: &dyn Library, wanted: Deployment) -> Prediction {
+    let prediction = predict_reads(library, &wanted).expect("a model");
+    check(&prediction);
+    prediction
 }
 
 /// What holds for all of them.
-fn check(synthesis: &Synthesis) {
-    for group in &synthesis.groups {
+fn check(prediction: &Prediction) {
+    for group in &prediction.groups {
         let mut sorted = group.clone();
         sorted.sort();
         for pair in sorted.windows(2) {
@@ -42,7 +42,7 @@ fn check(synthesis: &Synthesis) {
             assert!(apart, "a page comes twice: {pair:?}");
         }
         for extent in group {
-            let (_, size) = &synthesis.files[extent.file as usize];
+            let (_, size) = &prediction.files[extent.file as usize];
             assert!(extent.pages > 0 && u64::from(extent.end()) <= size.div_ceil(PAGE));
         }
         for pair in group.windows(2) {
@@ -57,14 +57,14 @@ fn ranges(group: &[Extent]) -> Vec<(u32, u32, u32)> {
     ranges.map(|it| (it.file, it.first, it.pages)).collect()
 }
 
-fn names(synthesis: &Synthesis) -> Vec<&str> {
-    let files = synthesis.files.iter();
+fn names(prediction: &Prediction) -> Vec<&str> {
+    let files = prediction.files.iter();
     files.map(|(path, _)| path.as_str()).collect()
 }
 
 /// A folder with one file, `model.safetensors`.
-fn single(blob: Blob) -> Fake {
-    let mut library = Fake::default();
+fn single(blob: Blob) -> FakeLibrary {
+    let mut library = FakeLibrary::default();
     library.add_blob("model.safetensors", blob);
     library
 }
@@ -83,16 +83,16 @@ fn four_tensors() -> Blob {
 fn vllm_reads_tensors_by_name_and_others_as_they_lie() {
     let mut library = single(four_tensors());
     library.add("config.json", b"{}");
-    let synthesis = made(&library, Wanted::default());
-    assert_eq!(synthesis.format, Format::Safetensors);
-    assert_eq!(synthesis.order, Order::Vllm);
-    assert_eq!(names(&synthesis), ["config.json", "model.safetensors"]);
-    assert_eq!(synthesis.notes, [""; 0]);
+    let prediction = made(&library, Deployment::default());
+    assert_eq!(prediction.format, Format::Safetensors);
+    assert_eq!(prediction.order, Order::Vllm);
+    assert_eq!(names(&prediction), ["config.json", "model.safetensors"]);
+    assert_eq!(prediction.notes, [""; 0]);
     let expected = [(0, 0, 1), (1, 0, 1), (1, 3, 3), (1, 1, 2), (1, 6, 1)];
-    assert_eq!(ranges(&synthesis.groups[0]), expected);
+    assert_eq!(ranges(&prediction.groups[0]), expected);
     for order in [Order::File, Order::Transformers] {
-        let synthesis = made(&library, in_order(order));
-        assert_eq!(ranges(&synthesis.groups[0]), [(0, 0, 1), (1, 0, 7)]);
+        let prediction = made(&library, in_order(order));
+        assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 1), (1, 0, 7)]);
     }
 }
 
@@ -103,10 +103,10 @@ fn workers_read_their_rows_and_all_of_what_is_not_cut() {
         ("model.layers.0.mlp.gate_proj.weight", &[64, WORDS]),
         ("model.norm.weight", &[WORDS]),
     ]);
-    let synthesis = made(&single(blob), tp(4));
-    assert_eq!(synthesis.groups.len(), 4);
+    let prediction = made(&single(blob), tp(4));
+    assert_eq!(prediction.groups.len(), 4);
     let mut gate = BTreeSet::new();
-    for (rank, group) in (0..).zip(&synthesis.groups) {
+    for (rank, group) in (0..).zip(&prediction.groups) {
         // The header and a down_proj of short rows, a quarter of gate_proj, the norm.
         let quarter = (0, 513 + rank * 16, 16);
         let expected = match rank {
@@ -124,15 +124,15 @@ fn workers_read_their_rows_and_all_of_what_is_not_cut() {
 fn long_rows_are_cut_and_edges_rounded_out() {
     // A row is 64 pages and 8 bytes.
     let blob = shard(&[("a.down_proj.weight", &[2, 64 * WORDS + 4])]);
-    let synthesis = made(&single(blob), tp(4));
-    assert_eq!(ranges(&synthesis.groups[0]), [(0, 0, 18), (0, 65, 17)]);
+    let prediction = made(&single(blob), tp(4));
+    assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 18), (0, 65, 17)]);
     assert_eq!(
-        ranges(&synthesis.groups[1]),
+        ranges(&prediction.groups[1]),
         [(0, 0, 1), (0, 17, 17), (0, 81, 17)]
     );
     // Six bytes over after three quarters, and a page of its own for the last two.
     assert_eq!(
-        ranges(&synthesis.groups[3]),
+        ranges(&prediction.groups[3]),
         [(0, 0, 1), (0, 49, 17), (0, 113, 17)]
     );
 }
@@ -143,8 +143,8 @@ fn heads_of_keys_come_from_the_configuration() {
     let mut library = single(blob);
     let config = br#"{"num_attention_heads": 8, "num_key_value_heads": 2}"#;
     library.add("config.json", config);
-    let synthesis = made(&library, tp(4));
-    let last = |rank: usize| ranges(&synthesis.groups[rank])[1..].to_vec();
+    let prediction = made(&library, tp(4));
+    let last = |rank: usize| ranges(&prediction.groups[rank])[1..].to_vec();
     assert_eq!(last(0), [(1, 0, 5)]);
     assert_eq!(last(1), [(1, 0, 5)]);
     assert_eq!(last(2), [(1, 0, 1), (1, 5, 4)]);
@@ -153,7 +153,7 @@ fn heads_of_keys_come_from_the_configuration() {
 
 #[test]
 fn shards_come_by_number_and_the_index_says_which() {
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     let mut map = Vec::new();
     for shard in 1..=10 {
         let path = format!("model-{shard}-of-10.safetensors");
@@ -165,7 +165,7 @@ fn shards_come_by_number_and_the_index_says_which() {
     library.add("model.safetensors.index.json", index.as_bytes());
     library.add("config.json", b"{}");
 
-    let synthesis = made(&library, Wanted::default());
+    let prediction = made(&library, Deployment::default());
     let expected = [
         "config.json",
         "model.safetensors.index.json",
@@ -173,15 +173,15 @@ fn shards_come_by_number_and_the_index_says_which() {
         "model-2-of-10.safetensors",
         "model-3-of-10.safetensors",
     ];
-    assert_eq!(names(&synthesis)[..5], expected);
-    assert_eq!(names(&synthesis)[11], "model-10-of-10.safetensors");
-    assert_eq!(synthesis.files.len(), 12);
-    assert_eq!(synthesis.notes.len(), 1, "{:?}", synthesis.notes);
-    assert!(synthesis.notes[0].starts_with("consolidated.safetensors"));
+    assert_eq!(names(&prediction)[..5], expected);
+    assert_eq!(names(&prediction)[11], "model-10-of-10.safetensors");
+    assert_eq!(prediction.files.len(), 12);
+    assert_eq!(prediction.notes.len(), 1, "{:?}", prediction.notes);
+    assert!(prediction.notes[0].starts_with("consolidated.safetensors"));
 
-    let synthesis = made(&library, in_order(Order::Transformers));
+    let prediction = made(&library, in_order(Order::Transformers));
     let expected = ["model-1-of-10.safetensors", "model-10-of-10.safetensors"];
-    assert_eq!(names(&synthesis)[2..4], expected);
+    assert_eq!(names(&prediction)[2..4], expected);
 }
 
 #[test]
@@ -194,13 +194,13 @@ fn a_cache_of_links_is_a_model() {
     fs::write(top.join("blobs/bb"), b"{}").expect("a file");
     symlink("../../blobs/aa", snapshot.join("model.safetensors")).expect("a link");
     symlink("../../blobs/bb", snapshot.join("config.json")).expect("a link");
-    let synthesis = synthesise(&Directory::new(&snapshot), &tp(1));
+    let prediction = predict_reads(&Directory::new(&snapshot), &tp(1));
     fs::remove_dir_all(&top).expect("ours");
-    let synthesis = synthesis.expect("a model");
-    check(&synthesis);
-    assert_eq!(names(&synthesis), ["config.json", "model.safetensors"]);
+    let prediction = prediction.expect("a model");
+    check(&prediction);
+    assert_eq!(names(&prediction), ["config.json", "model.safetensors"]);
     let expected = [(0, 0, 1), (1, 0, 1), (1, 3, 3), (1, 1, 2), (1, 6, 1)];
-    assert_eq!(ranges(&synthesis.groups[0]), expected);
+    assert_eq!(ranges(&prediction.groups[0]), expected);
 }
 
 #[test]
@@ -212,27 +212,27 @@ fn parts_of_a_gguf_come_by_number_and_as_they_lie() {
         alignment: 32,
         data: 20_000,
     };
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     for part in [2, 1, 10] {
         let path = format!("m-{part:05}-of-00010.gguf");
         library.add(&path, &file.bytes());
     }
-    let synthesis = made(&library, tp(2));
+    let prediction = made(&library, tp(2));
     assert_eq!(
-        (synthesis.format, synthesis.order),
+        (prediction.format, prediction.order),
         (Format::Gguf, Order::File)
     );
     let expected = [1, 2, 10].map(|part| format!("m-{part:05}-of-00010.gguf"));
-    assert_eq!(names(&synthesis), expected);
-    for group in &synthesis.groups {
+    assert_eq!(names(&prediction), expected);
+    for group in &prediction.groups {
         assert_eq!(ranges(group), [(0, 0, 5), (1, 0, 5), (2, 0, 5)]);
     }
-    assert_eq!(synthesis.notes, [""; 0]);
+    assert_eq!(prediction.notes, [""; 0]);
 }
 
 #[test]
 fn damaged_files_are_taken_in_plain_order_and_noted() {
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     library.add_blob("model-1.safetensors", four_tensors());
     library.add(
         "model-2.safetensors",
@@ -241,7 +241,7 @@ fn damaged_files_are_taken_in_plain_order_and_noted() {
     let mut cut_off = four_tensors();
     cut_off.size -= 1;
     library.add_blob("model-3.safetensors", cut_off);
-    let synthesis = made(&library, Wanted::default());
+    let prediction = made(&library, Deployment::default());
     let expected = [
         (0, 0, 1),
         (0, 3, 3),
@@ -250,54 +250,54 @@ fn damaged_files_are_taken_in_plain_order_and_noted() {
         (1, 0, 1),
         (2, 0, 7),
     ];
-    assert_eq!(ranges(&synthesis.groups[0]), expected);
-    assert_eq!(synthesis.notes.len(), 2);
-    assert!(synthesis.notes[0].starts_with("model-2.safetensors has a header of"));
+    assert_eq!(ranges(&prediction.groups[0]), expected);
+    assert_eq!(prediction.notes.len(), 2);
+    assert!(prediction.notes[0].starts_with("model-2.safetensors has a header of"));
     let place = "model-3.safetensors says that c lies where it cannot; it is taken in plain order";
-    assert_eq!(synthesis.notes[1], place);
+    assert_eq!(prediction.notes[1], place);
 
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     library.add("a.gguf", b"GGUF\x01\0\0\0");
-    let synthesis = made(&library, Wanted::default());
-    assert_eq!(ranges(&synthesis.groups[0]), [(0, 0, 1)]);
+    let prediction = made(&library, Deployment::default());
+    assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 1)]);
     let note = "a.gguf is no GGUF of a version that is known; it is taken in plain order";
-    assert_eq!(synthesis.notes, [note]);
+    assert_eq!(prediction.notes, [note]);
 }
 
 #[test]
 fn other_files_are_read_from_end_to_end() {
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     for path in ["weights-10.npz", "weights-9.npz", "config.json", "empty"] {
         let size = if path == "empty" { 0 } else { 5000 };
         library.add(path, &vec![1; size]);
     }
-    let synthesis = made(&library, tp(2));
+    let prediction = made(&library, tp(2));
     assert_eq!(
-        (synthesis.format, synthesis.order),
+        (prediction.format, prediction.order),
         (Format::Plain, Order::File)
     );
     assert_eq!(
-        names(&synthesis),
+        names(&prediction),
         ["config.json", "weights-9.npz", "weights-10.npz"]
     );
     assert_eq!(
-        ranges(&synthesis.groups[1]),
+        ranges(&prediction.groups[1]),
         [(0, 0, 2), (1, 0, 2), (2, 0, 2)]
     );
 }
 
 #[test]
 fn nothing_and_nobody_are_refused() {
-    let empty = Fake::default();
-    assert_eq!(synthesise(&empty, &tp(1)), Err(Error::Empty));
+    let empty = FakeLibrary::default();
+    assert_eq!(predict_reads(&empty, &tp(1)), Err(PredictError::Empty));
     let library = single(four_tensors());
     for workers in [0, MOST_WORKERS + 1, u32::MAX] {
         assert_eq!(
-            synthesise(&library, &tp(workers)),
-            Err(Error::Workers(workers))
+            predict_reads(&library, &tp(workers)),
+            Err(PredictError::Workers(workers))
         );
     }
-    assert!(synthesise(&library, &tp(MOST_WORKERS)).is_ok());
+    assert!(predict_reads(&library, &tp(MOST_WORKERS)).is_ok());
 }
 
 /// Lists what it cannot read, and claims to read more than it was asked for.
@@ -323,16 +323,16 @@ impl Library for Liar {
 #[test]
 fn libraries_are_not_trusted() {
     for lies in [false, true] {
-        let synthesis = made(&Liar(lies), tp(3));
-        assert_eq!(names(&synthesis), ["a.safetensors"]);
-        for group in &synthesis.groups {
+        let prediction = made(&Liar(lies), tp(3));
+        assert_eq!(names(&prediction), ["a.safetensors"]);
+        for group in &prediction.groups {
             assert_eq!(ranges(group), [(0, 0, u32::MAX)]);
         }
     }
 }
 
 /// As many tensors as `DeepSeek` V3 has, in as many shards.
-fn largest() -> Fake {
+fn largest() -> FakeLibrary {
     const SHARDS: usize = 163;
     let mut all: Vec<(String, Vec<u64>)> = Vec::new();
     for layer in 0..58 {
@@ -351,7 +351,7 @@ fn largest() -> Fake {
             }
         }
     }
-    let mut library = Fake::default();
+    let mut library = FakeLibrary::default();
     let mut index = r#"{"weight_map":{"#.to_owned();
     for (number, part) in all.chunks(all.len().div_ceil(SHARDS)).enumerate() {
         let path = format!("model-{number:05}-of-{SHARDS:06}.safetensors");
@@ -374,20 +374,20 @@ fn largest() -> Fake {
 fn the_largest_models_take_a_moment() {
     let library = largest();
     let before = Instant::now();
-    let synthesis = synthesise(&library, &tp(8)).expect("a model");
+    let prediction = predict_reads(&library, &tp(8)).expect("a model");
     let took = before.elapsed();
-    check(&synthesis);
-    let extents: usize = synthesis.groups.iter().map(Vec::len).sum();
+    check(&prediction);
+    let extents: usize = prediction.groups.iter().map(Vec::len).sum();
     println!(
         "{extents} ranges of {} files in {took:?}",
-        synthesis.files.len()
+        prediction.files.len()
     );
-    assert_eq!(synthesis.notes, [""; 0]);
-    assert_eq!(synthesis.files.len(), 164);
+    assert_eq!(prediction.notes, [""; 0]);
+    assert_eq!(prediction.files.len(), 164);
     // Two thirds are cut in eight, and a third is not.
     let pages = |group: &Vec<Extent>| group.iter().map(|it| u64::from(it.pages)).sum::<u64>();
-    let all: u64 = synthesis.files.iter().map(|(_, size)| size / PAGE).sum();
-    for group in &synthesis.groups {
+    let all: u64 = prediction.files.iter().map(|(_, size)| size / PAGE).sum();
+    for group in &prediction.groups {
         let percent = pages(group) * 100 / all;
         assert!((41..46).contains(&percent), "{percent}");
     }
@@ -405,9 +405,9 @@ fn few_bytes_do_not_make_more_ranges_than_a_template_takes() {
     };
     // As many as are written down one by one; and so many that none are.
     for (rows, all_told) in [((1 << 18) - 2, false), (1 << 24, true)] {
-        let synthesis = made_of(rows);
-        assert_eq!(synthesis.notes.is_empty(), all_told, "{rows}");
-        for group in &synthesis.groups {
+        let prediction = made_of(rows);
+        assert_eq!(prediction.notes.is_empty(), all_told, "{rows}");
+        for group in &prediction.groups {
             assert!(Group::new(0, None, group).is_ok(), "{} ranges", group.len());
         }
     }
@@ -424,16 +424,16 @@ proptest! {
         index in prop::option::of("\\{\"weight_map\":\\{\"a\":\"a\\.safetensors\"\\}\\}|\\PC*"),
         workers in 1_u32..5,
     ) {
-        let mut library = Fake::default();
+        let mut library = FakeLibrary::default();
         for (path, (start, size)) in files {
             library.add_blob(&path, Blob { start, size });
         }
         if let Some(index) = index {
             library.add("model.safetensors.index.json", index.as_bytes());
         }
-        if let Ok(synthesis) = synthesise(&library, &tp(workers)) {
-            check(&synthesis);
-            prop_assert_eq!(synthesis.groups.len(), workers as usize);
+        if let Ok(prediction) = predict_reads(&library, &tp(workers)) {
+            check(&prediction);
+            prop_assert_eq!(prediction.groups.len(), workers as usize);
         }
     }
 
@@ -453,10 +453,10 @@ proptest! {
             .collect();
         let blob = safetensors(&tensors);
         let size = blob.size;
-        let synthesis = made(&single(blob), tp(workers));
-        prop_assert_eq!(&synthesis.notes, &[""; 0]);
+        let prediction = made(&single(blob), tp(workers));
+        prop_assert_eq!(&prediction.notes, &[""; 0]);
         // All workers together read all of it.
-        let pages: BTreeSet<_> = synthesis
+        let pages: BTreeSet<_> = prediction
             .groups
             .iter()
             .flatten()

@@ -1,4 +1,4 @@
-//! A model's folder on disk.
+//! A model's folder on disk, for tools: the policy reads by its host.
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -5,20 +5,20 @@ use std::io;
 
 use ppc::{FileId, FileInfo, Host};
 
-use crate::claims::Key;
-use crate::synth::Library;
+use crate::peers::FileKey;
+use crate::predict::Library;
 use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
 /// Those that are known, in the order in which they came to be.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct FileTable {
     paths: Vec<String>,
     numbers: HashMap<String, u32>,
     by_id: HashMap<FileId, Option<u32>>,
     open: Vec<Option<FileId>>,
 }
 
-impl Files {
+impl FileTable {
     /// These, the first of them number 0.
     pub(crate) fn new(paths: impl IntoIterator<Item = String>) -> Self {
         let mut files = Self::default();
@@ -89,9 +89,9 @@ impl Files {
     }
 
     /// What a file is on this node.
-    pub(crate) fn key(&mut self, host: &Host<'_>, number: u32) -> Option<Key> {
+    pub(crate) fn key(&mut self, host: &Host<'_>, number: u32) -> Option<FileKey> {
         let info = host.info(self.id(host, number)?).ok()?;
-        Some(Key {
+        Some(FileKey {
             device: info.device,
             inode: info.inode,
             mtime_ns: info.mtime_ns,
@@ -142,11 +142,11 @@ fn beginning(host: &Host<'_>, id: FileId) -> ppc::Result<Vec<u8>> {
 }
 
 /// The host's files, to say from their headers what will be read.
-pub(crate) struct Shelf<'a, 'b> {
+pub(crate) struct HostLibrary<'a, 'b> {
     pub(crate) host: &'a Host<'b>,
 }
 
-impl Library for Shelf<'_, '_> {
+impl Library for HostLibrary<'_, '_> {
     fn files(&self) -> Vec<(String, u64)> {
         let entries = self.host.list("", true).unwrap_or_default();
         let file = |entry: ppc::Entry| {

@@ -1,9 +1,9 @@
 //! What one worker reads, written down in order and each page once.
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
-use super::slices::Run;
+use super::tp::Run;
+use crate::ranges::Ranges;
 use crate::{Extent, PAGE};
 
 /// The largest file of which all pages can be counted.
@@ -11,7 +11,7 @@ pub(super) const LARGEST: u64 = u32::MAX as u64 * PAGE;
 
 /// The ranges of one worker.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct WorkerPages {
     extents: Vec<Extent>,
     /// More are not written down one by one.
     most: usize,
@@ -19,10 +19,10 @@ pub(super) struct Reading {
     file: u32,
     size: u64,
     /// Of this file.
-    seen: Seen,
+    seen: Ranges,
 }
 
-impl Reading {
+impl WorkerPages {
     pub(super) fn new(most: usize) -> Self {
         Self {
             extents: Vec::new(),
@@ -30,14 +30,14 @@ impl Reading {
             full: false,
             file: 0,
             size: 0,
-            seen: Seen::default(),
+            seen: Ranges::default(),
         }
     }
 
     /// All that follows is read of this file.
     pub(super) fn open(&mut self, file: u32, size: u64) {
         (self.file, self.size) = (file, size);
-        self.seen = Seen::default();
+        self.seen = Ranges::default();
     }
 
     /// The pages that these bytes touch are read now, unless they have been before.
@@ -86,7 +86,7 @@ impl Reading {
             seen,
             ..
         } = self;
-        seen.add(&pages, |new| push(extents, *file, &new));
+        seen.insert(&pages, |new| push(extents, *file, &new));
     }
 }
 
@@ -106,55 +106,18 @@ fn push(extents: &mut Vec<Extent>, file: u32, pages: &Range<u32>) {
     });
 }
 
-/// A set of numbers, as ranges that neither overlap nor touch: each end by its start.
-#[derive(Debug, Default)]
-struct Seen(BTreeMap<u32, u32>);
-
-impl Seen {
-    /// Adds a range, and hands out in order the parts of it that are new.
-    fn add(&mut self, range: &Range<u32>, mut new: impl FnMut(Range<u32>)) {
-        if range.is_empty() {
-            return;
-        }
-        let (mut at, mut joined) = (range.start, range.clone());
-        if let Some((&start, &end)) = self.0.range(..=range.start).next_back()
-            && end >= range.start
-        {
-            at = end;
-            joined = start..joined.end.max(end);
-        }
-        let reach = |end| (Bound::Excluded(range.start), Bound::Included(end));
-        while let Some((&start, &end)) = self.0.range(reach(joined.end)).next() {
-            if at < start {
-                new(at..start);
-            }
-            at = at.max(end);
-            joined.end = joined.end.max(end);
-            self.0.remove(&start);
-        }
-        if at < range.end {
-            new(at..range.end);
-        }
-        self.0.insert(joined.start, joined.end);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn pages(reading: Reading) -> Vec<(u32, u32, u32)> {
+    fn pages(reading: WorkerPages) -> Vec<(u32, u32, u32)> {
         let extents = reading.finish().into_iter();
         extents.map(|it| (it.file, it.first, it.pages)).collect()
     }
 
     #[test]
     fn neighbours_are_one_range_and_no_page_comes_twice() {
-        let mut reading = Reading::new(100);
+        let mut reading = WorkerPages::new(100);
         reading.open(0, 10 * PAGE);
         reading.take(&(0..100));
         reading.take(&(100..PAGE + 1));
@@ -171,7 +134,7 @@ mod tests {
 
     #[test]
     fn after_too_many_ranges_the_file_is_taken_whole() {
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, 100 * PAGE);
         for page in [10, 20, 30, 40, 50] {
             reading.take(&(page * PAGE..(page + 1) * PAGE));
@@ -181,7 +144,7 @@ mod tests {
         assert_eq!(all, 100);
         assert_eq!(reading.extents.len(), 7);
 
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, 100 * PAGE);
         let run = Run {
             start: 0,
@@ -195,28 +158,10 @@ mod tests {
 
     #[test]
     fn sizes_beyond_all_reason_are_cut() {
-        let mut reading = Reading::new(3);
+        let mut reading = WorkerPages::new(3);
         reading.open(0, u64::MAX);
         reading.take(&(u64::MAX - 5..u64::MAX));
         reading.whole();
         assert_eq!(pages(reading), [(0, 0, u32::MAX)]);
-    }
-
-    proptest! {
-        #[test]
-        fn the_set_is_one_of_numbers(ranges in prop::collection::vec((0_u32..60, 0_u32..20), 0..20)) {
-            let (mut seen, mut model) = (Seen::default(), BTreeSet::new());
-            for (start, length) in ranges {
-                let range = start..start + length;
-                let expected: Vec<_> = range.clone().filter(|&it| model.insert(it)).collect();
-                let mut new = Vec::new();
-                seen.add(&range, |part| new.extend(part));
-                prop_assert_eq!(new, expected);
-                let all: Vec<_> = seen.0.iter().flat_map(|(&start, &end)| start..end).collect();
-                prop_assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
-                let ends: Vec<_> = seen.0.iter().collect();
-                prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
-            }
-        }
     }
 }

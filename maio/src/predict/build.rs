@@ -1,11 +1,11 @@
-//! A synthesis in the making: file after file is read by all workers.
+//! A prediction in the making: file after file is read by all workers.
 
-use super::config::Heads;
 use super::error::Damage;
-use super::reading::{self, Reading};
+use super::heads::Heads;
+use super::pages::{self, WorkerPages};
 use super::safetensors::Tensor;
-use super::slices::{self, Share};
-use super::{Format, Library, Order, Synthesis, gguf, names, safetensors};
+use super::tp::{self, Share};
+use super::{Format, Library, Order, Prediction, gguf, names, safetensors};
 use crate::template::{MAX_EXTENTS, MAX_FILES};
 
 /// So much of headers is read for one model; the largest models have 15 MiB.
@@ -48,18 +48,18 @@ impl Notes {
 }
 
 /// What has been found out so far.
-pub(super) struct Draft<'a> {
+pub(super) struct PredictionBuilder<'a> {
     library: &'a dyn Library,
     order: Order,
     heads: Heads,
     files: Vec<(String, u64)>,
-    groups: Vec<Reading>,
+    groups: Vec<WorkerPages>,
     /// What may still be read of headers.
     left: u64,
     notes: Notes,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PredictionBuilder<'a> {
     pub(super) fn new(library: &'a dyn Library, tp: u32, order: Order, notes: Notes) -> Self {
         // How layers are cut matters to several workers only.
         let heads = match tp {
@@ -72,7 +72,7 @@ impl<'a> Draft<'a> {
             order,
             heads,
             files: Vec::new(),
-            groups: (0..tp).map(|_| Reading::new(most as usize)).collect(),
+            groups: (0..tp).map(|_| WorkerPages::new(most as usize)).collect(),
             left: HEADERS,
             notes,
         }
@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
     /// A file that all workers read from end to end.
     pub(super) fn whole(&mut self, path: String, size: u64) {
         self.open(path, size);
-        self.groups.iter_mut().for_each(Reading::whole);
+        self.groups.iter_mut().for_each(WorkerPages::whole);
     }
 
     /// A shard, of which each worker reads the header, and its part of each tensor.
@@ -118,16 +118,16 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub(super) fn finish(mut self, format: Format) -> Synthesis {
-        if self.groups.iter().any(Reading::is_full) {
+    pub(super) fn finish(mut self, format: Format) -> Prediction {
+        if self.groups.iter().any(WorkerPages::is_full) {
             let note = "There are too many ranges; what comes last is taken in whole files";
             self.notes.add(note.to_owned());
         }
-        Synthesis {
+        Prediction {
             format,
             order: self.order,
             files: self.files,
-            groups: self.groups.into_iter().map(Reading::finish).collect(),
+            groups: self.groups.into_iter().map(WorkerPages::finish).collect(),
             notes: self.notes.finish(),
         }
     }
@@ -139,7 +139,7 @@ impl<'a> Draft<'a> {
     }
 
     fn open(&mut self, path: String, size: u64) {
-        if size > reading::LARGEST {
+        if size > pages::LARGEST {
             let note = format!("Of {path}, what is beyond 16 TiB is left out");
             self.notes.add(note);
         }
@@ -163,7 +163,7 @@ impl<'a> Draft<'a> {
                     Order::Transformers | Order::File => 1,
                 },
             };
-            for run in slices::of(tensor, split, &share) {
+            for run in tp::of(tensor, split, &share) {
                 group.take_run(&run);
             }
         }

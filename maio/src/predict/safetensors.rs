@@ -26,7 +26,7 @@ pub(super) struct Tensor {
 
 /// What a file says of itself.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(super) struct SafetensorsHeader {
     /// Where the header ends and the tensors begin.
     pub(super) end: u64,
     /// As they lie in the file, none over another.
@@ -39,7 +39,7 @@ pub(super) fn header(
     path: &str,
     size: u64,
     left: &mut u64,
-) -> Result<Header, Damage> {
+) -> Result<SafetensorsHeader, Damage> {
     let length = read::range(library, path, 0, LENGTH)?;
     let length = length.try_into().map_err(|_| Damage::Short)?;
     let length = u64::from_le_bytes(length);
@@ -50,7 +50,7 @@ pub(super) fn header(
     *left = left.checked_sub(length).ok_or(Damage::Budget)?;
     let text = read::range(library, path, LENGTH, length)?;
     let tensors = parse(&text, LENGTH + length, data)?;
-    Ok(Header {
+    Ok(SafetensorsHeader {
         end: LENGTH + length,
         tensors,
     })
@@ -58,7 +58,7 @@ pub(super) fn header(
 
 /// The tensors of a header, in front of so many bytes of data from `start` on.
 fn parse(text: &[u8], start: u64, data: u64) -> Result<Vec<Tensor>, Damage> {
-    let Entries(entries) = serde_json::from_slice(text)?;
+    let TensorEntries(entries) = serde_json::from_slice(text)?;
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let (begin, end) = entry.data_offsets;
@@ -85,7 +85,7 @@ fn parse(text: &[u8], start: u64, data: u64) -> Result<Vec<Tensor>, Damage> {
 }
 
 /// How long a tensor must be; `None` where the type is not known, or the number beyond counting.
-fn length(entry: &Entry<'_>) -> Option<u64> {
+fn length(entry: &TensorEntry<'_>) -> Option<u64> {
     let bytes = match &*entry.dtype {
         "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 1,
         "I16" | "U16" | "F16" | "BF16" => 2,
@@ -98,7 +98,7 @@ fn length(entry: &Entry<'_>) -> Option<u64> {
 }
 
 #[derive(Deserialize)]
-struct Entry<'a> {
+struct TensorEntry<'a> {
     #[serde(borrow)]
     dtype: Cow<'a, str>,
     shape: Vec<u64>,
@@ -106,9 +106,9 @@ struct Entry<'a> {
 }
 
 /// All that a header names, but what it says about itself.
-struct Entries<'a>(Vec<(String, Entry<'a>)>);
+struct TensorEntries<'a>(Vec<(String, TensorEntry<'a>)>);
 
-impl<'de> Deserialize<'de> for Entries<'de> {
+impl<'de> Deserialize<'de> for TensorEntries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(EntriesVisitor)
     }
@@ -117,13 +117,13 @@ impl<'de> Deserialize<'de> for Entries<'de> {
 struct EntriesVisitor;
 
 impl<'de> Visitor<'de> for EntriesVisitor {
-    type Value = Entries<'de>;
+    type Value = TensorEntries<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a place for each tensor")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TensorEntries<'de>, A::Error> {
         let mut entries = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
@@ -132,7 +132,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
                 entries.push((name, map.next_value()?));
             }
         }
-        Ok(Entries(entries))
+        Ok(TensorEntries(entries))
     }
 }
 
@@ -140,11 +140,11 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::testing::{Fake, Flips, safetensors};
+    use super::super::testing::{FakeLibrary, Flips, safetensors};
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Header, Damage> {
-        let mut library = Fake::default();
+    fn read(bytes: &[u8]) -> Result<SafetensorsHeader, Damage> {
+        let mut library = FakeLibrary::default();
         library.add("x", bytes);
         header(&library, "x", bytes.len() as u64, &mut { u64::MAX })
     }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn headers_are_read_up_to_a_limit() {
         let bytes = small();
-        let mut library = Fake::default();
+        let mut library = FakeLibrary::default();
         library.add("x", &bytes);
         let (size, mut left) = (bytes.len() as u64, 400);
         while left >= size {

@@ -25,18 +25,18 @@ pub(super) fn files(
 }
 
 fn parse(text: &[u8]) -> Result<BTreeSet<String>, Damage> {
-    Ok(serde_json::from_slice::<Index>(text)?.weight_map.0)
+    Ok(serde_json::from_slice::<ShardIndex>(text)?.weight_map.0)
 }
 
 #[derive(Deserialize)]
-struct Index {
-    weight_map: Files,
+struct ShardIndex {
+    weight_map: IndexedFiles,
 }
 
 /// The values of a map without its keys, of which there are many more.
-struct Files(BTreeSet<String>);
+struct IndexedFiles(BTreeSet<String>);
 
-impl<'de> Deserialize<'de> for Files {
+impl<'de> Deserialize<'de> for IndexedFiles {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FilesVisitor)
     }
@@ -45,18 +45,18 @@ impl<'de> Deserialize<'de> for Files {
 struct FilesVisitor;
 
 impl<'de> Visitor<'de> for FilesVisitor {
-    type Value = Files;
+    type Value = IndexedFiles;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a file for each tensor")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Files, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexedFiles, A::Error> {
         let mut files = BTreeSet::new();
         while let Some((_, file)) = map.next_entry::<IgnoredAny, String>()? {
             files.insert(file);
         }
-        Ok(Files(files))
+        Ok(IndexedFiles(files))
     }
 }
 

@@ -6,7 +6,7 @@
 
 /// Which part of a tensor a worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Split {
+pub(super) enum Cut {
     /// All of it.
     Whole,
     /// Rows, of each of so many layers that lie one behind the other in this tensor.
@@ -27,18 +27,18 @@ pub(super) enum Split {
 /// How the layer that a tensor belongs to is shared.
 enum Layer {
     /// By outputs.
-    Outputs(Split),
+    Outputs(Cut),
     /// By inputs.
     Inputs,
 }
 
 /// How the tensor of this name is cut.
-pub(super) fn split(name: &str) -> Split {
+pub(super) fn split(name: &str) -> Cut {
     let Some((layer, parameter)) = name.rsplit_once('.') else {
-        return Split::Whole;
+        return Cut::Whole;
     };
     if is_elsewhere(layer) {
-        return Split::Whole;
+        return Cut::Whole;
     }
     let name = layer.rsplit_once('.').map_or(layer, |(_, name)| name);
     let known = match name {
@@ -49,13 +49,13 @@ pub(super) fn split(name: &str) -> Split {
     match (known, parameter) {
         (Some(Layer::Outputs(split)), "bias") => split,
         (Some(Layer::Outputs(split)), parameter) if is_by_outputs(parameter) => split,
-        (Some(Layer::Inputs), parameter) if is_by_outputs(parameter) => Split::Columns,
+        (Some(Layer::Inputs), parameter) if is_by_outputs(parameter) => Cut::Columns,
         // Stored the other way round. Only what is cut evenly can be told from its shape.
-        (Some(Layer::Outputs(Split::Rows { fused: 1 })), parameter) if is_by_inputs(parameter) => {
-            Split::Columns
+        (Some(Layer::Outputs(Cut::Rows { fused: 1 })), parameter) if is_by_inputs(parameter) => {
+            Cut::Columns
         }
-        (Some(Layer::Inputs), parameter) if is_by_inputs(parameter) => Split::Rows { fused: 1 },
-        _ => Split::Whole,
+        (Some(Layer::Inputs), parameter) if is_by_inputs(parameter) => Cut::Rows { fused: 1 },
+        _ => Cut::Whole,
     }
 }
 
@@ -85,12 +85,12 @@ fn is_elsewhere(layer: &str) -> bool {
 fn known(name: &str) -> Option<Layer> {
     let split = match name {
         "q_proj" | "gate_proj" | "up_proj" | "w1" | "w3" | "q_b_proj" | "kv_b_proj" | "fc1"
-        | "dense_h_to_4h" | "query_key_value" => Split::Rows { fused: 1 },
-        "gate_up_proj" => Split::Rows { fused: 2 },
-        "k_proj" | "v_proj" => Split::Keys,
-        "qkv_proj" | "c_attn" => Split::Attention,
+        | "dense_h_to_4h" | "query_key_value" => Cut::Rows { fused: 1 },
+        "gate_up_proj" => Cut::Rows { fused: 2 },
+        "k_proj" | "v_proj" => Cut::Keys,
+        "qkv_proj" | "c_attn" => Cut::Attention,
         "lm_head" | "embed_tokens" | "word_embeddings" | "tok_embeddings" | "wte" | "output" => {
-            Split::Words
+            Cut::Words
         }
         "o_proj" | "down_proj" | "w2" | "wo" | "out_proj" | "c_proj" | "fc2" | "dense_4h_to_h"
         | "dense" => return Some(Layer::Inputs),
@@ -105,18 +105,18 @@ mod tests {
 
     #[test]
     fn layers_are_known_by_their_names() {
-        let rows = Split::Rows { fused: 1 };
+        let rows = Cut::Rows { fused: 1 };
         let table = [
             ("model.layers.0.self_attn.q_proj.weight", rows),
             ("model.layers.0.self_attn.q_proj.bias", rows),
-            ("model.layers.0.self_attn.k_proj.weight", Split::Keys),
-            ("model.layers.0.self_attn.k_proj.k_scale", Split::Whole),
-            ("model.layers.0.self_attn.qkv_proj.weight", Split::Attention),
-            ("model.layers.0.self_attn.o_proj.weight", Split::Columns),
-            ("model.layers.0.self_attn.o_proj.bias", Split::Whole),
+            ("model.layers.0.self_attn.k_proj.weight", Cut::Keys),
+            ("model.layers.0.self_attn.k_proj.k_scale", Cut::Whole),
+            ("model.layers.0.self_attn.qkv_proj.weight", Cut::Attention),
+            ("model.layers.0.self_attn.o_proj.weight", Cut::Columns),
+            ("model.layers.0.self_attn.o_proj.bias", Cut::Whole),
             (
                 "model.layers.3.mlp.experts.255.down_proj.weight",
-                Split::Columns,
+                Cut::Columns,
             ),
             (
                 "model.layers.3.mlp.experts.255.up_proj.weight_scale_inv",
@@ -124,29 +124,29 @@ mod tests {
             ),
             (
                 "model.layers.3.mlp.gate_up_proj.weight",
-                Split::Rows { fused: 2 },
+                Cut::Rows { fused: 2 },
             ),
-            ("model.layers.3.mlp.gate_up_proj.qweight", Split::Whole),
-            ("model.layers.3.mlp.gate.weight", Split::Whole),
-            ("model.layers.0.mlp.gate_proj.qweight", Split::Columns),
-            ("model.layers.0.mlp.gate_proj.scales", Split::Columns),
-            ("model.layers.0.mlp.gate_proj.g_idx", Split::Whole),
+            ("model.layers.3.mlp.gate_up_proj.qweight", Cut::Whole),
+            ("model.layers.3.mlp.gate.weight", Cut::Whole),
+            ("model.layers.0.mlp.gate_proj.qweight", Cut::Columns),
+            ("model.layers.0.mlp.gate_proj.scales", Cut::Columns),
+            ("model.layers.0.mlp.gate_proj.g_idx", Cut::Whole),
             ("model.layers.0.mlp.down_proj.qweight", rows),
-            ("model.layers.0.self_attn.k_proj.qweight", Split::Whole),
-            ("model.layers.0.input_layernorm.weight", Split::Whole),
-            ("model.embed_tokens.weight", Split::Words),
-            ("lm_head.weight", Split::Words),
-            ("output.weight", Split::Words),
-            ("bert.encoder.layer.0.output.weight", Split::Whole),
-            ("model.vision_tower.layers.0.q_proj.weight", Split::Whole),
+            ("model.layers.0.self_attn.k_proj.qweight", Cut::Whole),
+            ("model.layers.0.input_layernorm.weight", Cut::Whole),
+            ("model.embed_tokens.weight", Cut::Words),
+            ("lm_head.weight", Cut::Words),
+            ("output.weight", Cut::Words),
+            ("bert.encoder.layer.0.output.weight", Cut::Whole),
+            ("model.vision_tower.layers.0.q_proj.weight", Cut::Whole),
             (
                 "transformer.encoder.layers.0.mlp.dense_h_to_4h.weight",
-                Split::Whole,
+                Cut::Whole,
             ),
-            ("model.layers.0.mlp.experts.gate_up_proj", Split::Whole),
-            ("weight", Split::Whole),
-            ("", Split::Whole),
-            (".", Split::Whole),
+            ("model.layers.0.mlp.experts.gate_up_proj", Cut::Whole),
+            ("weight", Cut::Whole),
+            ("", Cut::Whole),
+            (".", Cut::Whole),
         ];
         for (name, expected) in table {
             assert_eq!(split(name), expected, "{name}");

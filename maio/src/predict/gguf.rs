@@ -28,7 +28,7 @@ const ARRAY: u32 = 9;
 
 /// Where things are in a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct GgufLayout {
     /// Where the header ends.
     header: u64,
     /// Where tensors begin, in order.
@@ -36,7 +36,7 @@ pub(super) struct Layout {
     size: u64,
 }
 
-impl Layout {
+impl GgufLayout {
     /// What is read, in order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let ends = self.tensors.iter().skip(1).copied().chain([self.size]);
@@ -51,7 +51,7 @@ pub(super) fn layout(
     path: &str,
     size: u64,
     left: &mut u64,
-) -> Result<Layout, Damage> {
+) -> Result<GgufLayout, Damage> {
     let mut source = Source {
         library,
         path,
@@ -85,7 +85,7 @@ pub(super) fn layout(
 }
 
 /// Puts the tensors behind the header.
-fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<Layout, Damage> {
+fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<GgufLayout, Damage> {
     let start = end.next_multiple_of(u64::from(alignment));
     let place = |offset: u64| {
         let place = start.checked_add(offset).filter(|&place| place < size);
@@ -96,7 +96,7 @@ fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<Layo
         .map(place)
         .collect::<Result<Vec<_>, _>>()?;
     tensors.sort_unstable();
-    Ok(Layout {
+    Ok(GgufLayout {
         header: end,
         tensors,
         size,
@@ -251,11 +251,11 @@ impl Source<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::testing::{Fake, Flips, Gguf};
+    use super::super::testing::{FakeLibrary, Flips, Gguf};
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Layout, Damage> {
-        let mut library = Fake::default();
+    fn read(bytes: &[u8]) -> Result<GgufLayout, Damage> {
+        let mut library = FakeLibrary::default();
         library.add("x", bytes);
         layout(&library, "x", bytes.len() as u64, &mut { u64::MAX })
     }

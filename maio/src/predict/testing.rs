@@ -25,9 +25,9 @@ impl Blob {
 
 /// A folder in memory.
 #[derive(Debug, Default)]
-pub(super) struct Fake(BTreeMap<String, Blob>);
+pub(super) struct FakeLibrary(BTreeMap<String, Blob>);
 
-impl Fake {
+impl FakeLibrary {
     pub(super) fn add(&mut self, path: &str, bytes: &[u8]) {
         let blob = Blob {
             start: bytes.to_vec(),
@@ -41,7 +41,7 @@ impl Fake {
     }
 }
 
-impl Library for Fake {
+impl Library for FakeLibrary {
     fn files(&self) -> Vec<(String, u64)> {
         let files = self.0.iter();
         files

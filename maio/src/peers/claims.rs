@@ -9,7 +9,7 @@ use crate::extent::Extent;
 
 /// What a file is on this node, whatever path it is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct FileKey {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) mtime_ns: i64,
@@ -57,7 +57,7 @@ impl Claims {
     }
 
     /// For others, with what our files are.
-    pub(crate) fn to_bytes(&self, keys: &[Option<Key>]) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self, keys: &[Option<FileKey>]) -> Vec<u8> {
         let mut words = vec![MAGIC];
         for (blocks, key) in self.files.iter().zip(keys) {
             let Some(key) = key.filter(|_| !blocks.is_empty()) else {
@@ -71,7 +71,7 @@ impl Claims {
     }
 
     /// Takes in what another one has said of our files; what makes no sense is passed over.
-    pub(crate) fn merge(&mut self, bytes: &[u8], numbers: &HashMap<Key, u32>) {
+    pub(crate) fn merge(&mut self, bytes: &[u8], numbers: &HashMap<FileKey, u32>) {
         let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).collect();
         let Some((&MAGIC, mut rest)) = words.split_first() else {
@@ -86,7 +86,7 @@ impl Claims {
                 return;
             };
             rest = next;
-            let key = Key {
+            let key = FileKey {
                 device: head[0],
                 inode: head[1],
                 mtime_ns: head[2].cast_signed(),
@@ -124,8 +124,8 @@ mod tests {
         Extent { file, first, pages }
     }
 
-    fn key(inode: u64) -> Key {
-        Key {
+    fn key(inode: u64) -> FileKey {
+        FileKey {
             device: 1,
             inode,
             mtime_ns: -7,
@@ -177,7 +177,7 @@ mod tests {
         ) {
             let magic = head.then_some(MAGIC);
             let bytes: Vec<u8> = magic.into_iter().chain(words).flat_map(u64::to_le_bytes).collect();
-            let numbers = HashMap::from([(Key { device: 1, inode: 1, mtime_ns: 1 }, 0)]);
+            let numbers = HashMap::from([(FileKey { device: 1, inode: 1, mtime_ns: 1 }, 0)]);
             let mut claims = Claims::default();
             claims.merge(&bytes, &numbers);
             claims.has(&extent(0, 0, u32::MAX >> 8));

@@ -1,14 +1,11 @@
-//! Where services of one node tell each other what they have yet to read: a directory with a file for
-//! each load that is under way. Its lock says that whoever wrote it is alive.
+//! A directory with a file for each load of this node that is under way. Its lock says that the service
+//! that wrote it is alive.
 
-use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::claims::{Claims, Key};
 
 /// No claims of a node are larger: 64 TiB of files.
 const LARGEST: u64 = 8 << 20;
@@ -25,7 +22,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Makes one, which says nothing yet.
-    pub(crate) fn take(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn create(directory: &Path) -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(directory)?;
@@ -49,13 +46,13 @@ impl Lease {
     }
 
     /// Takes the place of what was said before.
-    pub(crate) fn say(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn publish(&self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, 0)?;
         self.file.set_len(bytes.len() as u64)
     }
 
     /// What the others say. Files of those that are gone are removed.
-    pub(crate) fn others(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn read_others(&self) -> Vec<Vec<u8>> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
             .flatten()
@@ -65,7 +62,9 @@ impl Lease {
             let name = name.to_string_lossy();
             !name.starts_with('.') && *name != *self.name
         });
-        let others = others.take(MOST).filter_map(|entry| said(&entry.path()));
+        let others = others
+            .take(MOST)
+            .filter_map(|entry| read_lease(&entry.path()));
         others.collect()
     }
 }
@@ -77,37 +76,7 @@ impl Drop for Lease {
     }
 }
 
-/// The other services that load on this node, for one load.
-#[derive(Debug)]
-pub(crate) struct Neighbours {
-    lease: Lease,
-    keys: Vec<Option<Key>>,
-    numbers: HashMap<Key, u32>,
-}
-
-impl Neighbours {
-    /// With what our files are, by their numbers.
-    pub(crate) fn meet(directory: &Path, keys: Vec<Option<Key>>) -> io::Result<Self> {
-        let known = |(number, key): (u32, &Option<Key>)| Some(((*key)?, number));
-        Ok(Self {
-            lease: Lease::take(directory)?,
-            numbers: (0..).zip(&keys).filter_map(known).collect(),
-            keys,
-        })
-    }
-
-    /// Tells them what we have yet to read, and returns what they have of our files.
-    pub(crate) fn exchange(&self, ours: &Claims) -> io::Result<Claims> {
-        self.lease.say(&ours.to_bytes(&self.keys))?;
-        let mut theirs = Claims::default();
-        for said in self.lease.others() {
-            theirs.merge(&said, &self.numbers);
-        }
-        Ok(theirs)
-    }
-}
-
-fn said(path: &Path) -> Option<Vec<u8>> {
+fn read_lease(path: &Path) -> Option<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW)
@@ -136,38 +105,6 @@ pub(crate) fn default_directory() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::Extent;
-
-    #[test]
-    fn two_services_hear_what_the_other_has_yet_to_read_of_the_files_they_share() {
-        let directory = std::env::temp_dir().join(format!("maio-shared-{}", std::process::id()));
-        let key = |inode| {
-            Some(Key {
-                device: 1,
-                inode,
-                mtime_ns: 5,
-            })
-        };
-        let one = Neighbours::meet(&directory, vec![key(10), key(11)]).expect("one");
-        let other = Neighbours::meet(&directory, vec![key(11), None]).expect("other");
-        let whole = |file| Extent {
-            file,
-            first: 0,
-            pages: 512,
-        };
-        let mut claims = Claims::default();
-        claims.add(&whole(0));
-        claims.add(&whole(1));
-        let heard = other.exchange(&claims).expect("heard");
-        assert!(heard.is_empty());
-        let heard = one.exchange(&Claims::default()).expect("heard");
-        assert!(heard.has(&whole(1)) && !heard.has(&whole(0)));
-        drop(other);
-        let heard = one.exchange(&claims).expect("heard");
-        assert!(heard.is_empty());
-        drop(one);
-        fs::remove_dir_all(&directory).expect("cleared");
-    }
 
     #[test]
     fn who_is_there_is_heard_and_who_is_gone_is_cleared_away() {
@@ -175,21 +112,21 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("maio-leases-{number}"));
         let _ = fs::remove_dir_all(&directory);
         let here = directory.join("sub");
-        let one = Lease::take(&here).expect("one");
-        let other = Lease::take(&here).expect("other");
-        assert_eq!(one.others(), [b""], "it has said nothing yet");
-        other.say(b"long words").expect("said");
-        other.say(b"words").expect("said");
-        assert_eq!(one.others(), [b"words"]);
-        assert_eq!(other.others(), [b""]);
+        let one = Lease::create(&here).expect("one");
+        let other = Lease::create(&here).expect("other");
+        assert_eq!(one.read_others(), [b""], "it has said nothing yet");
+        other.publish(b"long words").expect("said");
+        other.publish(b"words").expect("said");
+        assert_eq!(one.read_others(), [b"words"]);
+        assert_eq!(other.read_others(), [b""]);
         // Its owner has crashed.
         let left = here.join("1-1");
         fs::write(&left, "stale").expect("written");
         std::os::unix::fs::symlink("/etc/passwd", here.join("link")).expect("a link");
-        assert_eq!(one.others(), [b"words"]);
+        assert_eq!(one.read_others(), [b"words"]);
         assert!(!left.exists());
         drop(other);
-        assert!(one.others().is_empty());
+        assert!(one.read_others().is_empty());
         drop(one);
         fs::remove_dir_all(&directory).expect("cleared");
     }

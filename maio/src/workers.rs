@@ -2,7 +2,7 @@
 //!
 //! A worker is a process. Which group of a template it is, is told by its rank, or by the accelerator
 //! it works on, or by what it reads first; a process that reads what another group does is taken for
-//! that one. Processes beyond those that were expected read some group's course as well.
+//! that one. Processes beyond those that were expected read some group's order as well.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use ppc::Xpu;
 
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct ProcessFacts {
     pub(crate) rank: Option<u32>,
     pub(crate) xpu: Option<Xpu>,
 }
 
 /// A group that is expected to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedWorker {
     pub(crate) worker: u32,
     pub(crate) xpu: Option<Xpu>,
 }
 
 /// A process that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) facts: Facts,
+pub(crate) struct Worker {
+    pub(crate) facts: ProcessFacts,
     /// The group it reads like, and who it is among the readers.
     pub(crate) place: Option<(usize, usize)>,
     /// When it was heard last.
@@ -35,25 +35,25 @@ pub(crate) struct Member {
 
 /// Who takes part in a load.
 #[derive(Debug, Default)]
-pub(crate) struct Crew {
-    expected: Vec<Expected>,
+pub(crate) struct Workers {
+    expected: Vec<ExpectedWorker>,
     /// Which of them somebody is.
     taken: Vec<bool>,
-    members: BTreeMap<u32, Member>,
+    members: BTreeMap<u32, Worker>,
     order: Vec<u32>,
 }
 
 /// Where a process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
+pub(crate) enum Assignment {
     /// It is the one that was expected.
     Expected(usize),
     /// One more that reads what this group does.
     Extra(usize),
 }
 
-impl Crew {
-    pub(crate) fn new(expected: Vec<Expected>) -> Self {
+impl Workers {
+    pub(crate) fn new(expected: Vec<ExpectedWorker>) -> Self {
         Self {
             taken: vec![false; expected.len()],
             expected,
@@ -61,17 +61,17 @@ impl Crew {
         }
     }
 
-    pub(crate) fn member(&mut self, process: u32) -> Option<&mut Member> {
+    pub(crate) fn member(&mut self, process: u32) -> Option<&mut Worker> {
         self.members.get_mut(&process)
     }
 
-    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, &Member)> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, &Worker)> {
         self.members
             .iter()
             .map(|(&process, member)| (process, member))
     }
 
-    pub(crate) fn members_mut(&mut self) -> impl Iterator<Item = (u32, &mut Member)> {
+    pub(crate) fn members_mut(&mut self) -> impl Iterator<Item = (u32, &mut Worker)> {
         self.members
             .iter_mut()
             .map(|(&process, member)| (process, member))
@@ -83,7 +83,7 @@ impl Crew {
     }
 
     /// The group of a rank that nobody has been yet.
-    pub(crate) fn ranked(&self, rank: Option<u32>) -> Option<usize> {
+    pub(crate) fn unassigned_of_rank(&self, rank: Option<u32>) -> Option<usize> {
         self.of_rank(rank).filter(|&group| !self.taken[group])
     }
 
@@ -107,9 +107,9 @@ impl Crew {
     }
 
     /// A process is heard for the first time.
-    pub(crate) fn add(&mut self, process: u32, facts: Facts, now_ns: u64) {
+    pub(crate) fn add(&mut self, process: u32, facts: ProcessFacts, now_ns: u64) {
         self.order.push(process);
-        let member = Member {
+        let member = Worker {
             facts,
             place: None,
             heard_ns: now_ns,
@@ -118,9 +118,9 @@ impl Crew {
         self.members.insert(process, member);
     }
 
-    /// Where a process belongs that reads something on the courses of the groups that `fits` is true
+    /// Where a process belongs that reads something in the orders of the groups that `fits` is true
     /// for; `None` if it is on none.
-    pub(crate) fn seat(&self, process: u32, fits: impl Fn(usize) -> bool) -> Option<Seat> {
+    pub(crate) fn choose(&self, process: u32, fits: impl Fn(usize) -> bool) -> Option<Assignment> {
         let facts = self
             .members
             .get(&process)
@@ -134,14 +134,14 @@ impl Crew {
         let free = || all().find(|&it| !self.taken[it]);
         let group = known.or_else(free).or_else(|| all().next())?;
         Some(if self.taken[group] {
-            Seat::Extra(group)
+            Assignment::Extra(group)
         } else {
-            Seat::Expected(group)
+            Assignment::Expected(group)
         })
     }
 
     /// It is there now.
-    pub(crate) fn sit(&mut self, process: u32, group: usize, reader: usize) {
+    pub(crate) fn assign(&mut self, process: u32, group: usize, reader: usize) {
         if let Some(taken) = self.taken.get_mut(reader) {
             *taken = true;
         }
@@ -151,7 +151,7 @@ impl Crew {
     }
 
     /// It was not there, as it turns out; returns the reader it was thought to be.
-    pub(crate) fn stand_up(&mut self, process: u32) -> Option<usize> {
+    pub(crate) fn unassign(&mut self, process: u32) -> Option<usize> {
         let (_, reader) = self.members.get_mut(&process)?.place.take()?;
         if let Some(taken) = self.taken.get_mut(reader) {
             *taken = false;
@@ -202,16 +202,16 @@ impl Crew {
 mod tests {
     use super::*;
 
-    fn crew() -> Crew {
-        let expected = |worker: u32| Expected {
+    fn workers() -> Workers {
+        let expected = |worker: u32| ExpectedWorker {
             worker,
             xpu: Some(Xpu(u16::try_from(worker).expect("small") + 4)),
         };
-        Crew::new((0..3).map(expected).collect())
+        Workers::new((0..3).map(expected).collect())
     }
 
-    fn ranked(rank: u32) -> Facts {
-        Facts {
+    fn unassigned_of_rank(rank: u32) -> ProcessFacts {
+        ProcessFacts {
             rank: Some(rank),
             xpu: None,
         }
@@ -219,29 +219,29 @@ mod tests {
 
     #[test]
     fn ranks_go_before_accelerators_and_those_before_who_comes_first() {
-        let mut crew = crew();
-        crew.add(10, ranked(2), 0);
-        crew.add(
+        let mut workers = workers();
+        workers.add(10, unassigned_of_rank(2), 0);
+        workers.add(
             11,
-            Facts {
+            ProcessFacts {
                 rank: None,
                 xpu: Some(Xpu(5)),
             },
             0,
         );
-        crew.add(12, Facts::default(), 0);
-        assert_eq!(crew.seat(10, |_| true), Some(Seat::Expected(2)));
-        assert_eq!(crew.seat(11, |_| true), Some(Seat::Expected(1)));
-        crew.sit(10, 2, 2);
-        crew.sit(11, 1, 1);
-        assert_eq!(crew.seat(12, |_| true), Some(Seat::Expected(0)));
-        crew.sit(12, 0, 0);
-        crew.add(13, Facts::default(), 0);
-        assert_eq!(crew.seat(13, |_| true), Some(Seat::Extra(0)));
-        assert_eq!(crew.missing().count(), 0);
-        assert_eq!(crew.reader(1), (Some(11), Some(Xpu(5))));
+        workers.add(12, ProcessFacts::default(), 0);
+        assert_eq!(workers.choose(10, |_| true), Some(Assignment::Expected(2)));
+        assert_eq!(workers.choose(11, |_| true), Some(Assignment::Expected(1)));
+        workers.assign(10, 2, 2);
+        workers.assign(11, 1, 1);
+        assert_eq!(workers.choose(12, |_| true), Some(Assignment::Expected(0)));
+        workers.assign(12, 0, 0);
+        workers.add(13, ProcessFacts::default(), 0);
+        assert_eq!(workers.choose(13, |_| true), Some(Assignment::Extra(0)));
+        assert_eq!(workers.missing().count(), 0);
+        assert_eq!(workers.reader(1), (Some(11), Some(Xpu(5))));
         assert_eq!(
-            crew.reader(2),
+            workers.reader(2),
             (Some(10), Some(Xpu(6))),
             "where it was last time"
         );
@@ -249,35 +249,44 @@ mod tests {
 
     #[test]
     fn what_it_reads_decides_where_nothing_else_does() {
-        let mut crew = crew();
-        crew.add(10, Facts::default(), 0);
-        assert_eq!(crew.seat(10, |group| group == 1), Some(Seat::Expected(1)));
-        assert_eq!(crew.seat(10, |_| false), None);
-        crew.sit(10, 1, 1);
-        assert_eq!(crew.stand_up(10), Some(1));
-        assert_eq!(crew.missing().collect::<Vec<_>>(), [0, 1, 2]);
+        let mut workers = workers();
+        workers.add(10, ProcessFacts::default(), 0);
+        assert_eq!(
+            workers.choose(10, |group| group == 1),
+            Some(Assignment::Expected(1))
+        );
+        assert_eq!(workers.choose(10, |_| false), None);
+        workers.assign(10, 1, 1);
+        assert_eq!(workers.unassign(10), Some(1));
+        assert_eq!(workers.missing().collect::<Vec<_>>(), [0, 1, 2]);
         // But who knows its rank may look at whatever it likes first.
-        crew.add(11, ranked(0), 0);
-        assert_eq!(crew.seat(11, |group| group == 2), Some(Seat::Expected(0)));
-        crew.add(12, ranked(7), 0);
-        assert_eq!(crew.seat(12, |group| group == 2), Some(Seat::Expected(2)));
+        workers.add(11, unassigned_of_rank(0), 0);
+        assert_eq!(
+            workers.choose(11, |group| group == 2),
+            Some(Assignment::Expected(0))
+        );
+        workers.add(12, unassigned_of_rank(7), 0);
+        assert_eq!(
+            workers.choose(12, |group| group == 2),
+            Some(Assignment::Expected(2))
+        );
     }
 
     #[test]
     fn workers_are_numbered_by_rank_where_all_have_one() {
-        let mut crew = Crew::new(vec![]);
-        crew.add(30, ranked(9), 0);
-        crew.add(20, ranked(8), 0);
-        crew.add(5, Facts::default(), 0);
-        let numbers = crew.numbers(|process| process != 5);
+        let mut workers = Workers::new(vec![]);
+        workers.add(30, unassigned_of_rank(9), 0);
+        workers.add(20, unassigned_of_rank(8), 0);
+        workers.add(5, ProcessFacts::default(), 0);
+        let numbers = workers.numbers(|process| process != 5);
         assert_eq!(numbers.into_iter().collect::<Vec<_>>(), [(20, 8), (30, 9)]);
-        let numbers = crew.numbers(|_| true);
+        let numbers = workers.numbers(|_| true);
         assert_eq!(
             numbers.into_iter().collect::<Vec<_>>(),
             [(5, 2), (20, 8), (30, 9)]
         );
-        crew.add(40, ranked(9), 0);
-        let numbers = crew.numbers(|_| true);
+        workers.add(40, unassigned_of_rank(9), 0);
+        let numbers = workers.numbers(|_| true);
         let expected = [(5, 3), (20, 0), (30, 1), (40, 2)];
         assert_eq!(numbers.into_iter().collect::<Vec<_>>(), expected);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ppc::{Error, Result, Settings};
 
-use crate::leases::default_directory;
+use crate::peers::default_directory;
 use crate::service::{parse, service_id};
 use crate::template::{Store, default_root, this_node, valid_name};
 
@@ -21,7 +21,7 @@ pub(crate) enum Recording {
 
 /// All of it, with what holds where nothing is said.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Config {
     /// `None`: named after the files.
     pub(crate) service: Option<String>,
     pub(crate) node: String,
@@ -45,8 +45,8 @@ fn problem(key: &str, value: &str, problem: &'static str) -> Error {
     }
 }
 
-impl Told {
-    pub(crate) fn take(settings: &mut Settings) -> Result<Self> {
+impl Config {
+    pub(crate) fn from_settings(settings: &mut Settings) -> Result<Self> {
         let (service, tp) = service(settings)?;
         let node = settings.text("node").unwrap_or_else(this_node);
         if !valid_name(&node) {
@@ -120,7 +120,7 @@ fn workers(tp: Option<&str>) -> Result<u32> {
     let number = tp
         .parse()
         .ok()
-        .filter(|tp| (1..=crate::synth::MOST_WORKERS).contains(tp));
+        .filter(|tp| (1..=crate::predict::MOST_WORKERS).contains(tp));
     number.ok_or_else(|| problem("tp", tp, "not 1 to 256 workers"))
 }
 
@@ -141,30 +141,30 @@ fn path(
 mod tests {
     use super::*;
 
-    fn told(pairs: &[(&str, &str)]) -> Result<Told> {
+    fn config(pairs: &[(&str, &str)]) -> Result<Config> {
         let mut settings = Settings::new(pairs.iter().copied());
-        let told = Told::take(&mut settings)?;
-        settings.finish().map(|()| told)
+        let config = Config::from_settings(&mut settings)?;
+        settings.finish().map(|()| config)
     }
 
     #[test]
     fn nothing_has_to_be_said() {
-        let told = told(&[]).expect("all of it");
+        let config = config(&[]).expect("all of it");
         assert_eq!(
-            (told.service, told.tp, told.recording),
+            (config.service, config.tp, config.recording),
             (None, 1, Recording::Auto)
         );
-        assert!(told.budget == u64::MAX && valid_name(&told.node));
+        assert!(config.budget == u64::MAX && valid_name(&config.node));
     }
 
     #[test]
     fn a_service_is_named_by_its_parameters_in_any_order() {
-        let one = told(&[("service", "model=llama,tp=4")]).expect("a service");
-        let other = told(&[("service", "tp=4,model=llama")]).expect("a service");
+        let one = config(&[("service", "model=llama,tp=4")]).expect("a service");
+        let other = config(&[("service", "tp=4,model=llama")]).expect("a service");
         assert_eq!((one.tp, one.service.clone()), (4, other.service));
         let id = one.service.expect("an ID");
         assert_eq!(
-            told(&[("service-id", &id)]).expect("a service").service,
+            config(&[("service-id", &id)]).expect("a service").service,
             Some(id)
         );
     }
@@ -182,11 +182,11 @@ mod tests {
             ("store", "here", "absolute"),
             ("leases", "x", "absolute"),
         ] {
-            let error = told(&[(key, value)]).expect_err("refused").to_string();
+            let error = config(&[(key, value)]).expect_err("refused").to_string();
             assert!(error.contains(key) && error.contains(part), "{error}");
         }
-        assert!(told(&[("service-id", "a"), ("service", "b=c")]).is_err());
-        assert!(told(&[("what", "1")]).is_err());
-        assert!(told(&[("store", "none")]).expect("none").store.is_none());
+        assert!(config(&[("service-id", "a"), ("service", "b=c")]).is_err());
+        assert!(config(&[("what", "1")]).is_err());
+        assert!(config(&[("store", "none")]).expect("none").store.is_none());
     }
 }

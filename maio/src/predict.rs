@@ -1,37 +1,37 @@
 //! A template without a recording: what a framework will read is in the model's own headers.
 //!
-//! [`synthesise`] chooses the files that are the model, reads their headers, and says for each worker
+//! [`predict_reads`] chooses the files that are the model, reads their headers, and says for each worker
 //! which pages it reads in which order. It is a guess, and a careful one: what it does not know to be
 //! shared it gives to all. Where it is wrong, pages are read that nobody needs, or a reader misses as it
 //! would without us; a recording then replaces it. Nothing in a model's files is trusted; what is damaged
 //! is taken in plain order, and a note says so.
 
-mod choice;
-mod config;
+mod build;
 mod directory;
-mod draft;
 mod error;
+mod files;
 mod gguf;
+mod heads;
 mod index;
 mod names;
 mod natural;
+mod pages;
 mod read;
-mod reading;
 mod safetensors;
-mod slices;
 mod small;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tp;
 
 use std::io;
 
 pub use directory::Directory;
-pub use error::Error;
+pub use error::PredictError;
 
 use crate::Extent;
-use draft::Draft;
+use build::PredictionBuilder;
 
 /// More workers than one service has on a machine, and few enough to write down what each reads.
 pub const MOST_WORKERS: u32 = 256;
@@ -74,14 +74,14 @@ pub enum Format {
 
 /// How the model will be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Wanted {
+pub struct Deployment {
     /// Workers that share each layer (tensor parallelism), 1 if none do.
     pub tp: u32,
     /// The framework's order, if it is known.
     pub order: Option<Order>,
 }
 
-impl Default for Wanted {
+impl Default for Deployment {
     fn default() -> Self {
         Self { tp: 1, order: None }
     }
@@ -89,7 +89,7 @@ impl Default for Wanted {
 
 /// What will be read, as far as headers tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Synthesis {
+pub struct Prediction {
     /// What the weights are.
     pub format: Format,
     /// The order of reading. What has no tensors that could be told apart is read as it lies.
@@ -107,13 +107,16 @@ pub struct Synthesis {
 /// # Errors
 ///
 /// There are no files, or no or too many workers.
-pub fn synthesise(library: &dyn Library, wanted: &Wanted) -> Result<Synthesis, Error> {
+pub fn predict_reads(
+    library: &dyn Library,
+    wanted: &Deployment,
+) -> Result<Prediction, PredictError> {
     if !(1..=MOST_WORKERS).contains(&wanted.tp) {
-        return Err(Error::Workers(wanted.tp));
+        return Err(PredictError::Workers(wanted.tp));
     }
-    let mut model = choice::of(library);
+    let mut model = files::of(library);
     if model.small.is_empty() && model.weights.is_empty() {
-        return Err(Error::Empty);
+        return Err(PredictError::Empty);
     }
     let order = match model.format {
         Format::Safetensors => wanted.order.unwrap_or(Order::Vllm),
@@ -122,16 +125,16 @@ pub fn synthesise(library: &dyn Library, wanted: &Wanted) -> Result<Synthesis, E
     if order == Order::Transformers {
         model.weights.sort();
     }
-    let mut draft = Draft::new(library, wanted.tp, order, model.notes);
+    let mut builder = PredictionBuilder::new(library, wanted.tp, order, model.notes);
     for (path, size) in model.small {
-        draft.whole(path, size);
+        builder.whole(path, size);
     }
     for (path, size) in model.weights {
         match model.format {
-            Format::Safetensors => draft.safetensors(path, size),
-            Format::Gguf => draft.gguf(path, size),
-            Format::Plain => draft.whole(path, size),
+            Format::Safetensors => builder.safetensors(path, size),
+            Format::Gguf => builder.gguf(path, size),
+            Format::Plain => builder.whole(path, size),
         }
     }
-    Ok(draft.finish(model.format))
+    Ok(builder.finish(model.format))
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::config::Heads;
-use super::names::Split;
+use super::heads::Heads;
+use super::names::Cut;
 use super::safetensors::Tensor;
 use crate::PAGE;
 
@@ -61,7 +61,7 @@ impl Run {
 }
 
 /// What a worker reads of a tensor, in order. Where its shape does not fit the cut, it is all.
-pub(super) fn of(tensor: &Tensor, split: Split, share: &Share) -> Vec<Run> {
+pub(super) fn of(tensor: &Tensor, split: Cut, share: &Share) -> Vec<Run> {
     let cut = if share.of > 1 {
         cut(tensor, split, share)
     } else {
@@ -70,14 +70,14 @@ pub(super) fn of(tensor: &Tensor, split: Split, share: &Share) -> Vec<Run> {
     cut.unwrap_or_else(|| vec![Run::single(&tensor.bytes)])
 }
 
-fn cut(tensor: &Tensor, split: Split, share: &Share) -> Option<Vec<Run>> {
+fn cut(tensor: &Tensor, split: Cut, share: &Share) -> Option<Vec<Run>> {
     match split {
-        Split::Whole => None,
-        Split::Rows { fused } => fused_rows(&Rows::of(tensor)?, fused, share),
-        Split::Keys => keys(&Rows::of(tensor)?, share).map(|run| vec![run]),
-        Split::Attention => attention(tensor, share),
-        Split::Words => words(&Rows::of(tensor)?, share),
-        Split::Columns => columns(tensor, share).map(|run| vec![run]),
+        Cut::Whole => None,
+        Cut::Rows { fused } => fused_rows(&Rows::of(tensor)?, fused, share),
+        Cut::Keys => keys(&Rows::of(tensor)?, share).map(|run| vec![run]),
+        Cut::Attention => attention(tensor, share),
+        Cut::Words => words(&Rows::of(tensor)?, share),
+        Cut::Columns => columns(tensor, share).map(|run| vec![run]),
     }
 }
 
@@ -233,18 +233,18 @@ mod tests {
         }
     }
 
-    fn ranges(tensor: &Tensor, split: Split, share: &Share) -> Vec<Range<u64>> {
+    fn ranges(tensor: &Tensor, split: Cut, share: &Share) -> Vec<Range<u64>> {
         let runs = of(tensor, split, share);
         runs.iter().flat_map(Run::ranges).collect()
     }
 
     #[test]
     fn rows_are_shared_evenly_or_not_at_all() {
-        let rows = Split::Rows { fused: 1 };
+        let rows = Cut::Rows { fused: 1 };
         let even = tensor(100, &[8, 10], 2);
         assert_eq!(ranges(&even, rows, &unknown(0, 4)), [100..140]);
         assert_eq!(ranges(&even, rows, &unknown(3, 4)), [220..260]);
-        let fused = Split::Rows { fused: 2 };
+        let fused = Cut::Rows { fused: 2 };
         assert_eq!(ranges(&even, fused, &unknown(1, 4)), [120..140, 200..220]);
         for (shape, split) in [
             (&[7, 10][..], rows),
@@ -263,29 +263,29 @@ mod tests {
     #[test]
     fn few_heads_of_keys_are_held_by_several() {
         let keys = tensor(0, &[16, 1], 1);
-        let of = |rank, of, heads| ranges(&keys, Split::Keys, &share(rank, of, 32, heads));
+        let of = |rank, of, heads| ranges(&keys, Cut::Keys, &share(rank, of, 32, heads));
         assert_eq!(of(1, 4, 8), [4..8]);
         assert_eq!(of(0, 4, 2), [0..8]);
         assert_eq!(of(1, 4, 2), [0..8]);
         assert_eq!(of(2, 4, 2), [8..16]);
         assert_eq!(of(3, 4, 1), [0..16]);
         assert_eq!(of(0, 4, 3), [0..16], "neither fits");
-        assert_eq!(ranges(&keys, Split::Keys, &unknown(1, 4)), [4..8]);
-        assert_eq!(ranges(&keys, Split::Keys, &unknown(1, 3)), [0..16]);
+        assert_eq!(ranges(&keys, Cut::Keys, &unknown(1, 4)), [4..8]);
+        assert_eq!(ranges(&keys, Cut::Keys, &unknown(1, 3)), [0..16]);
     }
 
     #[test]
     fn attention_in_one_tensor_is_cut_in_three() {
         let fused = tensor(0, &[16, 2], 1);
         let of =
-            |rank, queries, keys| ranges(&fused, Split::Attention, &share(rank, 4, queries, keys));
+            |rank, queries, keys| ranges(&fused, Cut::Attention, &share(rank, 4, queries, keys));
         assert_eq!(of(1, 4, 2), [4..8, 16..20, 24..28]);
         assert_eq!(of(3, 4, 2), [12..16, 20..24, 28..32]);
         assert_eq!(of(0, 5, 2), [0..32], "heads do not fit");
-        assert_eq!(ranges(&fused, Split::Attention, &unknown(0, 4)), [0..32]);
+        assert_eq!(ranges(&fused, Cut::Attention, &unknown(0, 4)), [0..32]);
         let turned = tensor(0, &[12, 36], 1);
         assert_eq!(
-            ranges(&turned, Split::Attention, &share(0, 4, 4, 4)),
+            ranges(&turned, Cut::Attention, &share(0, 4, 4, 4)),
             [0..432]
         );
     }
@@ -293,13 +293,13 @@ mod tests {
     #[test]
     fn added_words_are_in_no_file() {
         let words = tensor(0, &[100, 1], 1);
-        let of = |rank| ranges(&words, Split::Words, &unknown(rank, 4));
+        let of = |rank| ranges(&words, Cut::Words, &unknown(rank, 4));
         assert_eq!(
             (of(0), of(2), of(3)),
             (vec![0..32], vec![64..96], vec![96..100])
         );
         let few = tensor(0, &[20, 1], 1);
-        assert_eq!(ranges(&few, Split::Words, &unknown(3, 4)), []);
+        assert_eq!(ranges(&few, Cut::Words, &unknown(3, 4)), []);
     }
 
     #[test]
@@ -307,22 +307,22 @@ mod tests {
         let long = tensor(0, &[3, 4 * SHORTEST], 1);
         let row = 4 * SHORTEST;
         let expected = [0, row, 2 * row].map(|at| at + SHORTEST..at + 2 * SHORTEST);
-        assert_eq!(ranges(&long, Split::Columns, &unknown(1, 4)), expected);
+        assert_eq!(ranges(&long, Cut::Columns, &unknown(1, 4)), expected);
         let short = tensor(0, &[3, 4 * SHORTEST - 4], 1);
         assert_eq!(
-            ranges(&short, Split::Columns, &unknown(1, 4)),
+            ranges(&short, Cut::Columns, &unknown(1, 4)),
             [0..short.bytes.end]
         );
     }
 
-    fn splits() -> impl Strategy<Value = Split> {
+    fn splits() -> impl Strategy<Value = Cut> {
         prop_oneof![
-            Just(Split::Whole),
-            (0_u64..4).prop_map(|fused| Split::Rows { fused }),
-            Just(Split::Keys),
-            Just(Split::Attention),
-            Just(Split::Words),
-            Just(Split::Columns),
+            Just(Cut::Whole),
+            (0_u64..4).prop_map(|fused| Cut::Rows { fused }),
+            Just(Cut::Keys),
+            Just(Cut::Attention),
+            Just(Cut::Words),
+            Just(Cut::Columns),
         ]
     }
 
@@ -352,7 +352,7 @@ mod tests {
             of in 1_u64..9,
             (queries, keys) in (1_u64..9, 1_u64..9),
         ) {
-            prop_assume!(split != Split::Rows { fused: 0 });
+            prop_assume!(split != Cut::Rows { fused: 0 });
             let tensor = tensor(7, &[rows, columns], 1);
             let mut seen = vec![false; usize::try_from(rows * columns).expect("small")];
             for rank in 0..of {

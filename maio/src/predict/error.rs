@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Why nothing can be said about a model.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum PredictError {
     /// Nothing to read.
     #[error("The model's folder has no files that could be read")]
     Empty,

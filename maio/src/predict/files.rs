@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::draft::Notes;
+use super::build::Notes;
 use super::{Format, Library, index, natural, small};
 
 /// What a folder holds, chosen and in order.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct ModelFiles {
     pub(super) format: Format,
     pub(super) small: Vec<(String, u64)>,
     pub(super) weights: Vec<(String, u64)>,
@@ -42,7 +42,7 @@ const TRAINING: [&str; 6] = [
 ];
 
 /// Chooses among all files.
-pub(super) fn of(library: &dyn Library) -> Choice {
+pub(super) fn of(library: &dyn Library) -> ModelFiles {
     let mut notes = Notes::default();
     let files = library.files().into_iter().filter(|&(_, size)| size > 0);
     let files: BTreeMap<String, u64> = files.collect();
@@ -54,7 +54,7 @@ pub(super) fn of(library: &dyn Library) -> Choice {
     }
     let (format, mut weights) = weights(library, &files, &small, &mut notes);
     weights.sort_by(|(one, _), (other, _)| natural::compare(one, other));
-    Choice {
+    ModelFiles {
         format,
         small,
         weights,
@@ -62,14 +62,14 @@ pub(super) fn of(library: &dyn Library) -> Choice {
     }
 }
 
-type Files = Vec<(String, u64)>;
+type SizedFiles = Vec<(String, u64)>;
 
 fn weights(
     library: &dyn Library,
     files: &BTreeMap<String, u64>,
-    small: &Files,
+    small: &SizedFiles,
     notes: &mut Notes,
-) -> (Format, Files) {
+) -> (Format, SizedFiles) {
     for (endings, format, index) in KINDS {
         let mut found = ending_in(files, endings);
         if found.is_empty() {
@@ -93,7 +93,7 @@ fn weights(
     (Format::Plain, others.collect())
 }
 
-fn ending_in(files: &BTreeMap<String, u64>, endings: &[&str]) -> Files {
+fn ending_in(files: &BTreeMap<String, u64>, endings: &[&str]) -> SizedFiles {
     let wanted = |path: &str| {
         let name = natural::file_name(path);
         let ending = name.rsplit_once('.').map(|(_, ending)| ending);
@@ -126,7 +126,7 @@ fn listed(
     (missing < listed.len()).then_some(listed)
 }
 
-fn drop_unlisted(found: &mut Files, listed: &BTreeSet<String>, notes: &mut Notes) {
+fn drop_unlisted(found: &mut SizedFiles, listed: &BTreeSet<String>, notes: &mut Notes) {
     found.retain(|(path, _)| {
         let kept = listed.contains(path);
         if !kept {
@@ -138,7 +138,7 @@ fn drop_unlisted(found: &mut Files, listed: &BTreeSet<String>, notes: &mut Notes
 
 /// Without an index, frameworks read the top folder alone; and one that has shards and a copy of
 /// them all in `consolidated` files, as Mistral's, is read from the shards.
-fn drop_others(found: &mut Files, notes: &mut Notes) {
+fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
     let is_top = |path: &str| !path.contains('/');
     let is_copy = |path: &str| natural::file_name(path).starts_with("consolidated");
     let any_top = found.iter().any(|(path, _)| is_top(path));
@@ -160,7 +160,7 @@ fn drop_others(found: &mut Files, notes: &mut Notes) {
 }
 
 /// A folder of GGUF files often has one model in several sizes, of which one is loaded.
-fn tell_models_apart(found: &Files, notes: &mut Notes) {
+fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
     let models: BTreeSet<_> = found.iter().map(|(path, _)| without_part(path)).collect();
     if models.len() > 1 {
         notes.add(format!(
@@ -183,11 +183,11 @@ fn without_part(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Fake;
+    use super::super::testing::FakeLibrary;
     use super::*;
 
     fn chosen(files: &[&str], index: Option<(&str, &str)>) -> (Format, Vec<String>, usize) {
-        let mut library = Fake::default();
+        let mut library = FakeLibrary::default();
         for path in files {
             library.add(path, b"x");
         }

@@ -23,26 +23,26 @@ const PIECES: u64 = 1 << 15;
 const MANY: usize = 1 << 17;
 /// Pages of what is small then.
 const SMALL_RANGE: u32 = 32;
-/// So many places share a line in the table of a course.
+/// So many places share a line in the table of an order.
 const BLOCK: usize = 128;
 
 /// A place in the table of pieces.
 pub(crate) type Piece = u32;
 
-/// The pieces in the order of files and places, and a course for each group.
+/// The pieces in the order of files and places, and an order for each group.
 #[derive(Debug, Default)]
-pub(crate) struct Courses {
+pub(crate) struct Pieces {
     /// Where each file's pieces begin; one more than there are files.
     files: Vec<u32>,
     first: Vec<u32>,
     pages: Arc<Vec<u16>>,
-    groups: Vec<Arc<Course>>,
+    groups: Vec<Arc<ReadOrder>>,
 }
 
 /// The order in which a group reads. A large model's node has a million places, and they stay as long
 /// as the policy does: what can be counted or looked for in a block is in no table.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct ReadOrder {
     order: Vec<Piece>,
     blocks: Vec<Block>,
     /// Of all pieces.
@@ -60,7 +60,7 @@ struct Block {
     most: Piece,
 }
 
-impl Course {
+impl ReadOrder {
     fn new(order: Vec<Piece>, pages: Arc<Vec<u16>>) -> Self {
         let mut before = 0_u32;
         let block = |block: &[Piece]| {
@@ -134,7 +134,7 @@ impl Course {
     }
 }
 
-impl Courses {
+impl Pieces {
     /// Of the groups' ranges, each in the order in which they are read. What a group reads twice
     /// counts the first time.
     #[must_use]
@@ -148,18 +148,18 @@ impl Courses {
     }
 
     fn of(groups: &[Vec<Extent>]) -> Self {
-        let mut courses = Self::default();
-        courses.cut(groups);
-        let mut known: HashMap<&[Extent], Arc<Course>> = HashMap::new();
+        let mut pieces = Self::default();
+        pieces.cut(groups);
+        let mut known: HashMap<&[Extent], Arc<ReadOrder>> = HashMap::new();
         for group in groups {
-            let course = match known.get(group.as_slice()) {
-                Some(course) => Arc::clone(course),
-                None => Arc::new(courses.put_in_order(group)),
+            let order = match known.get(group.as_slice()) {
+                Some(order) => Arc::clone(order),
+                None => Arc::new(pieces.put_in_order(group)),
             };
-            known.insert(group, Arc::clone(&course));
-            courses.groups.push(course);
+            known.insert(group, Arc::clone(&order));
+            pieces.groups.push(order);
         }
-        courses
+        pieces
     }
 
     /// How many groups there are.
@@ -170,7 +170,7 @@ impl Courses {
 
     /// How many pieces.
     #[must_use]
-    pub(crate) fn pieces(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.first.len()
     }
 
@@ -180,9 +180,9 @@ impl Courses {
         self.pages.iter().map(|&pages| u64::from(pages)).sum()
     }
 
-    /// The course of a group.
+    /// The order of a group.
     #[must_use]
-    pub(crate) fn course(&self, group: usize) -> Option<&Arc<Course>> {
+    pub(crate) fn order(&self, group: usize) -> Option<&Arc<ReadOrder>> {
         self.groups.get(group)
     }
 
@@ -205,7 +205,7 @@ impl Courses {
     /// All that anybody reads, in the order of files and places, in runs as long as can be.
     #[must_use]
     pub(crate) fn runs(&self) -> Vec<Extent> {
-        let pieces = 0..u32::try_from(self.pieces()).unwrap_or(u32::MAX);
+        let pieces = 0..u32::try_from(self.len()).unwrap_or(u32::MAX);
         runs(pieces.filter_map(|piece| self.extent(piece)).collect())
     }
 
@@ -235,7 +235,7 @@ impl Courses {
     #[must_use]
     pub(crate) fn reach(&self, group: usize, range: &Extent, most: u32) -> u32 {
         let all = range.end();
-        let Some(course) = self.course(group) else {
+        let Some(order) = self.order(group) else {
             return all;
         };
         let first = range.first.max(all.saturating_sub(most));
@@ -245,7 +245,7 @@ impl Courses {
             && let Some(extent) = self.extent(piece)
             && extent.end() > first
         {
-            if course.place(piece).is_some() {
+            if order.place(piece).is_some() {
                 return extent.end().min(all);
             }
             at = extent.first;
@@ -299,8 +299,8 @@ impl Courses {
         self.pages = Arc::new(pages);
     }
 
-    fn put_in_order(&self, group: &[Extent]) -> Course {
-        let mut seen = vec![false; self.pieces()];
+    fn put_in_order(&self, group: &[Extent]) -> ReadOrder {
+        let mut seen = vec![false; self.len()];
         let mut order = Vec::new();
         for extent in group {
             let mut at = extent.first;
@@ -314,7 +314,7 @@ impl Courses {
             }
         }
         order.shrink_to_fit();
-        Course::new(order, Arc::clone(&self.pages))
+        ReadOrder::new(order, Arc::clone(&self.pages))
     }
 }
 
@@ -379,12 +379,12 @@ mod tests {
         Extent { file, first, pages }
     }
 
-    fn extents(courses: &Courses, group: usize) -> Vec<(u32, u32, u32)> {
-        let course = courses.course(group).expect("a group");
-        let extents = (0..course.len()).map(|place| {
-            let piece = course.piece(place).expect("a piece");
-            assert_eq!(course.place(piece), Some(place));
-            courses.extent(piece).expect("an extent")
+    fn extents(pieces: &Pieces, group: usize) -> Vec<(u32, u32, u32)> {
+        let order = pieces.order(group).expect("a group");
+        let extents = (0..order.len()).map(|place| {
+            let piece = order.piece(place).expect("a piece");
+            assert_eq!(order.place(piece), Some(place));
+            pieces.extent(piece).expect("an extent")
         });
         extents.map(|it| (it.file, it.first, it.pages)).collect()
     }
@@ -393,62 +393,62 @@ mod tests {
     fn ranges_are_cut_where_another_group_begins_or_ends() {
         let one = vec![extent(2, 100, 10), extent(0, 0, 600)];
         let other = vec![extent(2, 105, 10)];
-        let courses = Courses::new(&[one, other]);
+        let pieces = Pieces::new(&[one, other]);
         let expected = [(2, 100, 5), (2, 105, 5), (0, 0, 512), (0, 512, 88)];
-        assert_eq!(extents(&courses, 0), expected);
-        assert_eq!(extents(&courses, 1), [(2, 105, 5), (2, 110, 5)]);
-        assert_eq!(courses.total(), 615);
-        let shared = courses.at(2, 109).expect("a piece");
-        assert_eq!(courses.pages(shared), 5);
-        assert_eq!(courses.at(2, 110), Some(shared + 1));
-        assert_eq!(courses.at(2, 115), None);
-        assert_eq!(courses.at(1, 0), None);
-        assert_eq!(courses.at(3, 0), None);
+        assert_eq!(extents(&pieces, 0), expected);
+        assert_eq!(extents(&pieces, 1), [(2, 105, 5), (2, 110, 5)]);
+        assert_eq!(pieces.total(), 615);
+        let shared = pieces.at(2, 109).expect("a piece");
+        assert_eq!(pieces.pages(shared), 5);
+        assert_eq!(pieces.at(2, 110), Some(shared + 1));
+        assert_eq!(pieces.at(2, 115), None);
+        assert_eq!(pieces.at(1, 0), None);
+        assert_eq!(pieces.at(3, 0), None);
     }
 
     #[test]
     fn a_group_reaches_to_the_end_of_its_part_if_that_is_near() {
         let one = vec![extent(0, 0, 100), extent(0, 103, 2)];
         let other = vec![extent(0, 99, 100)];
-        let courses = Courses::new(&[one, other]);
-        let reach = |first, pages| courses.reach(0, &extent(0, first, pages), 16);
+        let pieces = Pieces::new(&[one, other]);
+        let reach = |first, pages| pieces.reach(0, &extent(0, first, pages), 16);
         assert_eq!(reach(96, 16), 105);
         assert_eq!(reach(80, 23), 100);
         assert_eq!(reach(90, 8), 98, "it reads all of it");
         assert_eq!(reach(90, 40), 130, "it ends too far before");
         assert_eq!(reach(105, 5), 110, "it reads nothing of it");
-        assert_eq!(courses.reach(2, &extent(0, 90, 16), 16), 106, "nobody");
+        assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "nobody");
     }
 
     #[test]
     fn what_is_read_twice_counts_the_first_time() {
         let group = vec![extent(0, 10, 10), extent(0, 0, 30), extent(0, 12, 1)];
-        let courses = Courses::new(&[group]);
+        let pieces = Pieces::new(&[group]);
         let expected = [(0, 10, 2), (0, 12, 1), (0, 13, 7), (0, 0, 10), (0, 20, 10)];
-        assert_eq!(extents(&courses, 0), expected);
-        let course = courses.course(0).expect("a group");
+        assert_eq!(extents(&pieces, 0), expected);
+        let order = pieces.order(0).expect("a group");
         assert_eq!(
-            (course.before(0), course.before(2), course.before(9)),
+            (order.before(0), order.before(2), order.before(9)),
             (0, 3, 30)
         );
         assert_eq!(
-            [0, 1, 2, 3, 29, 30].map(|pages| course.place_after(pages)),
+            [0, 1, 2, 3, 29, 30].map(|pages| order.place_after(pages)),
             [0, 0, 1, 2, 4, 5]
         );
     }
 
     #[test]
-    fn groups_that_read_alike_share_a_course_and_there_may_be_none() {
+    fn groups_that_read_alike_share_an_order_and_there_may_be_none() {
         let group = vec![extent(0, 0, 3000)];
-        let courses = Courses::new(&[group.clone(), group]);
-        assert_eq!(courses.pieces(), 6);
-        let (one, other) = (courses.course(0), courses.course(1));
+        let pieces = Pieces::new(&[group.clone(), group]);
+        assert_eq!(pieces.len(), 6);
+        let (one, other) = (pieces.order(0), pieces.order(1));
         assert!(
             one.zip(other)
                 .is_some_and(|(one, other)| Arc::ptr_eq(one, other))
         );
-        let none = Courses::new(&[vec![], vec![extent(0, 0, 0)]]);
-        assert_eq!((none.pieces(), none.groups()), (0, 2));
+        let none = Pieces::new(&[vec![], vec![extent(0, 0, 0)]]);
+        assert_eq!((none.len(), none.groups()), (0, 2));
         assert_eq!(none.at(0, 0), None);
     }
 
@@ -457,28 +457,25 @@ mod tests {
         let count = 70_000;
         let one: Vec<_> = (0..count).map(|at| extent(0, at * 100, 51)).collect();
         let other: Vec<_> = (0..count).map(|at| extent(0, at * 100 + 50, 51)).collect();
-        let courses = Courses::new(&[one, other]);
+        let pieces = Pieces::new(&[one, other]);
         // Some are cut where a piece ends in any case.
-        assert!(courses.pieces() < 2 * count as usize * 6 / 5);
-        assert_eq!(courses.total(), 100 * u64::from(count) + 1);
+        assert!(pieces.len() < 2 * count as usize * 6 / 5);
+        assert_eq!(pieces.total(), 100 * u64::from(count) + 1);
         let small: Vec<_> = (0..2 * count).map(|at| extent(0, at * 2, 1)).collect();
-        let courses = Courses::new(&[small]);
+        let pieces = Pieces::new(&[small]);
         assert_eq!(
-            courses.total(),
+            pieces.total(),
             u64::from((4 * count).next_multiple_of(SMALL_RANGE))
         );
-        assert_eq!(
-            courses.course(0).map(|course| course.len()),
-            Some(courses.pieces())
-        );
-        assert!(courses.pieces() <= 4 * count as usize / SMALL_RANGE as usize);
+        assert_eq!(pieces.order(0).map(|order| order.len()), Some(pieces.len()));
+        assert!(pieces.len() <= 4 * count as usize / SMALL_RANGE as usize);
     }
 
     #[test]
     fn of_large_models_the_pieces_are_larger() {
         let group: Vec<_> = (0..160).map(|file| extent(file, 0, 1 << 20)).collect();
-        let courses = Courses::new(&[group]);
-        assert!(courses.pieces() <= 1 << 16, "{}", courses.pieces());
-        assert_eq!(courses.total(), 160 << 20);
+        let pieces = Pieces::new(&[group]);
+        assert!(pieces.len() <= 1 << 16, "{}", pieces.len());
+        assert_eq!(pieces.total(), 160 << 20);
     }
 }

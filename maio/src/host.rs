@@ -1,0 +1,12 @@
+//! What MAIO sees of the machine beside events: the files of the mount by its host's services, processes by
+//! `/proc` and other services by their leases. What is no service of the host is a thread's business.
+
+mod files;
+mod node;
+mod processes;
+mod ranks;
+mod thread;
+
+pub(crate) use files::{FileTable, HostLibrary};
+pub(crate) use node::NodeWatch;
+pub(crate) use thread::{IoThread, Reply};

@@ -1,0 +1,231 @@
+//! What events do not tell: the ranks of readers, which of them are gone or read directly, and what other
+//! services have yet to read. A thread finds it out, from `/proc` and the leases.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ppc::Waker;
+
+use super::processes;
+use super::thread::{IoThread, Reply};
+use crate::peers::{Claims, FileKey, Peers};
+
+/// Of more processes nothing is kept.
+const MOST_PROCESSES: usize = 1 << 14;
+
+#[derive(Debug)]
+enum NodeQuestion {
+    Rank(u32),
+    Direct {
+        ticket: u64,
+        process: u32,
+        inode: u64,
+    },
+    Gone(Vec<u32>),
+    Join(u64, PathBuf, Vec<Option<FileKey>>),
+    Exchange(Claims),
+    Leave,
+}
+
+#[derive(Debug)]
+enum NodeAnswer {
+    Rank(u32, Option<u32>),
+    Direct(u64, bool),
+    Gone(HashSet<u32>),
+    /// Of this load, as files have other numbers in the next one.
+    Claims(u64, Result<Claims, String>),
+}
+
+/// What is known so far. Ranks and the dead are those of one load, as numbers of processes come again.
+#[derive(Debug)]
+pub(crate) struct NodeWatch {
+    thread: IoThread<NodeQuestion, NodeAnswer>,
+    asked: HashSet<u32>,
+    ranks: HashMap<u32, Option<u32>>,
+    direct: HashMap<u64, bool>,
+    tickets: u64,
+    gone: HashSet<u32>,
+    /// It has been asked who is gone, and has not answered.
+    looks: bool,
+    /// Loads so far that other services were told of.
+    load: u64,
+}
+
+impl NodeWatch {
+    pub(crate) fn start(waker: Waker) -> io::Result<Self> {
+        let mut peers = None;
+        let answer = move |question| find_out(question, &mut peers);
+        Ok(Self {
+            thread: IoThread::start("maio-node", waker, answer)?,
+            asked: HashSet::new(),
+            ranks: HashMap::new(),
+            direct: HashMap::new(),
+            tickets: 0,
+            gone: HashSet::new(),
+            looks: false,
+            load: 0,
+        })
+    }
+
+    /// Takes in what has been found out; returns what is new of other services.
+    pub(crate) fn collect(&mut self) -> Option<Result<Claims, String>> {
+        let answers = self.thread.take().into_iter();
+        answers.filter_map(|answer| self.sort(answer)).last()
+    }
+
+    /// Waits for an answer; false if none comes within that time.
+    pub(crate) fn wait(&mut self, at_most: Duration) -> bool {
+        let answer = self.thread.wait(at_most);
+        answer.map(|answer| self.sort(answer)).is_some()
+    }
+
+    fn sort(&mut self, answer: NodeAnswer) -> Option<Result<Claims, String>> {
+        match answer {
+            NodeAnswer::Rank(process, rank) => {
+                self.ranks.insert(process, rank);
+            }
+            NodeAnswer::Direct(ticket, direct) => {
+                self.direct.insert(ticket, direct);
+            }
+            NodeAnswer::Gone(gone) => (self.gone, self.looks) = (gone, false),
+            NodeAnswer::Claims(load, claims) => return Some(claims).filter(|_| load == self.load),
+        }
+        None
+    }
+
+    /// Whether an answer is there that an event waits for.
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.thread.has_urgent()
+    }
+
+    /// Has the rank of a process found out, once.
+    pub(crate) fn ask_rank(&mut self, process: u32) {
+        if self.asked.len() >= MOST_PROCESSES {
+            // They are asked for once more.
+            self.asked.clear();
+            self.ranks.clear();
+        }
+        if self.asked.insert(process) {
+            self.thread.ask(NodeQuestion::Rank(process));
+        }
+    }
+
+    /// Whether the rank of a process has been found out, or that it has none.
+    pub(crate) fn knows(&self, process: u32) -> bool {
+        self.ranks.contains_key(&process)
+    }
+
+    /// It took too long: the process is taken to have no rank.
+    pub(crate) fn give_up_rank(&mut self, process: u32) {
+        self.ranks.entry(process).or_default();
+    }
+
+    pub(crate) fn rank(&self, process: u32) -> Option<u32> {
+        self.ranks.get(&process).copied().flatten()
+    }
+
+    /// Asks whether a process has a file open for I/O around the page cache; by this number it is told.
+    pub(crate) fn ask_direct(&mut self, process: u32, inode: u64) -> u64 {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.thread.ask(NodeQuestion::Direct {
+            ticket,
+            process,
+            inode,
+        });
+        ticket
+    }
+
+    /// What came of that question, if that is known by now.
+    pub(crate) fn direct(&self, ticket: u64) -> Option<bool> {
+        self.direct.get(&ticket).copied()
+    }
+
+    /// The same, for the last time.
+    pub(crate) fn take_direct(&mut self, ticket: u64) -> Option<bool> {
+        self.direct.remove(&ticket)
+    }
+
+    /// Has found out which of these processes are gone, unless that is being done.
+    pub(crate) fn look_for(&mut self, processes: Vec<u32>) {
+        if !std::mem::replace(&mut self.looks, true) {
+            self.thread.ask(NodeQuestion::Gone(processes));
+        }
+    }
+
+    /// Whether a process was gone when that was found out last.
+    pub(crate) fn is_gone(&self, process: u32) -> bool {
+        self.gone.contains(&process)
+    }
+
+    /// A load begins: other services are told there, and heard.
+    pub(crate) fn join_peers(&mut self, directory: PathBuf, keys: Vec<Option<FileKey>>) {
+        self.load += 1;
+        self.thread
+            .ask(NodeQuestion::Join(self.load, directory, keys));
+    }
+
+    /// Tells other services what this one has yet to read.
+    pub(crate) fn exchange(&self, claims: Claims) {
+        self.thread.ask(NodeQuestion::Exchange(claims));
+    }
+
+    /// The load is over.
+    pub(crate) fn end_load(&mut self) {
+        self.thread.ask(NodeQuestion::Leave);
+        self.asked.clear();
+        self.ranks.clear();
+        self.direct.clear();
+        self.gone.clear();
+    }
+}
+
+fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<NodeAnswer> {
+    match question {
+        NodeQuestion::Rank(process) => {
+            Reply::Urgent(NodeAnswer::Rank(process, processes::read_rank(process)))
+        }
+        NodeQuestion::Direct {
+            ticket,
+            process,
+            inode,
+        } => {
+            let direct = processes::reads_direct(process, inode);
+            Reply::Urgent(NodeAnswer::Direct(ticket, direct))
+        }
+        NodeQuestion::Gone(mut all) => {
+            all.retain(|&process| !processes::is_alive(process));
+            Reply::Quiet(NodeAnswer::Gone(all.into_iter().collect()))
+        }
+        NodeQuestion::Join(load, directory, keys) => {
+            // The lease of a load before it goes first.
+            *peers = None;
+            match Peers::join(&directory, keys) {
+                Ok(joined) => *peers = Some((load, joined)),
+                Err(error) => {
+                    let directory = directory.display();
+                    let line = format!("Other services are not heard in {directory}: {error}");
+                    return Reply::Quiet(NodeAnswer::Claims(load, Err(line)));
+                }
+            }
+            Reply::Nothing
+        }
+        NodeQuestion::Exchange(ours) => {
+            let Some((load, joined)) = peers else {
+                return Reply::Nothing;
+            };
+            let load = *load;
+            let theirs = joined.exchange(&ours).map_err(|error| {
+                *peers = None;
+                format!("Other services are not told any more: {error}")
+            });
+            Reply::Quiet(NodeAnswer::Claims(load, theirs))
+        }
+        NodeQuestion::Leave => {
+            *peers = None;
+            Reply::Nothing
+        }
+    }
+}

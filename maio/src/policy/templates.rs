@@ -1,0 +1,282 @@
+//! Which template a load goes by: what the store has, whether that fits the files, and what comes of it
+//! when the load is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ppc::{Host, Level, Result};
+
+use super::{Maio, PROVEN};
+use crate::host::{FileTable, HostLibrary};
+use crate::load::{Forecast, Part};
+use crate::predict::{Deployment, predict_reads};
+use crate::save::{Finding, forecast, forecast_of, make_template};
+use crate::service::service_id;
+use crate::template::{FoundTemplate, Sameness, Template};
+use crate::workers::ExpectedWorker;
+
+/// A store that takes longer is not waited for at the beginning,
+const FIRST: Duration = Duration::from_secs(1);
+/// nor for more than so many deadlines of callbacks, of which the first has ten.
+const FIRST_DEADLINES: u32 = 5;
+/// And a load does not wait for it for so long, in ns.
+const SEARCH: u64 = 500_000_000;
+
+/// What the store has been asked.
+#[derive(Debug, Default)]
+pub(super) enum Search {
+    /// Nothing that is not known by now.
+    #[default]
+    Idle,
+    /// What it has, at this time.
+    Asked(u64),
+    /// That, and the answer is to be looked at.
+    Done(Option<FoundTemplate>),
+}
+
+impl Maio {
+    /// Asks the store what it has of this service, unless that is known to be of no use.
+    fn search_store(&mut self, host: &Host<'_>) {
+        self.search = match self.templates.as_mut().filter(|_| !self.stale) {
+            Some(templates) => {
+                templates.find(&self.service, &self.config.node, self.config.tp);
+                Search::Asked(host.now())
+            }
+            None => Search::Done(None),
+        };
+    }
+
+    /// At the beginning a template is waited for, as nothing is read yet; a store that takes longer is
+    /// heard later.
+    pub(super) fn prepare_first(&mut self, host: &Host<'_>) -> Result<()> {
+        self.search_store(host);
+        if let (Some(templates), Search::Asked(_)) = (&self.templates, &self.search) {
+            let deadline = host.deadline().unwrap_or(FIRST);
+            match templates.wait(host, FIRST.min(deadline * FIRST_DEADLINES)) {
+                Some(found) => self.search = Search::Done(self.usable(host, found)),
+                None => host.log(
+                    Level::Info,
+                    "The store of templates is slow: it is not waited for",
+                ),
+            }
+        }
+        let found = match std::mem::take(&mut self.search) {
+            Search::Done(found) => found,
+            slow => {
+                self.search = slow;
+                None
+            }
+        };
+        self.prepare(host, found);
+        self.rest(host)
+    }
+
+    /// The store has answered.
+    pub(super) fn found(&mut self, host: &Host<'_>, finding: Finding) -> Result<()> {
+        self.search = Search::Done(self.usable(host, finding));
+        if self.load.is_none() {
+            self.is_prepared(host)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is known what a load that begins now reads. If files have changed the store is asked
+    /// again, as it may have a template of these by now.
+    pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> Result<bool> {
+        if matches!(self.search, Search::Idle) {
+            if !self.has_changed(host) {
+                return Ok(true);
+            }
+            self.search_store(host);
+        }
+        let found = match std::mem::take(&mut self.search) {
+            Search::Asked(since_ns) if host.now() < since_ns + SEARCH => {
+                self.search = Search::Asked(since_ns);
+                return Ok(false);
+            }
+            Search::Done(found) => found,
+            // What the store says later is for the next load.
+            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return Ok(true),
+            Search::Asked(_) | Search::Idle => None,
+        };
+        self.prepare(host, found);
+        self.rest(host)?;
+        Ok(true)
+    }
+
+    /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
+    /// headers.
+    fn prepare(&mut self, host: &Host<'_>, found: Option<FoundTemplate>) {
+        let fitting = found.filter(|found| fits(host, &found.template));
+        let by_template = fitting.and_then(|found| {
+            let forecast = forecast_of(host, &found.template)?;
+            let several = found.several;
+            // Whichever node's it was, what comes of it is this node's.
+            let node = self.config.node.clone();
+            let template = Template {
+                node,
+                ..found.template
+            };
+            Some((
+                Forecast {
+                    several,
+                    ..forecast
+                },
+                template,
+            ))
+        });
+        let forecast = if let Some((forecast, template)) = by_template {
+            self.template = Some(template);
+            forecast
+        } else {
+            self.template = None;
+            self.of_headers(host)
+        };
+        self.expect(host, forecast);
+    }
+
+    fn usable(&self, host: &Host<'_>, finding: Finding) -> Option<FoundTemplate> {
+        finding.unwrap_or_else(|error| {
+            let service = &self.service;
+            host.log(
+                Level::Warn,
+                format_args!("Template of {service} is not used: {error}"),
+            );
+            None
+        })
+    }
+
+    fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
+        self.files.close(host);
+        self.files = FileTable::new(forecast.files.iter().map(|(path, _)| path.clone()));
+        self.forecast = forecast;
+    }
+
+    fn of_headers(&self, host: &Host<'_>) -> Forecast {
+        let wanted = Deployment {
+            tp: self.config.tp,
+            order: None,
+        };
+        let prediction = match predict_reads(&HostLibrary { host }, &wanted) {
+            Ok(prediction) => prediction,
+            Err(error) => {
+                host.log(
+                    Level::Info,
+                    format_args!("Nothing is expected to be read: {error}"),
+                );
+                return forecast(Vec::new(), &[], Vec::new());
+            }
+        };
+        for note in &prediction.notes {
+            host.log(Level::Info, note);
+        }
+        let expected = (0..)
+            .zip(&prediction.groups)
+            .map(|(worker, _)| ExpectedWorker { worker, xpu: None });
+        let expected = expected.collect();
+        forecast(prediction.files, &prediction.groups, expected)
+    }
+
+    /// Whether a file that is going to be read is another than when that was found out, or there was
+    /// none yet.
+    fn has_changed(&mut self, host: &Host<'_>) -> bool {
+        let then = Arc::clone(&self.forecast.files);
+        let changed = |(number, (_, size)): (u32, &(String, u64))| {
+            let now = self.files.identity(host, number, false);
+            now.is_none_or(|now| now.size != *size)
+        };
+        then.is_empty() || (0..).zip(then.iter()).any(changed)
+    }
+
+    /// The template is not used any more, and whoever finds it in the store has the next load recorded.
+    pub(super) fn distrust_template(&mut self, host: &Host<'_>) {
+        if let Some(template) = self.template.take() {
+            self.save(&Template {
+                loads: 0,
+                ..template
+            });
+        }
+        self.stale = true;
+        self.forget_search();
+        self.prepare(host, None);
+    }
+
+    /// One load more went by this template.
+    pub(super) fn confirm_template(&mut self) {
+        let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
+            return;
+        };
+        template.loads += 1;
+        self.save(&template);
+        self.template = Some(template);
+    }
+
+    fn save(&self, template: &Template) {
+        if let Some(templates) = &self.templates {
+            templates.save(template);
+        }
+    }
+
+    /// What the store has is older than what is known.
+    fn forget_search(&mut self) {
+        self.search = Search::Idle;
+        if let Some(templates) = &mut self.templates {
+            templates.forget();
+        }
+    }
+
+    pub(super) fn keep_recording(&mut self, host: &Host<'_>, parts: &[Part]) {
+        let template = match make_template(host, &mut self.files, parts) {
+            Ok(made) => Template {
+                service: self.service.clone(),
+                node: self.config.node.clone(),
+                ..made
+            },
+            Err(error) => {
+                return host.log(Level::Warn, format_args!("It is not kept: {error}"));
+            }
+        };
+        self.save(&template);
+        self.stale = false;
+        self.forget_search();
+        self.adopt_template(host, template);
+    }
+
+    /// The next load goes by this template.
+    fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
+        if let Some(forecast) = forecast_of(host, &template) {
+            self.expect(host, forecast);
+            self.template = Some(template);
+        }
+    }
+}
+
+/// Whether the files are still those of a template.
+fn fits(host: &Host<'_>, template: &Template) -> bool {
+    let mut files = FileTable::new(template.files.iter().map(|file| file.path.clone()));
+    let changed = (0..).zip(&template.files).find(|(number, then)| {
+        // Its beginning is only read where times do not tell.
+        let mut like = |header| {
+            let now = files.identity(host, *number, header);
+            now.map_or(Sameness::Changed, |now| then.same(&now))
+        };
+        like(false) == Sameness::Changed && like(true) == Sameness::Changed
+    });
+    let changed = changed.map(|(_, file)| &file.path);
+    files.close(host);
+    if let Some(path) = changed {
+        let line = format_args!("{path} is another file than it was: its template is not used");
+        host.log(Level::Info, line);
+    }
+    changed.is_none()
+}
+
+/// Of a service without a name: the same for the same files.
+pub(super) fn name_of_files(host: &Host<'_>) -> String {
+    use crate::predict::Library as _;
+
+    let files = HostLibrary { host }.files();
+    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
+    let pairs = [("files".to_owned(), text.collect::<String>())];
+    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
+}

@@ -1,0 +1,93 @@
+//! A set of pages of a file, as ranges that neither overlap nor touch.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+
+/// The ranges, each end by its start. A tree, as workers that read their tensors by name come to a file's
+/// ranges in any order, and headers can make up any number of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ranges {
+    ends: BTreeMap<u32, u32>,
+    pages: u64,
+}
+
+impl Ranges {
+    /// Adds a range, and hands out in order the parts of it that are new.
+    pub(crate) fn insert(&mut self, range: &Range<u32>, mut new: impl FnMut(Range<u32>)) {
+        if range.is_empty() {
+            return;
+        }
+        let pages = &mut self.pages;
+        let mut add = |part: Range<u32>| {
+            *pages += u64::from(part.end - part.start);
+            new(part);
+        };
+        let (mut at, mut joined) = (range.start, range.clone());
+        if let Some((&start, end)) = self.ends.range_mut(..=range.start).next_back()
+            && *end >= range.start
+        {
+            if *end >= range.end {
+                return;
+            }
+            at = *end;
+            joined.start = start;
+        }
+        let touching = (Bound::Excluded(range.start), Bound::Included(range.end));
+        while let Some((&start, &end)) = self.ends.range(touching).next() {
+            if at < start {
+                add(at..start);
+            }
+            at = at.max(end);
+            joined.end = joined.end.max(end);
+            self.ends.remove(&start);
+        }
+        if at < range.end {
+            add(at..range.end);
+        }
+        self.ends.insert(joined.start, joined.end);
+    }
+
+    /// Adds all of another one.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        for (&start, &end) in &other.ends {
+            self.insert(&(start..end), |_| {});
+        }
+    }
+
+    /// How many pages there are.
+    #[must_use]
+    pub(crate) const fn pages(&self) -> u64 {
+        self.pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_of_pages(ranges in prop::collection::vec((0_u32..60, 0_u32..20), 0..20)) {
+            let (mut set, mut model) = (Ranges::default(), BTreeSet::new());
+            for (start, length) in ranges {
+                let range = start..start + length;
+                let expected: Vec<_> = range.clone().filter(|&it| model.insert(it)).collect();
+                let mut new = Vec::new();
+                set.insert(&range, |part| new.extend(part));
+                prop_assert_eq!(new, expected);
+                let all: Vec<_> = set.ends.iter().flat_map(|(&start, &end)| start..end).collect();
+                prop_assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(set.pages(), model.len() as u64);
+                let ends: Vec<_> = set.ends.iter().collect();
+                prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
+            }
+            let mut copy = Ranges::default();
+            copy.extend(&set);
+            prop_assert_eq!(copy, set);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Between loads and the store: what was read becomes a template, and a template what will be read. The
+//! store, which may be on a network and slow, is a thread's business.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ppc::{Host, Level, Result, Waker};
+
+use crate::extent::Extent;
+use crate::host::{FileTable, IoThread, Reply};
+use crate::load::{Forecast, Part};
+use crate::order::Pieces;
+use crate::template::{FoundTemplate, Group, Identity, Store, Template, TemplateError, learn};
+use crate::workers::ExpectedWorker;
+
+#[derive(Debug)]
+enum StoreQuestion {
+    Find {
+        ticket: u64,
+        service: String,
+        node: String,
+        workers: u32,
+    },
+    Save(Box<Template>),
+}
+
+#[derive(Debug)]
+enum StoreAnswer {
+    Found {
+        ticket: u64,
+        found: Finding,
+    },
+    Saved {
+        what: String,
+        result: Result<(), TemplateError>,
+    },
+}
+
+/// What the store has of a service, or why that is not used.
+pub(crate) type Finding = Result<Option<FoundTemplate>, TemplateError>;
+
+/// The store, as the policy's callbacks see it.
+#[derive(Debug)]
+pub(crate) struct TemplateThread {
+    thread: IoThread<StoreQuestion, StoreAnswer>,
+    /// Of the search whose outcome is still of use.
+    ticket: u64,
+}
+
+impl TemplateThread {
+    pub(crate) fn start(store: Store, waker: Waker) -> io::Result<Self> {
+        let answer = move |question| Reply::Urgent(answer(&store, question));
+        Ok(Self {
+            thread: IoThread::start("maio-store", waker, answer)?,
+            ticket: 0,
+        })
+    }
+
+    /// Looks for a template of a service: this node's, or what the others of at least so many workers
+    /// make up.
+    pub(crate) fn find(&mut self, service: &str, node: &str, workers: u32) {
+        self.ticket += 1;
+        self.thread.ask(StoreQuestion::Find {
+            ticket: self.ticket,
+            service: service.to_owned(),
+            node: node.to_owned(),
+            workers,
+        });
+    }
+
+    /// What is found from now on is of no use.
+    pub(crate) const fn forget(&mut self) {
+        self.ticket += 1;
+    }
+
+    pub(crate) fn save(&self, template: &Template) {
+        let template = Box::new(template.clone());
+        self.thread.ask(StoreQuestion::Save(template));
+    }
+
+    /// What was found, if it comes within that time.
+    pub(crate) fn wait(&self, host: &Host<'_>, at_most: Duration) -> Option<Finding> {
+        let answer = self.thread.wait(at_most)?;
+        self.sort(host, answer)
+    }
+
+    /// Says what was saved, and returns what was found.
+    pub(crate) fn collect(&self, host: &Host<'_>) -> Option<Finding> {
+        let answers = self.thread.take().into_iter();
+        answers.filter_map(|it| self.sort(host, it)).last()
+    }
+
+    /// Whether an answer is there that the policy waits for.
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.thread.has_urgent()
+    }
+
+    /// Waits until all is saved.
+    pub(crate) fn finish(mut self, host: &Host<'_>) {
+        let (answers, sound) = self.thread.finish();
+        for answer in answers {
+            self.sort(host, answer);
+        }
+        if !sound {
+            host.log(Level::Warn, "The thread that keeps templates has panicked");
+        }
+    }
+
+    fn sort(&self, host: &Host<'_>, answer: StoreAnswer) -> Option<Finding> {
+        match answer {
+            StoreAnswer::Found { ticket, found } => {
+                return Some(found).filter(|_| ticket == self.ticket);
+            }
+            StoreAnswer::Saved { what, result } => match result {
+                Ok(()) => host.log(Level::Info, format_args!("Kept the template of {what}")),
+                // Another node keeps it.
+                Err(TemplateError::ReadOnly { .. }) => {}
+                Err(error) => {
+                    let line = format_args!("The template of {what} is not kept: {error}");
+                    host.log(Level::Warn, line);
+                }
+            },
+        }
+        None
+    }
+}
+
+fn answer(store: &Store, question: StoreQuestion) -> StoreAnswer {
+    match question {
+        StoreQuestion::Find {
+            ticket,
+            service,
+            node,
+            workers,
+        } => StoreAnswer::Found {
+            ticket,
+            found: find(store, &service, &node, workers),
+        },
+        StoreQuestion::Save(template) => StoreAnswer::Saved {
+            what: format!("{} on {}", template.service, template.node),
+            result: store.save(&template),
+        },
+    }
+}
+
+fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
+    match store.load(service, node)? {
+        Some(template) => Ok(Some(FoundTemplate {
+            template,
+            several: false,
+        })),
+        None => Ok(learn(store.load_all(service)?, workers)),
+    }
+}
+
+/// A template of what was read, with the files that it was read from.
+pub(crate) fn make_template(
+    host: &Host<'_>,
+    files: &mut FileTable,
+    parts: &[Part],
+) -> Result<Template, TemplateError> {
+    let mut known: Vec<Option<u32>> = Vec::new();
+    let mut identities: Vec<Identity> = Vec::new();
+    let mut groups = Vec::new();
+    for part in parts {
+        let mut extents = Vec::with_capacity(part.extents.len());
+        for extent in &part.extents {
+            let at = usize::try_from(extent.file).unwrap_or(usize::MAX);
+            if known.len() <= at {
+                known.resize(at + 1, None);
+            }
+            if known[at].is_none() {
+                let Some(identity) = files.identity(host, extent.file, true) else {
+                    // It is gone already, and nobody will read it again.
+                    continue;
+                };
+                known[at] = u32::try_from(identities.len()).ok();
+                identities.push(identity);
+            }
+            if let Some(file) = known[at] {
+                extents.push(Extent { file, ..*extent });
+            }
+        }
+        groups.push(Group::new(
+            part.worker,
+            part.xpu.map(|xpu| xpu.0),
+            &extents,
+        )?);
+    }
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Ok(Template {
+        service: String::new(),
+        node: String::new(),
+        made_s: since.map_or(0, |since| since.as_secs()),
+        loads: 1,
+        files: identities,
+        groups,
+    })
+}
+
+/// What is going to be read by a template.
+pub(crate) fn forecast_of(host: &Host<'_>, template: &Template) -> Option<Forecast> {
+    let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
+    match groups {
+        Ok(groups) => {
+            let expected = template.groups.iter().map(|group| ExpectedWorker {
+                worker: group.worker,
+                xpu: group.xpu.map(ppc::Xpu),
+            });
+            let files = template.files.iter();
+            let files = files.map(|file| (file.path.clone(), file.size));
+            Some(forecast(files.collect(), &groups, expected.collect()))
+        }
+        Err(error) => {
+            host.log(Level::Warn, format_args!("A template is not used: {error}"));
+            None
+        }
+    }
+}
+
+/// The same, by the groups' ranges.
+pub(crate) fn forecast(
+    files: Vec<(String, u64)>,
+    groups: &[Vec<Extent>],
+    mut expected: Vec<ExpectedWorker>,
+) -> Forecast {
+    let pieces = Arc::new(Pieces::new(groups));
+    expected.truncate(pieces.groups());
+    Forecast {
+        files: files.into(),
+        pieces,
+        expected,
+        several: false,
+    }
+}
