@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ppc::{
-    Event, Features, FileInfo, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result,
-    Settings,
+    Event, Evict, Features, FileId, FileInfo, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy,
+    Prefetch, Result, Settings,
 };
 
 use crate::crew::{Expected, Facts};
@@ -88,11 +88,6 @@ impl Policy for Maio {
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr =
         c"Loads models: replays who reads what ahead of the readers, drops what has been read";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: true,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         let told = Told::take(settings)?;
@@ -116,6 +111,19 @@ impl Policy for Maio {
         Ok(maio)
     }
 
+    fn exit(mut self, host: &Host<'_>) -> Result<()> {
+        if let Some(load) = self.load.take() {
+            self.finish(host, load);
+        }
+        if let Some(saving) = self.saving.take() {
+            saving.end(host);
+        }
+        self.files.close(host);
+        Ok(())
+    }
+}
+
+impl Prefetch for Maio {
     fn prefetch(
         &mut self,
         host: &Host<'_>,
@@ -143,28 +151,19 @@ impl Policy for Maio {
         };
         self.carry_out(host, &advice, plan)
     }
+}
 
+impl Evict for Maio {
     fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
         load.remember(memory(host));
         for extent in load.burn() {
-            if let Some(io) = io(&mut self.files, host, &extent) {
+            if let Some(io) = io(&mut self.files, host, &extent, Io::drop) {
                 plan.add(io)?;
             }
         }
-        Ok(())
-    }
-
-    fn exit(mut self, host: &Host<'_>) -> Result<()> {
-        if let Some(load) = self.load.take() {
-            self.finish(host, load);
-        }
-        if let Some(saving) = self.saving.take() {
-            saving.end(host);
-        }
-        self.files.close(host);
         Ok(())
     }
 }
@@ -455,25 +454,22 @@ impl Maio {
 
     fn carry_out(&mut self, host: &Host<'_>, advice: &Advice, plan: &mut Plan<'_>) -> Result<()> {
         for extent in &advice.drops {
-            if let Some(io) = io(&mut self.files, host, extent) {
-                plan.add(Io { drop: true, ..io })?;
+            if let Some(io) = io(&mut self.files, host, extent, Io::drop) {
+                plan.add(io)?;
             }
         }
         for extent in &advice.cancels {
-            if let Some(io) = io(&mut self.files, host, extent) {
-                plan.add(Io { cancel: true, ..io })?;
+            if let Some(io) = io(&mut self.files, host, extent, Io::cancel) {
+                plan.add(io)?;
             }
         }
         for wish in &advice.loads {
-            let Some(io) = io(&mut self.files, host, &wish.extent) else {
+            let Some(io) = io(&mut self.files, host, &wish.extent, Io::load) else {
                 continue;
             };
-            plan.add(Io {
-                process: wish.process,
-                more: !wish.instead,
-                hold: wish.hold,
-                ..io.near(wish.xpu)
-            })?;
+            let io = io.by(wish.process).near(wish.xpu);
+            let io = if wish.instead { io.replace() } else { io };
+            plan.add(if wish.hold { io.hold() } else { io })?;
         }
         Ok(())
     }
@@ -593,9 +589,14 @@ fn is_direct(host: &Host<'_>, event: &Event) -> bool {
     inode.is_ok_and(|inode| process::reads_direct(event.process, inode))
 }
 
-fn io(files: &mut Files, host: &Host<'_>, extent: &Extent) -> Option<Io> {
+fn io(
+    files: &mut Files,
+    host: &Host<'_>,
+    extent: &Extent,
+    op: fn(FileId, Range<u64>) -> Io,
+) -> Option<Io> {
     let id = files.id(host, extent.file)?;
-    Some(Io::new(id, extent.offset(), extent.length()))
+    Some(op(id, extent.offset()..extent.offset() + extent.length()))
 }
 
 /// Bytes of it that are cached, if that can be told.
