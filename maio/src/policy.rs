@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ppc::{
-    Event, Features, Hooks, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Result, Settings,
+    Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Prefetch,
+    Result, Settings,
 };
 
 use crate::config::{Config, Recording};
@@ -111,11 +112,6 @@ impl Policy for Maio {
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr =
         c"Loads models: replays who reads what ahead of the readers, drops what has been read";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: true,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         let config = Config::from_settings(settings)?;
@@ -149,6 +145,20 @@ impl Policy for Maio {
         Ok(maio)
     }
 
+    fn exit(mut self, host: &Host<'_>) -> Result<()> {
+        let heard = self.collect(host).and_then(|()| self.hear_rest(host));
+        if let Some(load) = self.load.take() {
+            self.finish(host, load);
+        }
+        if let Some(templates) = self.templates.take() {
+            templates.finish(host);
+        }
+        self.files.close(host);
+        heard
+    }
+}
+
+impl Prefetch for Maio {
     fn prefetch(
         &mut self,
         host: &Host<'_>,
@@ -166,30 +176,20 @@ impl Policy for Maio {
         self.advise(host, plan)?;
         self.stay_awake(host)
     }
+}
 
+impl Evict for Maio {
     fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
         let Some(load) = &mut self.load else {
             return Ok(());
         };
         load.set_memory(memory(host));
         for extent in load.drop_passed() {
-            if let Some(io) = io(&mut self.files, host, &extent) {
+            if let Some(io) = io(&mut self.files, host, &extent, Io::drop) {
                 plan.add(io)?;
             }
         }
         Ok(())
-    }
-
-    fn exit(mut self, host: &Host<'_>) -> Result<()> {
-        let heard = self.collect(host).and_then(|()| self.hear_rest(host));
-        if let Some(load) = self.load.take() {
-            self.finish(host, load);
-        }
-        if let Some(templates) = self.templates.take() {
-            templates.finish(host);
-        }
-        self.files.close(host);
-        heard
     }
 }
 
@@ -467,25 +467,22 @@ impl Maio {
 
     fn carry_out(&mut self, host: &Host<'_>, advice: &Advice, plan: &mut Plan<'_>) -> Result<()> {
         for extent in &advice.drops {
-            if let Some(io) = io(&mut self.files, host, extent) {
-                plan.add(Io { drop: true, ..io })?;
+            if let Some(io) = io(&mut self.files, host, extent, Io::drop) {
+                plan.add(io)?;
             }
         }
         for extent in &advice.cancels {
-            if let Some(io) = io(&mut self.files, host, extent) {
-                plan.add(Io { cancel: true, ..io })?;
+            if let Some(io) = io(&mut self.files, host, extent, Io::cancel) {
+                plan.add(io)?;
             }
         }
         for wish in &advice.loads {
-            let Some(io) = io(&mut self.files, host, &wish.extent) else {
+            let Some(io) = io(&mut self.files, host, &wish.extent, Io::load) else {
                 continue;
             };
-            plan.add(Io {
-                process: wish.process,
-                more: !wish.instead,
-                hold: wish.hold,
-                ..io.near(wish.xpu)
-            })?;
+            let io = io.by(wish.process).near(wish.xpu);
+            let io = if wish.instead { io.replace() } else { io };
+            plan.add(if wish.hold { io.hold() } else { io })?;
         }
         Ok(())
     }
@@ -548,9 +545,14 @@ const fn begins(event: &Event) -> bool {
     matches!(event.kind, Kind::Open | Kind::Miss)
 }
 
-fn io(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<Io> {
+fn io(
+    files: &mut FileTable,
+    host: &Host<'_>,
+    extent: &Extent,
+    op: fn(FileId, Range<u64>) -> Io,
+) -> Option<Io> {
     let id = files.id(host, extent.file)?;
-    Some(Io::new(id, extent.offset(), extent.length()))
+    Some(op(id, extent.offset()..extent.offset() + extent.length()))
 }
 
 /// Bytes of it that are cached, if that can be told.

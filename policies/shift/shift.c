@@ -3,9 +3,8 @@
  * shift - load a segment to the right of each miss, drop one to its left
  *
  * The smallest policy that does both, and all of a policy in C: nothing but
- * ppc.h and the C library. Setting: length=BYTES of the segment.
+ * ppc.h and the C library. Setting: length=BYTES of the segment, such as 8M.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,24 +17,21 @@ struct shift {
 	uint64_t length;
 };
 
-static int set(struct shift *shift, const char *key, const char *value)
+static int refuse(const struct shift *shift, const char *why)
 {
-	unsigned long long length;
-	char *end;
+	shift->host->log(shift->host->ctx, PPC_LOG_ERROR, why);
+	return -EINVAL;
+}
 
-	if (strcmp(key, "length") != 0) {
-		shift->host->log(shift->host->ctx, PPC_LOG_ERROR,
-				 "unknown setting; there is: length=BYTES");
-		return -EINVAL;
-	}
-	errno = 0;
-	length = strtoull(value, &end, 10);
-	/* strtoull() takes signs and blanks, too */
-	if (errno || *end || *value < '0' || *value > '9' || !length || length > INT64_MAX / 4) {
-		shift->host->log(shift->host->ctx, PPC_LOG_ERROR,
-				 "length: not a number of bytes");
-		return -EINVAL;
-	}
+static int shift_configure(void *self, const char *key, const char *value)
+{
+	struct shift *shift = self;
+	uint64_t length;
+
+	if (strcmp(key, "length") != 0)
+		return refuse(shift, "unknown setting; there is: length=BYTES");
+	if (ppc_parse_bytes(value, &length) || !length || length > INT64_MAX / 4)
+		return refuse(shift, "length: not a number of bytes such as 65536 or 8M");
 	shift->length = length;
 	return 0;
 }
@@ -52,7 +48,7 @@ static int shift_init(const struct ppc_host *host, const struct ppc_setting *set
 	shift->host = host;
 	shift->length = DEFAULT_LENGTH;
 	for (; settings->key && !err; settings++)
-		err = set(shift, settings->key, settings->value);
+		err = shift_configure(shift, settings->key, settings->value);
 	if (err) {
 		free(shift);
 		return err;
@@ -67,17 +63,14 @@ static int shift_exit(void *self)
 	return 0;
 }
 
-static int shift_configure(void *self, const char *key, const char *value)
-{
-	return set(self, key, value);
-}
-
 static int shift_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
 	const struct shift *shift = self;
 	struct ppc_io io = {
 		.struct_size = PPC_INIT(struct ppc_io),
-		.xpu = PPC_XPU_NONE,
+		.op = PPC_OP_LOAD,
+		/* A reader that is here waits for nothing of an older segment. */
+		.flags = PPC_IO_REPLACE,
 		.length = shift->length,
 	};
 
@@ -92,23 +85,16 @@ static int shift_prefetch(void *self, const struct ppc_event *event, struct ppc_
 static int shift_evict(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
 	const struct shift *shift = self;
-	struct ppc_io io = {
-		.struct_size = PPC_INIT(struct ppc_io),
-		.xpu = PPC_XPU_NONE,
-	};
+	uint64_t length;
 
 	/* Between events, and at the start of a file, nothing is to the left. */
 	if (!event || event->kind != PPC_EVENT_MISS || !event->offset)
 		return 0;
-	io.file = event->file;
-	io.length = event->offset < shift->length ? event->offset : shift->length;
-	io.offset = event->offset - io.length;
-	return shift->host->add(shift->host->ctx, sink, &io);
+	length = event->offset < shift->length ? event->offset : shift->length;
+	return ppc_drop(shift->host, sink, event->file, event->offset - length, length);
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "shift",
 	.version = "1",
 	.description = "Loads a segment to the right of each miss, drops one to its left",
@@ -117,4 +103,4 @@ const struct ppc_policy ppc_policy = {
 	.prefetch = shift_prefetch,
 	.evict = shift_evict,
 	.configure = shift_configure,
-};
+);

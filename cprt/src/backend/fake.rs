@@ -89,7 +89,7 @@ impl Backend for Fake {
     }
 
     fn features(&self) -> Features {
-        Features::OPEN.and(Features::CHARGE)
+        Features::OPEN | Features::CHARGE
     }
 
     fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {

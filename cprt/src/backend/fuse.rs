@@ -313,9 +313,7 @@ impl Fuse {
 
 /// What a mirror that reads by itself can do.
 pub(crate) fn features() -> Features {
-    Features::OPEN
-        .and(Features::EVICT_MAPPED)
-        .and(Features::AFFINITY)
+    Features::OPEN | Features::EVICT_MAPPED | Features::AFFINITY
 }
 
 /// What a mirror that reads by itself cannot do, a sentence each.

@@ -143,7 +143,7 @@ fn features(module: rfs_uapi::Features, kinds: rfs_uapi::Kinds) -> Features {
     table
         .into_iter()
         .filter_map(|(has, feature)| has.then_some(feature))
-        .fold(Features::AFFINITY, Features::and)
+        .fold(Features::AFFINITY, Features::union)
 }
 
 fn event(event: &rfs_uapi::Event) -> Option<Event> {

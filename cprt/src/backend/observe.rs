@@ -284,7 +284,7 @@ pub(crate) fn features(hits: bool, opens: bool) -> Features {
     table
         .into_iter()
         .filter_map(|(has, feature)| has.then_some(feature))
-        .fold(Features::AFFINITY, Features::and)
+        .fold(Features::AFFINITY, Features::union)
 }
 
 /// Sentences, by what there is: records of hits, events by perf only and why, fanotify.

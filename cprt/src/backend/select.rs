@@ -181,12 +181,7 @@ pub(crate) fn has_helper() -> bool {
 pub fn table() -> String {
     use ppc::Features as F;
 
-    let all = F::OPEN
-        .and(F::TOUCH)
-        .and(F::PROGRESS)
-        .and(F::EVICT_MAPPED)
-        .and(F::AFFINITY)
-        .and(F::CHARGE);
+    let all = F::OPEN | F::TOUCH | F::PROGRESS | F::EVICT_MAPPED | F::AFFINITY | F::CHARGE;
     let columns = [
         ("module", all),
         (

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use ppc::{FileId, Io};
+use ppc::{FileId, Io, IoFlags, Op};
 
 use crate::backend::Span;
 use crate::worker::evictor::Drop;
@@ -21,7 +21,7 @@ pub(crate) trait World {
     fn charge(&mut self, process: Option<u32>) -> Option<u32>;
 }
 
-/// A plan, found sound.
+/// What of a plan is for one operation, found sound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sound<T> {
     pub(crate) ranges: Vec<T>,
@@ -29,41 +29,54 @@ pub(crate) struct Sound<T> {
     pub(crate) refused: u64,
 }
 
+impl<T> Sound<T> {
+    /// How many there were.
+    pub(crate) fn named(&self) -> u64 {
+        self.ranges.len() as u64 + self.refused
+    }
+}
+
 /// Checks what is to be loaded.
 pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, Range)> {
-    check(ios, world, |io, span, world| {
+    check(Op::Load, ios, world, |io, span, world| {
         let range = Range {
             span,
             process: io.process.unwrap_or(0),
             priority: io.priority,
             charge: world.charge(io.process),
-            large: io.large,
-            hold: io.hold,
-            more: io.more,
+            large: io.flags.contain(IoFlags::LARGE),
+            hold: io.flags.contain(IoFlags::HOLD),
+            replaces: io.flags.contain(IoFlags::REPLACE),
         };
         (world.group(io.xpu, io.process), range)
     })
 }
 
-/// Checks what is to be evicted.
+/// Checks what is to be dropped.
 pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<Drop> {
-    check(ios, world, |io, span, _| Drop {
+    check(Op::Drop, ios, world, |io, span, _| Drop {
         span,
-        unmapped: io.unmapped,
+        unmapped: io.flags.contain(IoFlags::UNMAPPED),
     })
 }
 
+/// Checks what is to be loaded no further.
+pub(crate) fn cancels(ios: &[Io], world: &mut dyn World) -> Sound<Span> {
+    check(Op::Cancel, ios, world, |_, span, _| span)
+}
+
 fn check<T>(
+    op: Op,
     ios: &[Io],
     world: &mut dyn World,
     make: impl Fn(&Io, Span, &mut dyn World) -> T,
 ) -> Sound<T> {
     let mut sizes = HashMap::new();
     let mut sound = Sound {
-        ranges: Vec::with_capacity(ios.len()),
+        ranges: Vec::new(),
         refused: 0,
     };
-    for io in ios {
+    for io in ios.iter().filter(|io| io.op == op) {
         let size = *sizes
             .entry(io.file)
             .or_insert_with(|| world.size(io.file).unwrap_or(0));
@@ -111,12 +124,12 @@ mod tests {
     fn ranges_are_cut_to_the_file_and_others_left_out() {
         let mut world = Fake { asked: 0 };
         let ios = [
-            Io::new(FileId(1), 0, 10),
-            Io::to_end(FileId(1), 90).by(7).near(Some(Xpu(2))),
-            Io::new(FileId(1), 100, 1),
-            Io::new(FileId(1), i64::MAX as u64 - 1, 1),
-            Io::new(FileId(2), 0, 10),
-            Io::new(FileId(2), 0, 10),
+            Io::load(FileId(1), ..10),
+            Io::load(FileId(1), 90..).by(7).near(Xpu(2)),
+            Io::load(FileId(1), 100..101),
+            Io::load(FileId(1), i64::MAX as u64 - 1..),
+            Io::load(FileId(2), ..10),
+            Io::load(FileId(2), ..10),
         ];
         let sound = loads(&ios, &mut world);
         let seen: Vec<_> = sound
@@ -130,12 +143,61 @@ mod tests {
     }
 
     #[test]
-    fn evictions_are_checked_alike() {
-        let mut io = Io::to_end(FileId(1), 50);
-        io.unmapped = true;
-        let sound = drops(&[io, Io::to_end(FileId(9), 0)], &mut Fake { asked: 0 });
-        assert_eq!((sound.ranges.len(), sound.refused), (1, 1));
+    fn drops_are_checked_alike() {
+        let ios = [
+            Io::drop(FileId(1), 50..).unmapped(),
+            Io::drop(FileId(9), ..),
+        ];
+        let sound = drops(&ios, &mut Fake { asked: 0 });
+        assert_eq!((sound.named(), sound.refused), (2, 1));
         assert_eq!(sound.ranges[0].span.length, 50);
         assert!(sound.ranges[0].unmapped);
+    }
+
+    #[test]
+    fn each_operation_has_its_own_ranges() {
+        let file = FileId(1);
+        let ios = [
+            Io::load(file, ..10),
+            Io::drop(file, 10..30),
+            Io::cancel(file, 30..60),
+            Io::load(file, 60..100),
+        ];
+        let mut world = Fake { asked: 0 };
+        let loaded: Vec<_> = loads(&ios, &mut world).ranges;
+        let loaded: Vec<_> = loaded.iter().map(|(_, it)| it.span.length).collect();
+        let dropped = drops(&ios, &mut world).ranges;
+        let dropped: Vec<_> = dropped.iter().map(|it| it.span.length).collect();
+        let cancelled = cancels(&ios, &mut world).ranges;
+        let cancelled: Vec<_> = cancelled.iter().map(|span| span.length).collect();
+        assert_eq!(
+            (loaded, dropped, cancelled),
+            (vec![10, 40], vec![20], vec![30])
+        );
+    }
+
+    #[test]
+    fn only_what_says_so_replaces() {
+        let file = FileId(1);
+        let ios = [
+            Io::load(file, ..10).by(7),
+            Io::load(file, ..10).by(7).replace(),
+            Io::load(file, ..10).by(7).hold(),
+            Io::load(file, ..10).by(7).large(),
+        ];
+        let sound = loads(&ios, &mut Fake { asked: 0 }).ranges;
+        let flags: Vec<_> = sound
+            .iter()
+            .map(|(_, it)| (it.replaces, it.hold, it.large))
+            .collect();
+        assert_eq!(
+            flags,
+            [
+                (false, false, false),
+                (true, false, false),
+                (false, true, false),
+                (false, false, true)
+            ]
+        );
     }
 }

@@ -80,7 +80,7 @@ impl Executor {
             limits: self.host.backend.limits(),
         });
         ready();
-        self.load(&ios);
+        self.act(&ios);
         let raw = table.raw();
         self.serve(&mut instance, (raw.prefetch.is_some(), raw.evict.is_some()));
         let guard = Arc::clone(&self.guard);
@@ -168,7 +168,7 @@ impl Executor {
         counters.policy_ns.add(took);
         counters.policy_max_ns.at_least(took);
         match advice {
-            Ok(ios) => self.act(which, &ios.unwrap_or_default()),
+            Ok(ios) => self.act(&ios.unwrap_or_default()),
             Err(error) => {
                 counters.policy_errors.add(1);
                 let errors = counters.policy_errors.get();
@@ -181,49 +181,27 @@ impl Executor {
         after
     }
 
-    fn act(&mut self, which: Call, ios: &[Io]) {
-        if !ios.is_empty() {
-            self.plans.fetch_add(1, Relaxed);
-        }
-        match which {
-            Call::Prefetch => self.load(ios),
-            Call::Evict => self.drop(ios),
-        }
-    }
-
-    fn drop(&mut self, ios: &[Io]) {
-        if ios.is_empty() {
-            return;
-        }
-        self.host.counters.evict_ranges.add(ios.len() as u64);
-        let sound = plan::drops(ios, self);
-        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
-        self.loader.cancel(&spans);
-        self.evictor.submit(sound.ranges);
-    }
-
-    fn cancel(&mut self, ios: &[Io]) {
-        if ios.is_empty() {
-            return;
-        }
-        let sound = plan::drops(ios, self);
-        let spans: Vec<_> = sound.ranges.iter().map(|range| range.span).collect();
-        self.loader.cancel(&spans);
-    }
-
     /// What a plan says is to be dropped goes first, as what it loads is to have its place.
-    fn load(&mut self, ios: &[Io]) {
-        let (drops, ios): (Vec<Io>, Vec<Io>) = ios.iter().partition(|io| io.drop);
-        let (cancels, ios): (Vec<Io>, Vec<Io>) = ios.into_iter().partition(|io| io.cancel);
-        self.drop(&drops);
-        self.cancel(&cancels);
+    fn act(&mut self, ios: &[Io]) {
         if ios.is_empty() {
             return;
         }
-        self.host.counters.load_ranges.add(ios.len() as u64);
-        let sound = plan::loads(&ios, self);
-        self.host.counters.load_refused.add(sound.refused);
-        self.loader.submit(&sound.ranges);
+        self.plans.fetch_add(1, Relaxed);
+        let drops = plan::drops(ios, self);
+        self.host.counters.evict_ranges.add(drops.named());
+        let cancels = plan::cancels(ios, self);
+        let dropped = drops.ranges.iter().map(|range| range.span);
+        let unwanted: Vec<_> = dropped.chain(cancels.ranges).collect();
+        if !unwanted.is_empty() {
+            self.loader.cancel(&unwanted);
+        }
+        if !drops.ranges.is_empty() {
+            self.evictor.submit(drops.ranges);
+        }
+        let loads = plan::loads(ios, self);
+        self.host.counters.load_ranges.add(loads.named());
+        self.host.counters.load_refused.add(loads.refused);
+        self.loader.submit(&loads.ranges);
     }
 
     fn configure(&self, instance: &mut Instance, settings: &Settings) -> Option<Refusal> {

@@ -187,20 +187,6 @@ impl Services for PolicyServices {
         Ok(self.budget.sample().0)
     }
 
-    fn xpus(&self) -> Result<u16> {
-        Ok(u16::try_from(self.topology.xpus().len()).unwrap_or(u16::MAX))
-    }
-
-    fn nodes(&self) -> Result<u16> {
-        Ok(u16::try_from(self.topology.nodes().len()).unwrap_or(u16::MAX))
-    }
-
-    fn xpu_node(&self, xpu: Xpu) -> Result<u16> {
-        self.topology
-            .node_of(xpu.0)
-            .ok_or(Error::Errno(libc::ENOENT))
-    }
-
     fn process_xpu(&self, process: u32) -> Result<Xpu> {
         self.ask_process_xpu(process)
             .ok_or(Error::Errno(libc::ENOENT))

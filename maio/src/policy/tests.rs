@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use ppc::testing::FakeHost;
-use ppc::{FileId, Xpu};
+use ppc::{IoFlags, Op, Xpu};
 
 use super::*;
 use crate::template::Store;
@@ -49,7 +49,7 @@ fn event(host: &FakeHost, kind: Kind, path: &str, offset: u64, length: u64, at_s
 
 fn loaded(ios: &[Io]) -> Vec<(FileId, u64, u64)> {
     ios.iter()
-        .filter(|io| !io.drop)
+        .filter(|io| io.op == Op::Load)
         .map(|io| (io.file, io.offset, io.length))
         .collect()
 }
@@ -269,7 +269,7 @@ fn who_goes_around_the_page_cache_is_left_alone() {
     open.length = 64 * MIB;
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     assert!(
-        !plan.is_empty() && plan.iter().all(|io| io.drop),
+        !plan.is_empty() && plan.iter().all(|io| io.op == Op::Drop),
         "{plan:?}"
     );
 }
@@ -293,13 +293,17 @@ fn with_little_memory_no_more_than_that_is_held() {
     assert_eq!(bytes(&plan), 6 * MIB + PAGE);
     let beacon = event(&host, Kind::Progress, "a.bin", 15 << 19, 15 << 19, 1);
     let plan = maio.prefetch(Some(&beacon)).expect("a plan").expect("some");
-    let dropped: u64 = plan.iter().filter(|io| io.drop).map(|io| io.length).sum();
+    let dropped: u64 = plan
+        .iter()
+        .filter(|io| io.op == Op::Drop)
+        .map(|io| io.length)
+        .sum();
     assert_eq!((bytes(&plan), dropped), (0, 2 * MIB + PAGE));
     // When that has gone.
     let plan = maio.prefetch(None).expect("a plan").expect("some");
     assert_eq!(bytes(&plan), 2 * MIB);
     assert!(
-        plan.iter().filter(|io| !io.drop).all(|io| io.more),
+        plan.iter().all(|io| !io.flags.contain(IoFlags::REPLACE)),
         "{plan:?}"
     );
     // When somebody else needs memory, what has been read goes.
@@ -307,12 +311,12 @@ fn with_little_memory_no_more_than_that_is_held() {
     maio.prefetch(Some(&beacon)).expect("a plan");
     host.set_memory(memory(8 * MIB));
     let evicted = maio.evict(None).expect("a plan").expect("some");
-    assert!(evicted.iter().all(|io| !io.drop), "{evicted:?}");
+    assert!(evicted.iter().all(|io| io.op == Op::Drop), "{evicted:?}");
 }
 
 #[test]
 fn each_worker_is_served_near_its_accelerator() {
-    let host = host().xpu(0).xpu(1);
+    let host = host();
     host.set_process(std::process::id(), Xpu(1));
     let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use ppc::{Event, Features, Hooks, Host, Kind, Plan, Policy, Result, Settings};
+use ppc::{Event, Features, Host, Kind, Plan, Policy, Prefetch, Result, Settings};
 
 /// What is to be loaded, until it has been.
 #[derive(Debug)]
@@ -12,11 +12,6 @@ impl Policy for Eager {
     const NAME: &'static CStr = c"eager";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Loads everything at the first event";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: false,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         // An OPEN comes before its first MISS, by whatever the reader does in between.
@@ -25,7 +20,9 @@ impl Policy for Eager {
         }
         Ok(Self(Some(settings.text("path").unwrap_or_default())))
     }
+}
 
+impl Prefetch for Eager {
     fn prefetch(
         &mut self,
         host: &Host<'_>,
@@ -61,7 +58,7 @@ mod tests {
     fn all(host: &FakeHost, paths: &[&str]) -> Vec<Io> {
         paths
             .iter()
-            .map(|path| Io::to_end(host.id(path), 0))
+            .map(|path| Io::load(host.id(path), ..))
             .collect()
     }
 

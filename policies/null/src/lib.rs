@@ -1,11 +1,11 @@
-//! The policy that has no opinion, and the template of those that have.
+//! The policy that has no opinion: the smallest there is.
 //!
-//! It leaves reading ahead and reclaiming to the kernel. Copy the folder, give it a name, say in
-//! [`Policy::HOOKS`] which callbacks it has, and write those.
+//! It leaves reading ahead and reclaiming to the kernel, as it implements none of [`ppc::Prefetch`],
+//! [`ppc::Evict`] and [`ppc::Configure`]. `../README.md` tells how to write one that has a say.
 
 use std::ffi::CStr;
 
-use ppc::{Hooks, Host, Plan, Policy, Result, Settings};
+use ppc::{Host, Plan, Policy, Result, Settings};
 
 /// What the policy knows from one callback to the next: nothing.
 #[derive(Debug)]
@@ -15,12 +15,6 @@ impl Policy for Null {
     const NAME: &'static CStr = c"null";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Leaves everything to the kernel";
-    // A callback that is not named here is the kernel's, even if it is written.
-    const HOOKS: Hooks = Hooks {
-        prefetch: false,
-        evict: false,
-        configure: false,
-    };
 
     fn init(_: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         Ok(Self)

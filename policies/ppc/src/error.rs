@@ -74,8 +74,8 @@ pub enum LoadError {
     },
     /// The version or size no header ever had.
     #[error(
-        "ppc_policy is damaged (version {version}, {size} bytes); does it begin with \
-         PPC_INIT(struct ppc_policy), PPC_ABI_VERSION?"
+        "ppc_policy is damaged (version {version}, {size} bytes); is it registered by \
+         PPC_POLICY()?"
     )]
     Damaged {
         /// What it says is its version.
@@ -86,9 +86,9 @@ pub enum LoadError {
     /// The name is missing or not what names are.
     #[error("The policy's name must be of a-z, 0-9 and -, and at most 64 bytes long")]
     Name,
-    /// It sets bits that this version does not have.
-    #[error("The policy sets flags that version {0} of ppc.h does not have")]
-    Flags(u32),
+    /// It needs features that this version does not have.
+    #[error("The policy needs features that version {0} of ppc.h does not have")]
+    UnknownNeeds(u32),
     /// The mount cannot do what the policy needs.
     #[error("The policy needs what this mount cannot do: features {0:#x}")]
     Needs(u64),

@@ -1,13 +1,15 @@
 //! The room of unsafe code: `ppc.h` in Rust, field by field, and what crosses it.
 //!
 //! This file mirrors the structures and is compared with the C compiler's idea of them by
-//! `tests/layout.rs`. `guest` and `waker` are the policy's side, `embed` and `desk` the host's.
+//! `tests/layout.rs`. `guest`, `callbacks` and `waker` are the policy's side, `embed` and `desk` the host's.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 
-use crate::{Event, FileId, Io, Kind, Xpu};
+use crate::{Event, FileId, Io, IoFlags, Kind, Op, Xpu};
 
+#[doc(hidden)]
+pub mod callbacks;
 mod desk;
 pub(crate) mod embed;
 pub(crate) mod guest;
@@ -16,25 +18,13 @@ pub(crate) mod waker;
 /// The version of the header that this crate mirrors.
 pub const ABI_VERSION: u32 = 1;
 /// No older policy is shorter.
-pub const POLICY_SIZE_V1: u32 = 88;
+pub const POLICY_SIZE_V1: u32 = 80;
 /// `PPC_EV_MMAP`
 pub const EV_MMAP: u32 = 1 << 0;
 /// `PPC_EV_DIRECT`
 pub const EV_DIRECT: u32 = 1 << 1;
-/// `PPC_IO_LARGE`
-pub const IO_LARGE: u32 = 1 << 0;
-/// `PPC_IO_UNMAPPED`
-pub const IO_UNMAPPED: u32 = 1 << 1;
-/// `PPC_IO_MORE`
-pub const IO_MORE: u32 = 1 << 2;
-/// `PPC_IO_DROP`
-pub const IO_DROP: u32 = 1 << 3;
-/// `PPC_IO_CANCEL`
-pub const IO_CANCEL: u32 = 1 << 4;
-/// `PPC_IO_HOLD`
-pub const IO_HOLD: u32 = 1 << 5;
-/// `PPC_XPU_NONE`
-pub const XPU_NONE: i32 = -1;
+/// `PPC_IO_NEAR`; in Rust it is [`Io::xpu`](crate::Io::xpu).
+pub const IO_NEAR: u32 = 1 << 2;
 /// `PPC_ENTRY_FILE`
 pub const ENTRY_FILE: u32 = 1;
 /// `PPC_ENTRY_DIRECTORY`
@@ -43,7 +33,7 @@ pub const ENTRY_DIRECTORY: u32 = 2;
 pub const LIST_RECURSIVE: u32 = 1 << 0;
 
 /// The size that a structure of the contract says it has.
-#[allow(clippy::cast_possible_truncation, reason = "the largest has 168 bytes")]
+#[allow(clippy::cast_possible_truncation, reason = "the largest has 144 bytes")]
 #[must_use]
 pub const fn size<T>() -> u32 {
     size_of::<T>() as u32
@@ -57,16 +47,14 @@ pub struct ppc_event {
     pub struct_size: u32,
     pub kind: u32,
     pub flags: u32,
-    pub reserved: u32,
+    pub tgid: u32,
     pub file: u64,
     pub offset: u64,
     pub length: u64,
     pub time_ns: u64,
     pub count: u64,
-    pub tgid: u32,
     pub tid: u32,
     pub cpu: u32,
-    pub reserved2: u32,
 }
 
 /// `struct ppc_io`
@@ -75,14 +63,14 @@ pub struct ppc_event {
 #[allow(missing_docs, reason = "told in ppc.h")]
 pub struct ppc_io {
     pub struct_size: u32,
+    pub op: u32,
     pub flags: u32,
+    pub priority: i32,
     pub file: u64,
     pub offset: u64,
     pub length: u64,
-    pub xpu: i32,
-    pub priority: i32,
+    pub xpu: u32,
     pub tgid: u32,
-    pub reserved: u32,
 }
 
 /// `struct ppc_setting`
@@ -163,21 +151,22 @@ pub struct ppc_host {
     pub read: unsafe extern "C" fn(ctx: *mut c_void, file: Id, offset: u64, buf: *mut c_void, size: u64) -> i64,
     pub resident: unsafe extern "C" fn(ctx: *mut c_void, file: Id, offset: u64, length: u64, cached: *mut u64) -> c_int,
     pub memory: unsafe extern "C" fn(ctx: *mut c_void, memory: *mut ppc_memory) -> c_int,
-    pub xpus: unsafe extern "C" fn(ctx: *mut c_void) -> c_int,
-    pub nodes: unsafe extern "C" fn(ctx: *mut c_void) -> c_int,
-    pub xpu_node: unsafe extern "C" fn(ctx: *mut c_void, xpu: i32) -> c_int,
     pub process_xpu: unsafe extern "C" fn(ctx: *mut c_void, tgid: u32) -> c_int,
     pub now: unsafe extern "C" fn(ctx: *mut c_void) -> u64,
     pub want: unsafe extern "C" fn(ctx: *mut c_void, kinds: u32, progress_bytes: u64) -> c_int,
     pub wake: unsafe extern "C" fn(ctx: *mut c_void, after_ns: u64) -> c_int,
 }
 
-/// A callback that names ranges.
+/// A callback that names I/Os.
 pub type Advise = unsafe extern "C" fn(
     instance: *mut c_void,
     event: *const ppc_event,
     sink: *mut ppc_sink,
 ) -> c_int;
+
+/// A callback that changes a setting.
+pub type Set =
+    unsafe extern "C" fn(instance: *mut c_void, key: *const c_char, value: *const c_char) -> c_int;
 
 /// `struct ppc_policy`
 #[repr(C)]
@@ -191,12 +180,11 @@ pub struct ppc_policy {
     pub version: *const c_char,
     pub description: *const c_char,
     pub needs: u64,
-    pub flags: u64,
     pub init: Option<unsafe extern "C" fn(host: *const ppc_host, settings: *const ppc_setting, sink: *mut ppc_sink, instance: *mut *mut c_void) -> c_int>,
     pub exit: Option<unsafe extern "C" fn(instance: *mut c_void) -> c_int>,
     pub prefetch: Option<Advise>,
     pub evict: Option<Advise>,
-    pub configure: Option<unsafe extern "C" fn(instance: *mut c_void, key: *const c_char, value: *const c_char) -> c_int>,
+    pub configure: Option<Set>,
 }
 
 // SAFETY: a policy is a constant; its pointers are to strings and functions that never change.
@@ -212,16 +200,14 @@ impl From<&Event> for ppc_event {
             struct_size: size::<Self>(),
             kind: event.kind.as_raw(),
             flags: mmap | direct,
-            reserved: 0,
+            tgid: event.process,
             file: event.file.0,
             offset: event.offset,
             length: event.length,
             time_ns: event.time_ns,
             count: event.count,
-            tgid: event.process,
             tid: event.thread,
             cpu: event.cpu,
-            reserved2: 0,
         }
     }
 }
@@ -247,50 +233,46 @@ impl ppc_event {
 
 impl From<&Io> for ppc_io {
     fn from(io: &Io) -> Self {
-        let flag = |set, flag| if set { flag } else { 0 };
+        let near = if io.xpu.is_some() { IO_NEAR } else { 0 };
         Self {
             struct_size: size::<Self>(),
-            flags: flag(io.large, IO_LARGE)
-                | flag(io.unmapped, IO_UNMAPPED)
-                | flag(io.more, IO_MORE)
-                | flag(io.drop, IO_DROP)
-                | flag(io.cancel, IO_CANCEL)
-                | flag(io.hold, IO_HOLD),
+            op: io.op.as_raw(),
+            flags: io.flags.bits() | near,
+            priority: io.priority,
             file: io.file.0,
             offset: io.offset,
             length: io.length,
-            xpu: io.xpu.map_or(XPU_NONE, |xpu| i32::from(xpu.0)),
-            priority: io.priority,
+            xpu: io.xpu.map_or(0, |xpu| xpu.0.into()),
             tgid: io.process.unwrap_or(0),
-            reserved: 0,
         }
     }
 }
 
 impl ppc_io {
+    /// No policy's is shorter: it ends with its length at least.
+    pub(crate) const LEAST: usize = offset_of!(Self, xpu);
+
     /// `None` for what the contract forbids.
     pub(crate) fn typed(&self) -> Option<Io> {
-        const KNOWN: u32 = IO_LARGE | IO_UNMAPPED | IO_MORE | IO_DROP | IO_CANCEL | IO_HOLD;
-
-        let end = self.offset.checked_add(self.length)?;
-        let xpu = match self.xpu {
-            XPU_NONE => None,
-            number => Some(Xpu(u16::try_from(number).ok()?)),
+        let op = Op::from_raw(self.op)?;
+        let near = op == Op::Load && self.flags & IO_NEAR != 0;
+        let flags = self.flags & !if near { IO_NEAR } else { 0 };
+        let known = flags & !IoFlags::of(op).bits() == 0;
+        let xpu = if near {
+            Some(Xpu(u16::try_from(self.xpu).ok()?))
+        } else {
+            None
         };
-        let plain = self.flags & !KNOWN == 0 && self.reserved == 0;
-        (plain && self.length > 0 && i64::try_from(end).is_ok()).then_some(Io {
+        let end = self.offset.checked_add(self.length)?;
+        (known && self.length > 0 && i64::try_from(end).is_ok()).then_some(Io {
+            op,
             file: FileId(self.file),
             offset: self.offset,
             length: self.length,
+            flags: IoFlags::from_bits(flags),
             xpu,
             priority: self.priority,
             process: Some(self.tgid).filter(|&process| process != 0),
-            large: self.flags & IO_LARGE != 0,
-            unmapped: self.flags & IO_UNMAPPED != 0,
-            more: self.flags & IO_MORE != 0,
-            drop: self.flags & IO_DROP != 0,
-            cancel: self.flags & IO_CANCEL != 0,
-            hold: self.flags & IO_HOLD != 0,
         })
     }
 }

@@ -4,10 +4,11 @@
 //! contract between it and its host is `policies/ppc.h`, told there in prose; this crate is that
 //! contract in Rust, for both sides.
 //!
-//! A policy is a type, its [`Policy`] implementation and one line that makes a library of it:
+//! A policy is a type, its [`Policy`] implementation, those of [`Prefetch`], [`Evict`] and
+//! [`Configure`] that it has a use for, and one line that makes a library of it:
 //!
 //! ```
-//! use ppc::{Event, Hooks, Host, Io, Plan, Policy, Result, Settings};
+//! use ppc::{Event, Host, Io, Plan, Policy, Prefetch, Result, Settings};
 //!
 //! /// Reads one length ahead.
 //! struct Ahead;
@@ -16,12 +17,13 @@
 //!     const NAME: &'static std::ffi::CStr = c"ahead";
 //!     const VERSION: &'static std::ffi::CStr = c"1";
 //!     const DESCRIPTION: &'static std::ffi::CStr = c"Reads one length ahead";
-//!     const HOOKS: Hooks = Hooks { prefetch: true, evict: false, configure: false };
 //!
 //!     fn init(_: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
 //!         Ok(Self)
 //!     }
+//! }
 //!
+//! impl Prefetch for Ahead {
 //!     fn prefetch(
 //!         &mut self,
 //!         _: &Host<'_>,
@@ -29,7 +31,10 @@
 //!         plan: &mut Plan<'_>,
 //!     ) -> Result<()> {
 //!         match event {
-//!             Some(event) => plan.add(Io::new(event.file, event.end(), event.length)),
+//!             Some(event) => {
+//!                 let ahead = event.end()..event.end() + event.length;
+//!                 plan.add(Io::load(event.file, ahead).by(event.process))
+//!             }
 //!             None => Ok(()),
 //!         }
 //!     }
@@ -42,7 +47,8 @@
 //! let host = FakeHost::new().file("model", 1 << 20);
 //! let (mut ahead, _) = host.start::<Ahead>(&[])?;
 //! let miss = Event::new(Kind::Miss, host.id("model"), 0, 4096);
-//! assert_eq!(ahead.prefetch(Some(&miss))?, Some(vec![Io::new(miss.file, 4096, 4096)]));
+//! let next = Io::load(miss.file, 4096..8192).by(1);
+//! assert_eq!(ahead.prefetch(Some(&miss))?, Some(vec![next]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -67,15 +73,41 @@ pub mod testing;
 mod types;
 
 pub use error::{Error, LoadError, Result};
+pub use ffi::callbacks::Callbacks;
 pub use ffi::guest::{Host, Plan};
 pub use ffi::waker::Waker;
-pub use policy::{Hooks, Policy};
+pub use policy::{Configure, Evict, Policy, Prefetch};
 pub use settings::Settings;
-pub use types::{Entry, Event, Features, FileId, FileInfo, Io, Kind, Kinds, Level, Memory, Xpu};
+pub use types::{
+    Entry, Event, Features, FileId, FileInfo, Io, IoFlags, Kind, Kinds, Level, Memory, Op, Xpu,
+};
 
 /// The host's side: copying, checking and calling a policy.
 pub mod host {
     pub use crate::ffi::embed::{Instance, Services, Table};
+}
+
+/// Finds out which of [`Prefetch`], [`Evict`] and [`Configure`] a [`Policy`] implements. Once for a
+/// type; [`export_policy!`] does it, so that only a policy that is no library's needs it.
+#[macro_export]
+macro_rules! callbacks {
+    ($policy:ty) => {
+        const _: () = {
+            #[allow(
+                unused_imports,
+                reason = "a policy that implements everything misses nothing"
+            )]
+            use $crate::ffi::callbacks::Missing as _;
+            use $crate::ffi::callbacks::{Callback, Found};
+            use $crate::ffi::{Advise, Set};
+
+            impl $crate::Callbacks for $policy {
+                const PREFETCH: Option<Callback<Self, Advise>> = Found::<$policy>::PREFETCH;
+                const EVICT: Option<Callback<Self, Advise>> = Found::<$policy>::EVICT;
+                const CONFIGURE: Option<Callback<Self, Set>> = Found::<$policy>::CONFIGURE;
+            }
+        };
+    };
 }
 
 /// Exports a [`Policy`] as `ppc_policy`, which makes the library a policy. Once in a library, at the
@@ -83,13 +115,15 @@ pub mod host {
 #[macro_export]
 macro_rules! export_policy {
     ($policy:ty) => {
+        $crate::callbacks!($policy);
+
         /// What the host finds.
         #[allow(
             unsafe_code,
             non_upper_case_globals,
             reason = "the contract gives this name, and nothing else of the library has it"
         )]
-        // SAFETY: no other crate of the workspace defines a symbol of this name.
+        // SAFETY: a library has one policy, and no other symbol of this name.
         #[unsafe(no_mangle)]
         pub static ppc_policy: $crate::ffi::ppc_policy = $crate::ffi::ppc_policy::of::<$policy>();
     };

@@ -2,22 +2,14 @@
 
 use std::ffi::CStr;
 
-use crate::{Error, Event, Features, Host, Plan, Result, Settings};
-
-/// Which of its callbacks a policy has. One that it has not is left to the kernel, which is not the
-/// same as one that names nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Hooks {
-    /// [`Policy::prefetch`]; without it the kernel reads ahead.
-    pub prefetch: bool,
-    /// [`Policy::evict`]; without it the kernel reclaims.
-    pub evict: bool,
-    /// [`Policy::configure`]; without it settings change by registering anew.
-    pub configure: bool,
-}
+use crate::{Event, Features, Host, Plan, Result, Settings};
 
 /// A cache policy. `ppc.h` tells its life; [`export_policy!`](crate::export_policy) makes a library
 /// of it.
+///
+/// Which callbacks it has besides follows from which of [`Prefetch`], [`Evict`] and [`Configure`] it
+/// implements. One that it lacks is left to the kernel, which is not the same as one that names
+/// nothing.
 ///
 /// All callbacks come from one thread. One that panics has failed, and so has every later one: the
 /// instance may be broken.
@@ -30,50 +22,13 @@ pub trait Policy: Sized + 'static {
     const DESCRIPTION: &'static CStr;
     /// What a mount must have for the policy to make sense.
     const NEEDS: Features = Features(0);
-    /// Which of the callbacks below are to be called.
-    const HOOKS: Hooks;
 
-    /// Makes an instance; what `plan` gets is loaded. Settings that are not taken out are refused.
+    /// Makes an instance, and may name I/Os already. Settings that are not taken out are refused.
     ///
     /// # Errors
     ///
     /// The policy is not registered; the host logs the error.
     fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self>;
-
-    /// On each event, or with `None` after [`Host::wake`]: what to load.
-    ///
-    /// # Errors
-    ///
-    /// The plan of this event is dropped; the next event comes as usual.
-    fn prefetch(
-        &mut self,
-        host: &Host<'_>,
-        event: Option<&Event>,
-        plan: &mut Plan<'_>,
-    ) -> Result<()> {
-        let _ = (host, event, plan);
-        Err(Error::Errno(libc::ENOSYS))
-    }
-
-    /// While memory is over the threshold, on each event and with `None` at intervals: what to drop.
-    ///
-    /// # Errors
-    ///
-    /// The plan of this call is dropped.
-    fn evict(&mut self, host: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
-        let _ = (host, event, plan);
-        Err(Error::Errno(libc::ENOSYS))
-    }
-
-    /// A setting changes. What is not taken out is refused.
-    ///
-    /// # Errors
-    ///
-    /// Nothing changes.
-    fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
-        let _ = (host, settings);
-        Err(Error::Errno(libc::ENOSYS))
-    }
 
     /// The end, unless the worker is killed.
     ///
@@ -84,4 +39,39 @@ pub trait Policy: Sized + 'static {
         let _ = host;
         Ok(())
     }
+}
+
+/// A policy that loads; without it the kernel reads ahead.
+pub trait Prefetch: Policy {
+    /// On each event, or with `None` after [`Host::wake`].
+    ///
+    /// # Errors
+    ///
+    /// The plan of this event is forgotten; the next event comes as usual.
+    fn prefetch(
+        &mut self,
+        host: &Host<'_>,
+        event: Option<&Event>,
+        plan: &mut Plan<'_>,
+    ) -> Result<()>;
+}
+
+/// A policy that drops; without it the kernel reclaims.
+pub trait Evict: Policy {
+    /// While memory is over the threshold, on each event and with `None` at intervals.
+    ///
+    /// # Errors
+    ///
+    /// The plan of this call is forgotten.
+    fn evict(&mut self, host: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()>;
+}
+
+/// A policy whose settings change while it runs; without it they change by registering anew.
+pub trait Configure: Policy {
+    /// A setting changes. What is not taken out is refused.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changes.
+    fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()>;
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::host::{Instance, Services, Table};
 use crate::{
-    Entry, Error, Features, FileId, FileInfo, Io, Kind, Kinds, Level, LoadError, Memory, Policy,
+    Callbacks, Entry, Error, Features, FileId, FileInfo, Io, Kind, Kinds, Level, LoadError, Memory,
     Result, Xpu,
 };
 
@@ -21,7 +21,6 @@ struct State {
     /// In the order of their ids, which begin with 1.
     files: Vec<Fake>,
     memory: Memory,
-    nodes_of_xpus: Vec<u16>,
     processes: BTreeMap<u32, Xpu>,
     now: u64,
     logs: Vec<(Level, String)>,
@@ -89,13 +88,6 @@ impl FakeHost {
         self.state().memory = memory;
     }
 
-    /// Has an accelerator more, nearest to this node.
-    #[must_use]
-    pub fn xpu(self, node: u16) -> Self {
-        self.state().nodes_of_xpus.push(node);
-        self
-    }
-
     /// Knows from now on what a process works on.
     pub fn set_process(&self, process: u32, xpu: Xpu) {
         self.state().processes.insert(process, xpu);
@@ -130,12 +122,12 @@ impl FakeHost {
         self.find(Path::new(path)).expect("a file of this host")
     }
 
-    /// Starts a policy; also returns what its `init` wants loaded.
+    /// Starts a policy; also returns what its `init` names.
     ///
     /// # Errors
     ///
     /// It is refused.
-    pub fn start<P: Policy>(
+    pub fn start<P: Callbacks>(
         &self,
         settings: &[(&str, &str)],
     ) -> Result<(Instance, Vec<Io>), LoadError> {
@@ -302,24 +294,6 @@ impl Services for FakeHost {
 
     fn memory(&self) -> Result<Memory> {
         Ok(self.state().memory)
-    }
-
-    fn xpus(&self) -> Result<u16> {
-        u16::try_from(self.state().nodes_of_xpus.len()).map_err(|_| Error::Errno(libc::EOVERFLOW))
-    }
-
-    fn nodes(&self) -> Result<u16> {
-        Ok(self
-            .state()
-            .nodes_of_xpus
-            .iter()
-            .max()
-            .map_or(1, |last| last + 1))
-    }
-
-    fn xpu_node(&self, xpu: Xpu) -> Result<u16> {
-        let node = self.state().nodes_of_xpus.get(usize::from(xpu.0)).copied();
-        node.ok_or(Error::Errno(libc::ENOENT))
     }
 
     fn process_xpu(&self, process: u32) -> Result<Xpu> {

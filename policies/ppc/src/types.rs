@@ -1,7 +1,7 @@
 //! The words that both sides of the contract share.
 
 use std::fmt;
-use std::ops::BitOr;
+use std::ops::{BitOr, Bound, RangeBounds};
 use std::path::PathBuf;
 
 /// Names a file of the mount: from an event, or from [`Host::open`](crate::Host::open).
@@ -126,14 +126,14 @@ impl Features {
     pub const PROGRESS: Self = Self(1 << 2);
     /// Evicts what processes map.
     pub const EVICT_MAPPED: Self = Self(1 << 3);
-    /// [`Io::xpu`] decides on the memory.
+    /// [`Io::near`] decides on the memory.
     pub const AFFINITY: Self = Self(1 << 4);
-    /// [`Io::process`] decides whom to charge.
+    /// [`Io::by`] decides whom to charge.
     pub const CHARGE: Self = Self(1 << 5);
 
-    /// Both.
+    /// Those of either; `|` where it need not be constant.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -141,6 +141,14 @@ impl Features {
     #[must_use]
     pub const fn contain(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Features {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
     }
 }
 
@@ -205,79 +213,223 @@ impl Event {
     }
 }
 
-/// A range to load or to evict.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a flag of the contract, and any of them go together"
-)]
+/// What an [`Io`] has done with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Op {
+    /// The range is brought into the cache.
+    Load,
+    /// The range is taken out, and what waits of it is not loaded any more.
+    Drop,
+    /// What waits of the range is not loaded any more; what is cached stays.
+    Cancel,
+}
+
+impl Op {
+    /// The operation of that number in `ppc.h`, unless it is a later version's or none.
+    #[must_use]
+    pub const fn from_raw(op: u32) -> Option<Self> {
+        match op {
+            1 => Some(Self::Load),
+            2 => Some(Self::Drop),
+            3 => Some(Self::Cancel),
+            _ => None,
+        }
+    }
+
+    /// Its number in `ppc.h`.
+    #[must_use]
+    pub const fn as_raw(self) -> u32 {
+        match self {
+            Self::Load => 1,
+            Self::Drop => 2,
+            Self::Cancel => 3,
+        }
+    }
+}
+
+/// How an [`Io`] is to be done. Each flag is for one [`Op`] and refused with another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct IoFlags(u32);
+
+impl IoFlags {
+    /// To load: in the place of older loads of [`Io::process`].
+    pub const REPLACE: Self = Self(1 << 0);
+    /// To load: and have the kernel take older cache first.
+    pub const HOLD: Self = Self(1 << 1);
+    /// To load: large folios rather than the exact range.
+    pub const LARGE: Self = Self(1 << 3);
+    /// To drop: leave pages that processes map.
+    pub const UNMAPPED: Self = Self(1 << 4);
+
+    /// Their bits in `ppc.h`.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The flags of these bits, known here or not.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Those of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are there.
+    #[must_use]
+    pub const fn contain(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// All that go with an operation.
+    pub(crate) const fn of(op: Op) -> Self {
+        match op {
+            Op::Load => Self::REPLACE.union(Self::HOLD).union(Self::LARGE),
+            Op::Drop => Self::UNMAPPED,
+            Op::Cancel => Self(0),
+        }
+    }
+}
+
+impl BitOr for IoFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+/// A range of a file, and what to do with it.
+///
+/// ```
+/// use ppc::{FileId, Io, Xpu};
+/// let (file, reader) = (FileId(1), 4711);
+/// Io::load(file, 0..4096).by(reader).near(Xpu(0)).hold();
+/// Io::load(file, 4096..).by(reader).replace();
+/// Io::drop(file, ..4096).unmapped();
+/// Io::cancel(file, ..);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Io {
+    /// What to do.
+    pub op: Op,
     /// Of which file.
     pub file: FileId,
     /// In bytes.
     pub offset: u64,
     /// In bytes, not 0; what is beyond the end of the file is clipped.
     pub length: u64,
+    /// How.
+    pub flags: IoFlags,
     /// Load into the memory nearest to it.
     pub xpu: Option<Xpu>,
     /// Higher ones first.
     pub priority: i32,
     /// Who will read it, if that is known.
     pub process: Option<u32>,
-    /// To load: large folios rather than the exact range.
-    pub large: bool,
-    /// To evict: leave pages that processes map.
-    pub unmapped: bool,
-    /// To load: after what is left of older plans of the same process, which it does not replace.
-    pub more: bool,
-    /// From [`Policy::prefetch`](crate::Policy::prefetch): drop the range, as if by evict. What is
-    /// left of it in older plans is not loaded.
-    pub drop: bool,
-    /// From [`Policy::prefetch`](crate::Policy::prefetch): what is left of the range in older plans is
-    /// not loaded. What is there stays.
-    pub cancel: bool,
-    /// To load: and have the kernel take older cache first.
-    pub hold: bool,
 }
 
 impl Io {
-    /// This range, for nobody in particular.
+    /// Brings a range of bytes into the cache, beside what else is to be loaded.
     #[must_use]
-    pub const fn new(file: FileId, offset: u64, length: u64) -> Self {
+    pub fn load(file: FileId, range: impl RangeBounds<u64>) -> Self {
+        Self::new(Op::Load, file, &range)
+    }
+
+    /// Takes a range of bytes out of the cache.
+    #[must_use]
+    pub fn drop(file: FileId, range: impl RangeBounds<u64>) -> Self {
+        Self::new(Op::Drop, file, &range)
+    }
+
+    /// Takes back older loads of a range of bytes, as far as they wait.
+    #[must_use]
+    pub fn cancel(file: FileId, range: impl RangeBounds<u64>) -> Self {
+        Self::new(Op::Cancel, file, &range)
+    }
+
+    fn new(op: Op, file: FileId, range: &impl RangeBounds<u64>) -> Self {
+        const END: u64 = i64::MAX as u64;
+        let offset = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => END,
+        };
         Self {
+            op,
             file,
             offset,
-            length,
+            length: end.saturating_sub(offset),
+            flags: IoFlags::default(),
             xpu: None,
             priority: 0,
             process: None,
-            large: false,
-            unmapped: false,
-            more: false,
-            drop: false,
-            cancel: false,
-            hold: false,
         }
-    }
-
-    /// From here to the end of the file.
-    #[must_use]
-    pub const fn to_end(file: FileId, offset: u64) -> Self {
-        Self::new(file, offset, (i64::MAX as u64).saturating_sub(offset))
     }
 
     /// This process will read it.
     #[must_use]
-    pub const fn by(mut self, process: u32) -> Self {
-        self.process = Some(process);
+    pub fn by(mut self, process: impl Into<Option<u32>>) -> Self {
+        self.process = process.into();
         self
     }
 
-    /// Near this accelerator.
+    /// To load: near this accelerator. Without it the host goes by what the process works on.
     #[must_use]
-    pub const fn near(mut self, xpu: Option<Xpu>) -> Self {
-        self.xpu = xpu;
+    pub fn near(mut self, xpu: impl Into<Option<Xpu>>) -> Self {
+        self.xpu = xpu.into();
         self
+    }
+
+    /// To load: before those of a lower priority, which is usually 0.
+    #[must_use]
+    pub const fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// To load: in the place of older loads of the same process, whose reader is elsewhere by now.
+    #[must_use]
+    pub const fn replace(mut self) -> Self {
+        self.flags = self.flags.union(IoFlags::REPLACE);
+        self
+    }
+
+    /// To load: and have the kernel take older cache first.
+    #[must_use]
+    pub const fn hold(mut self) -> Self {
+        self.flags = self.flags.union(IoFlags::HOLD);
+        self
+    }
+
+    /// To load: large folios rather than the exact range.
+    #[must_use]
+    pub const fn large(mut self) -> Self {
+        self.flags = self.flags.union(IoFlags::LARGE);
+        self
+    }
+
+    /// To drop: leave pages that processes map.
+    #[must_use]
+    pub const fn unmapped(mut self) -> Self {
+        self.flags = self.flags.union(IoFlags::UNMAPPED);
+        self
+    }
+
+    /// Where the next byte would be.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
     }
 }
 
@@ -328,4 +480,25 @@ pub enum Level {
     Info = 3,
     /// For whoever writes the policy.
     Debug = 4,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_any_kind_are_offset_and_length() {
+        const END: u64 = i64::MAX as u64;
+        let file = FileId(1);
+        let of = |io: Io| (io.offset, io.length);
+        assert_eq!(of(Io::load(file, 5..9)), (5, 4));
+        assert_eq!(of(Io::load(file, 5..=9)), (5, 5));
+        assert_eq!(of(Io::drop(file, ..9)), (0, 9));
+        assert_eq!(of(Io::drop(file, 5..)), (5, END - 5));
+        assert_eq!(of(Io::cancel(file, ..)), (0, END));
+        let backwards = (9, 5);
+        assert_eq!(of(Io::load(file, backwards.0..backwards.1)), (9, 0));
+        assert_eq!(of(Io::load(file, u64::MAX..)), (u64::MAX, 0));
+        assert_eq!(of(Io::load(file, ..=u64::MAX)), (0, u64::MAX));
+    }
 }

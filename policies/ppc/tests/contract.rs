@@ -7,8 +7,8 @@ use std::time::Duration;
 use ppc::host::Table;
 use ppc::testing::FakeHost;
 use ppc::{
-    Entry, Error, Event, Features, FileId, Hooks, Host, Io, Kind, Kinds, Level, LoadError, Memory,
-    Plan, Policy, Result, Settings, Waker, Xpu, ffi,
+    Configure, Entry, Error, Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level,
+    LoadError, Memory, Plan, Policy, Prefetch, Result, Settings, Waker, Xpu, ffi,
 };
 
 /// Does what its setting and the offset of the event say.
@@ -18,38 +18,39 @@ impl Policy for Odd {
     const NAME: &'static CStr = c"odd";
     const VERSION: &'static CStr = c"3";
     const DESCRIPTION: &'static CStr = c"Misbehaves";
-    const NEEDS: Features = Features::OPEN.and(Features::TOUCH);
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: false,
-        configure: true,
-    };
+    const NEEDS: Features = Features::OPEN.union(Features::TOUCH);
 
     fn init(_: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
         if let Some(message) = settings.text("panic") {
             panic!("{message}");
         }
-        plan.add(Io::to_end(FileId(9), 5))?;
+        plan.add(Io::load(FileId(9), 5..))?;
         Ok(Self)
-    }
-
-    fn prefetch(&mut self, _: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
-        let event = event.ok_or(Error::Errno(libc::EAGAIN))?;
-        for page in 0..event.length {
-            plan.add(Io::new(event.file, page * 4096, event.count))?;
-        }
-        assert!(event.offset == 0, "no plan for {}", event.offset);
-        Ok(())
-    }
-
-    fn configure(&mut self, _: &Host<'_>, settings: &mut Settings) -> Result<()> {
-        settings.bytes("known").map(drop)
     }
 
     fn exit(self, _: &Host<'_>) -> Result<()> {
         Err(Error::Errno(libc::EPIPE))
     }
 }
+
+impl Prefetch for Odd {
+    fn prefetch(&mut self, _: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
+        let event = event.ok_or(Error::Errno(libc::EAGAIN))?;
+        for page in 0..event.length {
+            plan.add(Io::load(event.file, page * 4096..page * 4096 + event.count))?;
+        }
+        assert!(event.offset == 0, "no plan for {}", event.offset);
+        Ok(())
+    }
+}
+
+impl Configure for Odd {
+    fn configure(&mut self, _: &Host<'_>, settings: &mut Settings) -> Result<()> {
+        settings.bytes("known").map(drop)
+    }
+}
+
+ppc::callbacks!(Odd);
 
 fn miss(offset: u64, ios: u64) -> Event {
     Event::new(Kind::Miss, FileId(1), offset, ios)
@@ -63,7 +64,7 @@ fn a_panic_is_logged_and_the_instance_is_done_for() {
         .expect_err("it panicked");
     assert_eq!(refused, LoadError::Init(libc::EIO));
     let (mut odd, at_init) = host.start::<Odd>(&[]).expect("it starts");
-    assert_eq!(at_init, [Io::to_end(FileId(9), 5)]);
+    assert_eq!(at_init, [Io::load(FileId(9), 5..)]);
     for event in [miss(3, 1), miss(0, 1)] {
         let error = odd.prefetch(Some(&event)).expect_err("it panicked");
         assert_eq!(error.errno(), libc::EIO);
@@ -91,7 +92,7 @@ fn an_error_drops_the_plan_and_the_next_event_is_served() {
         libc::EINVAL
     );
     let plan = odd.prefetch(Some(&miss(0, 1))).expect("a plan");
-    assert_eq!(plan, Some(vec![Io::new(FileId(1), 0, 1)]));
+    assert_eq!(plan, Some(vec![Io::load(FileId(1), 0..1)]));
     assert!(odd.evict(None).expect("the kernel's way").is_none());
     assert_eq!(odd.exit().expect_err("its own").errno(), libc::EPIPE);
 }
@@ -148,7 +149,7 @@ fn a_table_is_sound_or_refused() {
     let newer = table(|policy| policy.abi_version = 2).expect_err("of the future");
     assert_eq!(newer, LoadError::Newer { policy: 2, host: 1 });
     assert!(newer.to_string().contains("install a newer host"));
-    for (version, size) in [(0, 88), (1, 0), (1, 87), (1, 89), (1, u32::MAX)] {
+    for (version, size) in [(0, 80), (1, 0), (1, 79), (1, 81), (1, u32::MAX)] {
         let change = |policy: &mut ffi::ppc_policy| {
             (policy.abi_version, policy.struct_size) = (version, size);
         };
@@ -172,12 +173,8 @@ fn a_table_is_sound_or_refused() {
         );
     }
     assert_eq!(
-        table(|policy| policy.flags = 1).expect_err("flags"),
-        LoadError::Flags(1)
-    );
-    assert_eq!(
         table(|policy| policy.needs = 1 << 6).expect_err("needs"),
-        LoadError::Flags(1)
+        LoadError::UnknownNeeds(1)
     );
 }
 
@@ -206,6 +203,47 @@ fn without_init_there_is_no_instance_and_no_setting() {
         .expect_err("no init");
     assert_eq!(refused, LoadError::NoSettings);
 }
+
+#[test]
+fn callbacks_are_what_is_implemented() {
+    let there = |table: Result<Table, LoadError>| {
+        let raw = *table.expect("it is sound").raw();
+        let advises = (raw.prefetch.is_some(), raw.evict.is_some());
+        (advises, raw.configure.is_some())
+    };
+    assert_eq!(there(Table::of::<Odd>()), ((true, false), true));
+    assert_eq!(there(Table::of::<Curious>()), ((false, false), false));
+    assert_eq!(there(Table::of::<Leaky>()), ((false, true), false));
+}
+
+#[test]
+fn a_flag_of_another_operation_is_an_error() {
+    let host = FakeHost::new();
+    for (setting, fine) in [("load", true), ("drop", false), ("cancel", false)] {
+        let started = host.start::<Holds>(&[("op", setting)]);
+        assert_eq!(started.is_ok(), fine, "{setting}");
+    }
+}
+
+/// Names its operation with a flag of loads.
+struct Holds;
+
+impl Policy for Holds {
+    const NAME: &'static CStr = c"holds";
+    const VERSION: &'static CStr = c"1";
+    const DESCRIPTION: &'static CStr = c"Holds what it names";
+
+    fn init(_: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
+        let io = match settings.text("op").as_deref() {
+            Some("drop") => Io::drop(FileId(1), ..),
+            Some("cancel") => Io::cancel(FileId(1), ..),
+            _ => Io::load(FileId(1), ..),
+        };
+        plan.add(io.hold()).map(|()| Self)
+    }
+}
+
+ppc::callbacks!(Holds);
 
 fn files(host: &Host<'_>) -> Result<()> {
     let b = host.open("dir/b")?;
@@ -265,11 +303,6 @@ impl Policy for Curious {
     const NAME: &'static CStr = c"curious";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Uses every service";
-    const HOOKS: Hooks = Hooks {
-        prefetch: false,
-        evict: false,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         files(host)?;
@@ -281,12 +314,6 @@ impl Policy for Curious {
             available: 2,
         };
         assert_eq!(host.memory()?, memory);
-        assert_eq!((host.xpus()?, host.nodes()?), (2, 4));
-        assert_eq!(host.xpu_node(Xpu(1))?, 3);
-        assert_eq!(
-            host.xpu_node(Xpu(2)).expect_err("none").errno(),
-            libc::ENOENT
-        );
         assert_eq!(
             (host.process_xpu(42), host.process_xpu(43)),
             (Some(Xpu(1)), None)
@@ -307,14 +334,15 @@ impl Policy for Curious {
     }
 }
 
+ppc::callbacks!(Curious);
+
 #[test]
 fn every_service_says_what_the_host_knows() {
-    let features = Features::PROGRESS.and(Features::OPEN);
+    let features = Features::PROGRESS | Features::OPEN;
     let host = FakeHost::new()
         .features(features)
         .file("a", 3)
         .contents("dir/b", b"hello");
-    let host = host.xpu(0).xpu(3);
     host.set_process(42, Xpu(1));
     host.set_cached(host.id("dir/b"), 2..9);
     host.set_memory(Memory {
@@ -347,17 +375,20 @@ impl Policy for Leaky {
     const NAME: &'static CStr = c"leaky";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Leaves something behind";
-    const HOOKS: Hooks = Hooks {
-        prefetch: false,
-        evict: false,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         *LEAKED.lock().expect("nobody panics") = Some(host.waker());
         Ok(Self)
     }
 }
+
+impl Evict for Leaky {
+    fn evict(&mut self, _: &Host<'_>, _: Option<&Event>, _: &mut Plan<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+ppc::callbacks!(Leaky);
 
 #[test]
 fn a_waker_outlives_its_host_and_does_nothing() {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 
-use ppc::{Features, Kind, Level, ffi};
+use ppc::{Features, IoFlags, Kind, Level, Op, ffi};
 
 macro_rules! layout {
     ($($name:ident { $($field:ident)* })*) => {
@@ -29,19 +29,18 @@ macro_rules! layout {
 }
 
 layout! {
-    ppc_event { struct_size kind flags reserved file offset length time_ns count tgid tid cpu reserved2 }
-    ppc_io { struct_size flags file offset length xpu priority tgid reserved }
+    ppc_event { struct_size kind flags tgid file offset length time_ns count tid cpu }
+    ppc_io { struct_size op flags priority file offset length xpu tgid }
     ppc_setting { key value }
     ppc_file { struct_size reserved size device inode mtime_ns }
     ppc_entry { struct_size r#type size path }
     ppc_memory { struct_size reserved limit used threshold available }
     ppc_host {
         struct_size abi_version features deadline_ns ctx log add open_file close_file file_info
-        file_path list read resident memory xpus nodes xpu_node process_xpu now want wake
+        file_path list read resident memory process_xpu now want wake
     }
     ppc_policy {
-        struct_size abi_version name version description needs flags init exit prefetch evict
-        configure
+        struct_size abi_version name version description needs init exit prefetch evict configure
     }
 }
 
@@ -67,12 +66,14 @@ fn numbers() -> Vec<(String, String, u64)> {
         ("PPC_LOG_DEBUG", Level::Debug as u64),
         ("PPC_EV_MMAP", ffi::EV_MMAP.into()),
         ("PPC_EV_DIRECT", ffi::EV_DIRECT.into()),
-        ("PPC_IO_LARGE", ffi::IO_LARGE.into()),
-        ("PPC_IO_UNMAPPED", ffi::IO_UNMAPPED.into()),
-        ("PPC_IO_MORE", ffi::IO_MORE.into()),
-        ("PPC_IO_DROP", ffi::IO_DROP.into()),
-        ("PPC_IO_CANCEL", ffi::IO_CANCEL.into()),
-        ("PPC_IO_HOLD", ffi::IO_HOLD.into()),
+        ("PPC_OP_LOAD", Op::Load.as_raw().into()),
+        ("PPC_OP_DROP", Op::Drop.as_raw().into()),
+        ("PPC_OP_CANCEL", Op::Cancel.as_raw().into()),
+        ("PPC_IO_REPLACE", IoFlags::REPLACE.bits().into()),
+        ("PPC_IO_HOLD", IoFlags::HOLD.bits().into()),
+        ("PPC_IO_NEAR", ffi::IO_NEAR.into()),
+        ("PPC_IO_LARGE", IoFlags::LARGE.bits().into()),
+        ("PPC_IO_UNMAPPED", IoFlags::UNMAPPED.bits().into()),
         ("PPC_ENTRY_FILE", ffi::ENTRY_FILE.into()),
         ("PPC_ENTRY_DIRECTORY", ffi::ENTRY_DIRECTORY.into()),
         ("PPC_LIST_RECURSIVE", ffi::LIST_RECURSIVE.into()),

@@ -39,16 +39,17 @@ fn it_loads_to_the_right_and_drops_to_the_left() {
 
     let model = host.id("model");
     let miss = Event::new(Kind::Miss, model, 100 << 20, 4096).by(7);
-    let right = Io::new(model, (100 << 20) + 4096, SEGMENT).by(7);
+    let next = (100 << 20) + 4096;
+    let right = Io::load(model, next..next + SEGMENT).by(7).replace();
     assert_eq!(
         shift.prefetch(Some(&miss)).expect("a plan"),
         Some(vec![right])
     );
-    let left = Io::new(model, (100 << 20) - SEGMENT, SEGMENT);
+    let left = Io::drop(model, (100 << 20) - SEGMENT..100 << 20);
     assert_eq!(shift.evict(Some(&miss)).expect("a plan"), Some(vec![left]));
 
     let near_start = Event::new(Kind::Miss, model, 4096, 4096);
-    let clipped = Io::new(model, 0, 4096);
+    let clipped = Io::drop(model, ..4096);
     assert_eq!(
         shift.evict(Some(&near_start)).expect("a plan"),
         Some(vec![clipped])
@@ -81,7 +82,7 @@ fn its_length_is_a_setting_that_may_change() {
             .length
     };
     assert_eq!(length(), 65536);
-    shift.configure("length", "4096").expect("a length");
+    shift.configure("length", "4K").expect("a length");
     for (key, value) in [
         ("length", "-1"),
         ("length", "0"),

@@ -2,9 +2,9 @@
 
 use std::ffi::CStr;
 
-use ppc::{Hooks, Host, Plan, Policy, Result, Settings};
+use ppc::{Host, Plan, Policy, Result, Settings};
 
-/// It has done its work when it exists.
+/// It has done its work when it exists. What it did not load is read as if there were no policy.
 #[derive(Debug)]
 pub struct Precache;
 
@@ -12,12 +12,6 @@ impl Policy for Precache {
     const NAME: &'static CStr = c"precache";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Loads everything when it is registered";
-    // What it did not load is read as if there were no policy.
-    const HOOKS: Hooks = Hooks {
-        prefetch: false,
-        evict: false,
-        configure: false,
-    };
 
     fn init(_: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
         plan.add_all(settings.text("path").unwrap_or_default())?;
@@ -44,7 +38,7 @@ mod tests {
     fn all(host: &FakeHost, paths: &[&str]) -> Vec<Io> {
         paths
             .iter()
-            .map(|path| Io::to_end(host.id(path), 0))
+            .map(|path| Io::load(host.id(path), ..))
             .collect()
     }
 

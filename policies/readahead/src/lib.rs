@@ -6,7 +6,7 @@ mod window;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
-use ppc::{Event, Features, FileId, Hooks, Host, Io, Kind, Plan, Policy, Result, Settings};
+use ppc::{Event, Features, FileId, Host, Io, Kind, Plan, Policy, Prefetch, Result, Settings};
 
 use crate::window::Window;
 
@@ -26,11 +26,6 @@ impl Policy for Readahead {
     const NAME: &'static CStr = c"readahead";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Reads ahead of sequential readers as the kernel does";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: false,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         let max = settings.bytes("max")?.unwrap_or(DEFAULT_MAX);
@@ -40,7 +35,9 @@ impl Policy for Readahead {
         let windows = HashMap::new();
         Ok(Self { max, windows })
     }
+}
 
+impl Prefetch for Readahead {
     fn prefetch(&mut self, _: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
         let Some(event) = event else {
             return Ok(());
@@ -56,8 +53,7 @@ impl Policy for Readahead {
                 }
                 let window = self.windows.entry(reader).or_insert(Window::new(self.max));
                 if let Some(ahead) = window.miss(event.offset, event.length) {
-                    let io = Io::new(event.file, ahead.start, ahead.end - ahead.start);
-                    plan.add(io.by(event.process))?;
+                    plan.add(Io::load(event.file, ahead).by(event.process))?;
                 }
             }
             _ => (),
@@ -89,7 +85,8 @@ mod tests {
         let (mut policy, at_init) = host.start::<Readahead>(&[]).expect("it starts");
         assert_eq!(at_init, []);
         let (a, b) = (host.id("a"), host.id("b"));
-        let ahead = |file, process, start, length| vec![Io::new(file, start, length).by(process)];
+        let ahead =
+            |file, process, start, length| vec![Io::load(file, start..start + length).by(process)];
         for (file, process) in [(a, 1), (a, 2), (b, 1)] {
             let first = Event::new(Kind::Miss, file, 0, 4096).by(process);
             assert_eq!(
@@ -116,7 +113,7 @@ mod tests {
         let first = Event::new(Kind::Miss, host.id("a"), 0, 1 << 20);
         assert_eq!(
             miss(&mut policy, &first),
-            [Io::new(host.id("a"), 1 << 20, 8 << 10).by(1)]
+            [Io::load(host.id("a"), 1 << 20..(1 << 20) + (8 << 10)).by(1)]
         );
         for setting in [("max", "many"), ("min", "4K")] {
             let refused = host

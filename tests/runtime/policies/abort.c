@@ -13,10 +13,8 @@ static int abort_prefetch(void *self, const struct ppc_event *event, struct ppc_
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-abort",
 	.description = "Aborts at its first event",
 	.prefetch = abort_prefetch,
-};
+);

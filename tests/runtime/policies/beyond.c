@@ -54,29 +54,38 @@ static void open_all(void)
 		taken("the root as a file");
 }
 
+#define WHOLE PPC_INIT(struct ppc_io)
+
 /* What add() itself has to refuse. */
 static void add_nonsense(uint64_t file, struct ppc_sink *sink)
 {
 	static const struct {
 		const char *what;
 		uint64_t offset, length;
-		uint32_t flags;
+		uint32_t op, flags, size;
 	} cases[] = {
-		{ "a length of 0", 0, 0, 0 },
-		{ "an end beyond INT64_MAX", INT64_MAX, 1, 0 },
-		{ "an end beyond UINT64_MAX", UINT64_MAX - 10, 4096, 0 },
-		{ "a length of UINT64_MAX", 4096, UINT64_MAX, 0 },
-		{ "flags that do not exist", 0, 4096, 1u << 31 },
+		{ "a length of 0", 0, 0, PPC_OP_LOAD, 0, WHOLE },
+		{ "an end beyond INT64_MAX", INT64_MAX, 1, PPC_OP_LOAD, 0, WHOLE },
+		{ "an end beyond UINT64_MAX", UINT64_MAX - 10, 4096, PPC_OP_LOAD, 0, WHOLE },
+		{ "a length of UINT64_MAX", 4096, UINT64_MAX, PPC_OP_LOAD, 0, WHOLE },
+		{ "no op", 0, 4096, 0, 0, WHOLE },
+		{ "an op that does not exist", 0, 4096, 99, 0, WHOLE },
+		{ "a flag that does not exist", 0, 4096, PPC_OP_LOAD, 1u << 31, WHOLE },
+		{ "a flag of another op", 0, 4096, PPC_OP_DROP, PPC_IO_HOLD, WHOLE },
+		{ "a cancel with a flag", 0, 4096, PPC_OP_CANCEL, PPC_IO_UNMAPPED, WHOLE },
+		{ "one without a length", 0, 4096, PPC_OP_LOAD, 0, offsetof(struct ppc_io, length) },
+		{ "one without a size", 0, 4096, PPC_OP_LOAD, 0, 0 },
+		{ "one of 4 GiB", 0, 4096, PPC_OP_LOAD, 0, UINT32_MAX },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ppc_io io = {
-			.struct_size = PPC_INIT(struct ppc_io),
+			.struct_size = cases[i].size,
+			.op = cases[i].op,
 			.flags = cases[i].flags,
 			.file = file,
 			.offset = cases[i].offset,
 			.length = cases[i].length,
-			.xpu = PPC_XPU_NONE,
 		};
 
 		if (!the_beyond.host->add(the_beyond.host->ctx, sink, &io))
@@ -89,20 +98,22 @@ static void add_nowhere(uint64_t file, struct ppc_sink *sink)
 {
 	static const struct {
 		uint64_t file, offset, length;
-		int32_t xpu;
-		uint32_t tgid;
+		uint32_t flags, xpu, tgid;
 	} cases[] = {
-		{ 0, 1ull << 40, 4096, PPC_XPU_NONE, 0 },
-		{ 0, INT64_MAX - 4096, 4096, PPC_XPU_NONE, 0 },
-		{ UINT64_MAX, 0, 4096, PPC_XPU_NONE, 0 },
-		{ 0xdeadbeef, 0, INT64_MAX, PPC_XPU_NONE, 0 },
-		{ 0, 0, 4096, 1000, 0 },
-		{ 0, 0, 4096, PPC_XPU_NONE, 0x7fffffff },
+		{ 0, 1ull << 40, 4096, 0, 0, 0 },
+		{ 0, INT64_MAX - 4096, 4096, 0, 0, 0 },
+		{ UINT64_MAX, 0, 4096, 0, 0, 0 },
+		{ 0xdeadbeef, 0, INT64_MAX, 0, 0, 0 },
+		{ 0, 0, 4096, PPC_IO_NEAR, 1000, 0 },
+		{ 0, 0, 4096, PPC_IO_REPLACE, 0, 0x7fffffff },
+		{ 0, 0, 4096, PPC_IO_REPLACE, 0, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ppc_io io = {
 			.struct_size = PPC_INIT(struct ppc_io),
+			.op = PPC_OP_LOAD,
+			.flags = cases[i].flags,
 			.file = cases[i].file ? cases[i].file : file,
 			.offset = cases[i].offset,
 			.length = cases[i].length,
@@ -126,12 +137,10 @@ static int beyond_advise(void *self, const struct ppc_event *event, struct ppc_s
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-beyond",
 	.description = "Names what is not there, not its business or no range at all",
 	.init = beyond_init,
 	.prefetch = beyond_advise,
 	.evict = beyond_advise,
-};
+);

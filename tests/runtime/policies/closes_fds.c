@@ -13,10 +13,8 @@ static int closes_fds_prefetch(void *self, const struct ppc_event *event, struct
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-closes-fds",
 	.description = "Closes every descriptor of its process at its first event",
 	.prefetch = closes_fds_prefetch,
-};
+);

@@ -13,10 +13,8 @@ static int exit_prefetch(void *self, const struct ppc_event *event, struct ppc_s
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-exit",
 	.description = "Ends its process at its first event, as if all were well",
 	.prefetch = exit_prefetch,
-};
+);

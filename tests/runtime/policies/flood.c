@@ -21,28 +21,17 @@ static int flood_init(const struct ppc_host *host, const struct ppc_setting *set
 static int flood_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
 	struct flood *flood = self;
-	struct ppc_io io = {
-		.struct_size = PPC_INIT(struct ppc_io),
-		.xpu = PPC_XPU_NONE,
-		.length = 1,
-	};
-
 	if (!event || event->kind != PPC_EVENT_MISS)
 		return 0;
-	io.file = event->file;
 	/* What add() says is not heard: that is the point. */
-	for (unsigned int i = 0; i < RANGES; i++) {
-		io.offset = i;
-		flood->host->add(flood->host->ctx, sink, &io);
-	}
+	for (unsigned int i = 0; i < RANGES; i++)
+		ppc_load(flood->host, sink, event->file, i, 1, 0);
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-flood",
 	.description = "Names ten million ranges at each event",
 	.init = flood_init,
 	.prefetch = flood_prefetch,
-};
+);

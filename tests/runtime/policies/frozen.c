@@ -2,11 +2,9 @@
 /*
  * frozen - a policy as it was built when version 1 was all there was
  *
- * Its header is a copy that nobody changes. What version 1 could do is in use: if a newer host calls it
+ * Its header is a copy that is never changed. What version 1 could do is in use: if a newer host calls it
  * otherwise, or lays its structures out otherwise, this one notices or its test does.
  */
-#include <errno.h>
-
 #include "ppc-v1.h"
 
 /* Loads this much behind each miss. */
@@ -24,7 +22,7 @@ static int frozen_init(const struct ppc_host *host, const struct ppc_setting *se
 		return -EINVAL;
 	if (host->struct_size < sizeof(struct ppc_host) || host->abi_version < PPC_ABI_VERSION)
 		return -EPROTO;
-	if (host->nodes(host->ctx) < 1 || host->memory(host->ctx, &memory) || !memory.limit)
+	if (host->memory(host->ctx, &memory) || !memory.limit)
 		return -EPROTO;
 	the_host = host;
 	*self = &the_host;
@@ -35,7 +33,8 @@ static int frozen_prefetch(void *self, const struct ppc_event *event, struct ppc
 {
 	struct ppc_io io = {
 		.struct_size = PPC_INIT(struct ppc_io),
-		.xpu = PPC_XPU_NONE,
+		.op = PPC_OP_LOAD,
+		.flags = PPC_IO_REPLACE,
 		.length = AHEAD,
 	};
 	struct ppc_file info = { .struct_size = PPC_INIT(struct ppc_file) };
@@ -52,11 +51,9 @@ static int frozen_prefetch(void *self, const struct ppc_event *event, struct ppc
 	return the_host->add(the_host->ctx, sink, &io);
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "frozen",
 	.version = "1",
 	.init = frozen_init,
 	.prefetch = frozen_prefetch,
-};
+);

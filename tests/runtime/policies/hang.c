@@ -11,10 +11,8 @@ static int hang_prefetch(void *self, const struct ppc_event *event, struct ppc_s
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-hang",
 	.description = "Never returns from its first event",
 	.prefetch = hang_prefetch,
-};
+);

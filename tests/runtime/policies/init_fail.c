@@ -14,10 +14,8 @@ static int init_fail_init(const struct ppc_host *host, const struct ppc_setting 
 	return -EINVAL;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-init-fail",
 	.description = "Says why it will not start",
 	.init = init_fail_init,
-};
+);

@@ -26,10 +26,8 @@ static int leak_prefetch(void *self, const struct ppc_event *event, struct ppc_s
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-leak",
 	.description = "Takes a GiB at its first event and never gives it back",
 	.prefetch = leak_prefetch,
-};
+);

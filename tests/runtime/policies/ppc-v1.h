@@ -6,30 +6,54 @@
  * what to bring in and what to drop. It exports one symbol, ppc_policy, and
  * links with nothing of ours: this header is all it takes.
  *
- *	cc -shared -fPIC -o my.so my.c
+ *	#include "ppc.h"
  *
- * policies/shift/shift.c is a whole one in a hundred lines.
+ *	static const struct ppc_host *the_host;
+ *
+ *	static int start(const struct ppc_host *host, const struct ppc_setting *settings,
+ *			 struct ppc_sink *sink, void **self)
+ *	{
+ *		the_host = host;
+ *		return 0;
+ *	}
+ *
+ *	static int ahead(void *self, const struct ppc_event *event, struct ppc_sink *sink)
+ *	{
+ *		if (!event || event->kind != PPC_EVENT_MISS)
+ *			return 0;
+ *		return ppc_load(the_host, sink, event->file, event->offset + event->length,
+ *				8 << 20, event->tgid);
+ *	}
+ *
+ *	PPC_POLICY(.name = "ahead", .init = start, .prefetch = ahead);
+ *
+ *	cc -shared -fPIC -o ahead.so ahead.c
+ *
+ * policies/shift/shift.c is one with settings and state, and policies/README.md
+ * tells how to write one from an empty folder, in C or in Rust.
  *
  * The life of a policy
  * --------------------
  * A worker, a process that hosts this one policy, opens the library, copies
  * ppc_policy and checks it. From then on it uses only its copy. Then
  *
- *	init		once. Settings are read, an instance is made. I/Os that it
- *			names are loaded.
- *	prefetch	on each event, and with event NULL after wake(): names what
- *			to load.
+ *	init		once. Settings are read, an instance is made.
+ *	prefetch	on each event, and with event NULL after wake().
  *	evict		while memory is over the threshold: on each event before
- *			prefetch, and at intervals with event NULL: names what to
- *			drop.
- *	configure	whenever somebody changes a setting of the running policy.
- *	exit		once, if init succeeded. After it the host calls nothing and
- *			may be called by nobody. It is not called when the worker is
- *			killed, so nothing may depend on it but politeness.
+ *			prefetch, and at intervals with event NULL.
+ *	configure	whenever a setting of the running policy changes.
+ *	exit		once, if init succeeded. After it the host calls nothing of
+ *			the policy, and the policy calls nothing of the host. It is
+ *			not called when the worker is killed, so nothing may depend
+ *			on it but politeness.
+ *
+ * init, prefetch and evict name I/Os: ranges of files to load, to drop, or to
+ * load no further. Each I/O says which by its op, whatever callback names it.
  *
  * The library is never unloaded: a policy is swapped by ending its worker, or
  * by loading another beside it. Some hosts run several instances of one
- * library in one process, so state belongs into the instance.
+ * library in one process, so state belongs into the instance; a policy that
+ * keeps it in static variables, like the one above, runs once in a process.
  *
  * What a missing callback means: no prefetch, the kernel reads ahead as it
  * always does; no evict, the kernel reclaims as it always does; no init, there
@@ -45,20 +69,37 @@
  * wake may be called from any thread between the start of init and the return
  * of exit.
  *
- * A callback has a deadline, told by deadline_ns in struct ppc_host; readers
- * never wait for it, but one that is over it is a hang: the worker is killed and
- * its mount goes on as the kernel would have it. So a policy does no I/O of its
- * own in a callback that it could ask for, and takes long work to a thread.
+ * A callback has a deadline, told by deadline_ns in struct ppc_host; init and
+ * exit, which may look at every file, have ten times as long. Readers never wait
+ * for it, but one that is over it is a hang: the worker is killed and its mount
+ * goes on as the kernel would have it. So a policy does no I/O of its own in a
+ * callback that it could ask for, and takes long work to a thread.
  *
  * Advice
  * ------
  * What a policy names is advice. The host checks every range against the file
  * before it acts and clips it to the file's end; it leaves out what is no
- * regular file of the mount; it stops loading when memory is over the threshold,
- * when readers need the bandwidth or when a newer plan wants the threads, and
- * then drops what is left of older plans, those of the same process first. So a
- * policy may ask for everything from here to the end, and ask again from further
- * on at the next event. Asking for what is cached costs little.
+ * regular file of the mount. Of what one callback names, drops and cancels are
+ * done before loads, which are to have their place.
+ *
+ * PPC_OP_LOAD adds to the loads that wait. The host loads less while readers
+ * need the bandwidth, and nothing while memory is over the threshold; a load that
+ * has waited for memory for long is given up. Asking for what is cached costs
+ * little.
+ *
+ * With PPC_IO_REPLACE a load takes the place of older loads of the same tgid,
+ * whose reader is elsewhere by now: of those that wait for the same file, and
+ * when all threads of the loader are busy, of all of them, even of what is just
+ * being loaded. So a policy may ask for everything from here to the end, and ask
+ * again from further on at the next event. Without a tgid there is no older load
+ * to replace, and it is added like any other.
+ *
+ * PPC_OP_DROP takes a range out of the cache, and what waits of it is loaded no
+ * more. PPC_OP_CANCEL does only the latter. What was to be dropped and stays, as
+ * processes map it, is left to the kernel, which takes it when it needs memory: it
+ * counts as used no more. As the kernel takes what is mapped and used last, a
+ * policy that leaves much to it loads with PPC_IO_HOLD, and no more ahead of its
+ * readers than a part of what there is.
  *
  * Memory
  * ------
@@ -73,7 +114,7 @@
  * Callbacks and services return 0 (or what they say) or a negative errno. A
  * failed init means: policy refused, with what it logged last as the reason.
  * A failed prefetch or evict is logged and counted, what it had put into the
- * sink is dropped, and the next event comes as usual; but -ENOSPC of either only
+ * sink is forgotten, and the next event comes as usual; but -ENOSPC of either only
  * repeats what add() said, and what the sink holds counts. A policy refuses settings
  * that it does not know with -EINVAL, so that a typo is heard. Nothing may
  * unwind or longjmp out of a callback.
@@ -83,15 +124,18 @@
  * Structures grow at their end only, fields keep their meaning, and what is
  * reserved is zero. Each begins with struct_size, the sizeof of its author:
  * PPC_INIT sets it. Who receives one uses what both know and takes the rest as
- * zero, which always means as before. A host runs policies of its own
- * abi_version and of all before it, and refuses newer ones with a sentence; so
- * a policy may call every service of the header that it was built with.
+ * zero, which always means as before; a policy's I/O with more than the host
+ * knows is refused unless the rest is zero, as the host could not do what it
+ * asks for. A host runs policies of its own abi_version and of all before it, and
+ * refuses newer ones with a sentence; so a policy may call every service of the
+ * header that it was built with.
  *
  * 1  the first.
  */
 #ifndef PPC_H
 #define PPC_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -127,64 +171,66 @@ extern "C" {
  * @struct_size: of this structure
  * @kind: PPC_EVENT_*; skip those you do not know
  * @flags: PPC_EV_*
- * @reserved: 0
+ * @tgid: process, its number in the initial pid namespace
  * @file: file id, 0 for LOST
  * @offset: in bytes
  * @length: in bytes
  * @time_ns: when, on the clock of now()
  * @count: how many events were merged into this one, or lost
- * @tgid: process, its number in the initial pid namespace
  * @tid: thread, likewise
  * @cpu: on which it happened
- * @reserved2: 0
  */
 struct ppc_event {
 	uint32_t struct_size;
 	uint32_t kind;
 	uint32_t flags;
-	uint32_t reserved;
+	uint32_t tgid;
 	uint64_t file;
 	uint64_t offset;
 	uint64_t length;
 	uint64_t time_ns;
 	uint64_t count;
-	uint32_t tgid;
 	uint32_t tid;
 	uint32_t cpu;
-	uint32_t reserved2;
 };
 
-#define PPC_XPU_NONE		(-1)
+/* ppc_io.op; 0 is none, so that one that was forgotten is heard */
+#define PPC_OP_LOAD		1u	/* bring the range into the cache */
+#define PPC_OP_DROP		2u	/* take it out, and load no more of it */
+#define PPC_OP_CANCEL		3u	/* load no more of it; what is cached stays */
 
-/* ppc_io.flags */
-#define PPC_IO_LARGE		(1u << 0)	/* load: large folios rather than the exact range */
-#define PPC_IO_UNMAPPED		(1u << 1)	/* evict: leave pages that processes map */
+/* ppc_io.flags; each is for the op that is named, and refused with another */
+#define PPC_IO_REPLACE		(1u << 0)	/* LOAD: in the place of older loads of tgid */
+#define PPC_IO_HOLD		(1u << 1)	/* LOAD: and have the kernel take older cache first */
+#define PPC_IO_NEAR		(1u << 2)	/* LOAD: into the memory nearest to xpu */
+#define PPC_IO_LARGE		(1u << 3)	/* LOAD: large folios rather than the exact range */
+#define PPC_IO_UNMAPPED		(1u << 4)	/* DROP: leave pages that processes map */
 
 /**
- * struct ppc_io - a range to load or to evict
- * @struct_size: of this structure
+ * struct ppc_io - a range, and what to do with it
+ * @struct_size: of this structure, at least up to and with @length
+ * @op: PPC_OP_*
  * @flags: PPC_IO_*
+ * @priority: of a load: higher ones first, equal ones in their order; 0 is usual
  * @file: file id, from an event or from open_file()
  * @offset: in bytes
  * @length: in bytes, not 0; beyond the end of the file means to its end, and
  *	    offset + length is at most INT64_MAX
- * @xpu: load into the memory nearest to this accelerator; PPC_XPU_NONE for no
- *	 preference, and the host may know better
- * @priority: higher ones first, equal ones in their order; 0 is usual
- * @tgid: the process that will read it, whose memory cgroup may be charged and
- *	  whose older plans it replaces; 0 if nobody in particular
- * @reserved: 0
+ * @xpu: an accelerator, read with PPC_IO_NEAR only. Without that the host goes by
+ *	 what tgid works on, if it knows that.
+ * @tgid: of a load: the process that will read it, whose memory cgroup may be
+ *	  charged; 0 if no particular one
  */
 struct ppc_io {
 	uint32_t struct_size;
+	uint32_t op;
 	uint32_t flags;
+	int32_t priority;
 	uint64_t file;
 	uint64_t offset;
 	uint64_t length;
-	int32_t xpu;
-	int32_t priority;
+	uint32_t xpu;
 	uint32_t tgid;
-	uint32_t reserved;
 };
 
 /**
@@ -241,8 +287,10 @@ struct ppc_entry {
  * @struct_size: of this structure, set by the caller
  * @reserved: 0
  * @limit: bytes, by the tightest limit there is
- * @used: bytes of it that are in use, the page cache among them
- * @threshold: bytes; with more in use evict is called
+ * @used: bytes of it that are in use; of the page cache only what readers and
+ *	  policies of this mount have brought in, as the kernel drops the rest for
+ *	  nothing
+ * @threshold: bytes; with so many in use evict is called
  * @available: bytes that can be loaded before that
  */
 struct ppc_memory {
@@ -268,7 +316,7 @@ struct ppc_sink;
 #define PPC_FEATURE_TOUCH	(1ull << 1)	/* TOUCH events */
 #define PPC_FEATURE_PROGRESS	(1ull << 2)	/* PROGRESS events */
 #define PPC_FEATURE_EVICT_MAPPED (1ull << 3)	/* evicts what processes map */
-#define PPC_FEATURE_AFFINITY	(1ull << 4)	/* ppc_io.xpu decides on the memory */
+#define PPC_FEATURE_AFFINITY	(1ull << 4)	/* PPC_IO_NEAR decides on the memory */
 #define PPC_FEATURE_CHARGE	(1ull << 5)	/* ppc_io.tgid decides whom to charge */
 
 /**
@@ -276,12 +324,14 @@ struct ppc_sink;
  * @struct_size: of this structure
  * @abi_version: of the host, never older than the policy's
  * @features: PPC_FEATURE_* that this mount has
- * @deadline_ns: how long a callback may take; 0 if nobody counts
+ * @deadline_ns: how long a callback may take; 0 if there is no limit
  * @ctx: the first argument of all services
  * @log: says a line of UTF-8, without a newline. From any thread.
- * @add: puts a range into the sink of this callback. -EINVAL: a length of 0, a
- *	 range beyond INT64_MAX, flags not known. -ENOSPC: the sink is full and
- *	 what it holds will be done.
+ * @add: puts an I/O into the sink of this callback. Fields that a shorter one
+ *	 lacks are taken as 0. -EINVAL: one that ends before its length does, an op
+ *	 not known, a flag not known or of another op, a length of 0, a range beyond
+ *	 INT64_MAX, an xpu beyond 65535. -E2BIG: a longer one, whose rest is not
+ *	 zero. -ENOSPC: the sink is full and what it holds will be done.
  * @open_file: the id of the file at a path; no event needs to have named it.
  *	       It is valid until close_file() or exit.
  * @close_file: gives back what open_file() gave
@@ -296,11 +346,8 @@ struct ppc_sink;
  * @resident: how many bytes of the range are cached. At least one page counts
  *	      for itself.
  * @memory: the state of memory now
- * @xpus: number of accelerators; they are numbered from 0
- * @nodes: number of NUMA nodes, at least 1
- * @xpu_node: the NUMA node nearest to an accelerator. -ENOENT: no such one.
- * @process_xpu: the accelerator a process works on. -ENOENT: none is known; it
- *		 may be later.
+ * @process_xpu: the accelerator a process works on; they are numbered from 0.
+ *		 -ENOENT: none is known; it may be later.
  * @now: CLOCK_MONOTONIC in ns. From any thread.
  * @want: which events from now on: a mask of 1 << PPC_EVENT_*, with PROGRESS one
  *	  each progress_bytes. Without it: MISS. LOST always comes with any other.
@@ -326,9 +373,6 @@ struct ppc_host {
 	int (*resident)(void *ctx, uint64_t file, uint64_t offset, uint64_t length,
 			uint64_t *cached);
 	int (*memory)(void *ctx, struct ppc_memory *memory);
-	int (*xpus)(void *ctx);
-	int (*nodes)(void *ctx);
-	int (*xpu_node)(void *ctx, int32_t xpu);
 	int (*process_xpu)(void *ctx, uint32_t tgid);
 	uint64_t (*now)(void *ctx);
 	int (*want)(void *ctx, uint32_t kinds, uint64_t progress_bytes);
@@ -344,7 +388,6 @@ struct ppc_host {
  * @description: a line for people, or NULL
  * @needs: PPC_FEATURE_* without which it makes no sense: a mount that lacks one
  *	   refuses the policy
- * @flags: 0
  * @init: settings end with a key that is NULL; host is valid until exit has
  *	  returned; *self is NULL and handed to the other callbacks as it is left
  * @exit: self is gone afterwards; an error is logged
@@ -361,7 +404,6 @@ struct ppc_policy {
 	const char *version;
 	const char *description;
 	uint64_t needs;
-	uint64_t flags;
 	int (*init)(const struct ppc_host *host, const struct ppc_setting *settings,
 		    struct ppc_sink *sink, void **self);
 	int (*exit)(void *self);
@@ -371,20 +413,122 @@ struct ppc_policy {
 };
 
 /* Its shape in version 1: a host takes no shorter one. */
-#define PPC_POLICY_SIZE_V1	88u
+#define PPC_POLICY_SIZE_V1	80u
 
 extern PPC_EXPORT const struct ppc_policy ppc_policy;
+
+/*
+ * PPC_POLICY - registers the policy of this library, once in it
+ *
+ *	PPC_POLICY(.name = "shift", .version = "1", .prefetch = shift_prefetch);
+ *
+ * Size and version are filled in. C++ before 20 has no names in braces: there the
+ * fields follow in their order, from the name on.
+ *
+ *	PPC_POLICY("shift", "1", nullptr, 0, nullptr, nullptr, shift_prefetch, nullptr, nullptr);
+ */
+#if defined(__cplusplus) && __cplusplus < 202002L
+#define PPC_POLICY(...) \
+	const struct ppc_policy ppc_policy = { \
+		PPC_INIT(struct ppc_policy), PPC_ABI_VERSION, __VA_ARGS__ \
+	}
+#else
+#define PPC_POLICY(...) \
+	const struct ppc_policy ppc_policy = { \
+		.struct_size = PPC_INIT(struct ppc_policy), \
+		.abi_version = PPC_ABI_VERSION, \
+		__VA_ARGS__ \
+	}
+#endif
+
+/**
+ * ppc_load() - names a range to load, in the plain way
+ * @host: what init was given
+ * @sink: of the running callback
+ * @file: its id
+ * @offset: in bytes
+ * @length: in bytes
+ * @tgid: the process that will read it; 0 if no particular one
+ *
+ * An I/O with flags or a priority is a struct ppc_io for host->add().
+ *
+ * Return: what add() says.
+ */
+static inline int ppc_load(const struct ppc_host *host, struct ppc_sink *sink, uint64_t file,
+			   uint64_t offset, uint64_t length, uint32_t tgid)
+{
+	const struct ppc_io io = {
+		PPC_INIT(struct ppc_io), PPC_OP_LOAD, 0, 0, file, offset, length, 0, tgid
+	};
+
+	return host->add(host->ctx, sink, &io);
+}
+
+/**
+ * ppc_drop() - names a range to drop, in the plain way
+ * @host: what init was given
+ * @sink: of the running callback
+ * @file: its id
+ * @offset: in bytes
+ * @length: in bytes
+ *
+ * Return: what add() says.
+ */
+static inline int ppc_drop(const struct ppc_host *host, struct ppc_sink *sink, uint64_t file,
+			   uint64_t offset, uint64_t length)
+{
+	const struct ppc_io io = {
+		PPC_INIT(struct ppc_io), PPC_OP_DROP, 0, 0, file, offset, length, 0, 0
+	};
+
+	return host->add(host->ctx, sink, &io);
+}
+
+/**
+ * ppc_parse_bytes() - reads a number of bytes, such as a setting's value
+ * @text: "4096", "128K", "64M" or "1G", by powers of 1024, and nothing else
+ * @bytes: gets the number; left alone if there is none
+ *
+ * Return: 0, or -EINVAL: it is something else, or does not fit.
+ */
+static inline int ppc_parse_bytes(const char *text, uint64_t *bytes)
+{
+	uint64_t number = 0;
+	int shift = 0;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	for (; *text >= '0' && *text <= '9'; text++) {
+		const uint64_t digit = (uint64_t)(*text - '0');
+
+		if (number > (UINT64_MAX - digit) / 10)
+			return -EINVAL;
+		number = number * 10 + digit;
+	}
+	if (*text == 'K')
+		shift = 10;
+	else if (*text == 'M')
+		shift = 20;
+	else if (*text == 'G')
+		shift = 30;
+	if (shift)
+		text++;
+	if (*text || number > UINT64_MAX >> shift)
+		return -EINVAL;
+	*bytes = number << shift;
+	return 0;
+}
 
 /* An array of -1 elements does not compile, in any C or C++. */
 #define PPC_ASSERT_SIZE(type, bytes) \
 	typedef char ppc_sizeof_##type[sizeof(struct type) == (bytes) ? 1 : -1]
-PPC_ASSERT_SIZE(ppc_event, 72);
+PPC_ASSERT_SIZE(ppc_event, 64);
 PPC_ASSERT_SIZE(ppc_io, 48);
 PPC_ASSERT_SIZE(ppc_setting, 16);
 PPC_ASSERT_SIZE(ppc_file, 40);
 PPC_ASSERT_SIZE(ppc_entry, 24);
 PPC_ASSERT_SIZE(ppc_memory, 40);
-PPC_ASSERT_SIZE(ppc_host, 168);
+PPC_ASSERT_SIZE(ppc_host, 144);
 PPC_ASSERT_SIZE(ppc_policy, PPC_POLICY_SIZE_V1);
 #undef PPC_ASSERT_SIZE
 

@@ -89,28 +89,36 @@ static int probe_configure(void *self, const char *key, const char *value)
 	return 0;
 }
 
-static struct ppc_io aim(const struct probe *probe, uint64_t file, uint64_t offset, uint64_t length)
+/* Loads a range for a process, in the place of what was to be loaded for it. */
+static int load(const struct probe *probe, struct ppc_sink *sink, uint64_t file, uint64_t offset,
+		uint64_t length, uint32_t tgid)
 {
-	return (struct ppc_io){
+	struct ppc_io io = {
 		.struct_size = PPC_INIT(struct ppc_io),
+		.op = PPC_OP_LOAD,
+		.flags = PPC_IO_REPLACE,
 		.file = file,
 		.offset = offset,
 		.length = length,
-		.xpu = probe->xpu == UINT64_MAX ? PPC_XPU_NONE : (int32_t)probe->xpu,
+		.tgid = tgid,
 	};
+
+	if (probe->xpu != UINT64_MAX) {
+		io.flags |= PPC_IO_NEAR;
+		io.xpu = (uint32_t)probe->xpu;
+	}
+	return probe->host->add(probe->host->ctx, sink, &io);
 }
 
 static int load_file(struct probe *probe, const char *path, struct ppc_sink *sink)
 {
 	const struct ppc_host *host = probe->host;
-	struct ppc_io io;
 	uint64_t file;
 	int err = host->open_file(host->ctx, path, &file);
 
 	if (err)
 		return err;
-	io = aim(probe, file, 0, INT64_MAX);
-	return host->add(host->ctx, sink, &io);
+	return load(probe, sink, file, 0, INT64_MAX, 0);
 }
 
 static int setting(struct probe *probe, const struct ppc_setting *setting)
@@ -184,7 +192,6 @@ static void tell(const struct probe *probe, const struct ppc_event *event)
 static int probe_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
 	struct probe *probe = self;
-	struct ppc_io io;
 
 	if (!event)
 		return 0;
@@ -195,15 +202,12 @@ static int probe_prefetch(void *self, const struct ppc_event *event, struct ppc_
 	probe->last_offset = event->offset;
 	if (!probe->ahead)
 		return 0;
-	io = aim(probe, event->file, event->offset + event->length, probe->ahead);
-	io.tgid = event->tgid;
-	return probe->host->add(probe->host->ctx, sink, &io);
+	return load(probe, sink, event->file, event->offset + event->length, probe->ahead, event->tgid);
 }
 
 static int probe_evict(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
 	struct probe *probe = self;
-	struct ppc_io io;
 	uint64_t length;
 
 	if (event && event->kind == PPC_EVENT_MISS) {
@@ -213,13 +217,10 @@ static int probe_evict(void *self, const struct ppc_event *event, struct ppc_sin
 	length = probe->behind < probe->last_offset ? probe->behind : probe->last_offset;
 	if (!probe->last_file || !length)
 		return 0;
-	io = aim(probe, probe->last_file, probe->last_offset - length, length);
-	return probe->host->add(probe->host->ctx, sink, &io);
+	return ppc_drop(probe->host, sink, probe->last_file, probe->last_offset - length, length);
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "probe",
 	.version = "1",
 	.description = "Tells what it hears, loads and drops what it is told to",
@@ -228,4 +229,4 @@ const struct ppc_policy ppc_policy = {
 	.prefetch = probe_prefetch,
 	.evict = probe_evict,
 	.configure = probe_configure,
-};
+);

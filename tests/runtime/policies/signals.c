@@ -22,10 +22,8 @@ static int signals_prefetch(void *self, const struct ppc_event *event, struct pp
 		pause();
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-signals",
 	.description = "Hangs, and hears no signal that can be blocked or ignored",
 	.prefetch = signals_prefetch,
-};
+);

@@ -28,10 +28,8 @@ static int stdout_prefetch(void *self, const struct ppc_event *event, struct ppc
 	return 0;
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-stdout",
 	.description = "Writes a lot to its standard output and error at each event",
 	.prefetch = stdout_prefetch,
-};
+);

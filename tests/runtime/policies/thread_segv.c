@@ -29,10 +29,8 @@ static int thread_segv_init(const struct ppc_host *host, const struct ppc_settin
 	return -pthread_create(&thread, NULL, crash, NULL);
 }
 
-const struct ppc_policy ppc_policy = {
-	.struct_size = PPC_INIT(struct ppc_policy),
-	.abi_version = PPC_ABI_VERSION,
+PPC_POLICY(
 	.name = "test-thread-segv",
 	.description = "Has a thread of its own that crashes a moment after the start",
 	.init = thread_segv_init,
-};
+);

@@ -193,7 +193,7 @@ mod tests {
             version: "1".into(),
             description: String::new(),
             abi_version: 1,
-            struct_size: 88,
+            struct_size: 80,
             needs: vec!["touch".into(), "progress".into()],
             callbacks: vec!["prefetch".into()],
         };
@@ -211,7 +211,7 @@ name         shift
 version      1
 description  -
 abi_version  1
-struct_size  88
+struct_size  80
 needs        touch, progress
 callbacks    prefetch
 trusted      no: / belongs to user 7

@@ -74,7 +74,7 @@ fn a_policy_is_described() {
     );
     assert_eq!(
         (cell("abi_version"), cell("struct_size")),
-        ("1".into(), "88".into())
+        ("1".into(), "80".into())
     );
     assert_eq!(
         (cell("needs"), cell("callbacks")),

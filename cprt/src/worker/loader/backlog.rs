@@ -2,10 +2,10 @@
 //!
 //! Plans are lists of ranges, each for a group of threads (a NUMA node) and most of them for a
 //! process. A group takes from its streams, one of each process and priority: higher priorities
-//! first, and of equal ones each process in its turn, a chunk at a time. A newer plan of a process
-//! takes the place of what waits of its older ones for the same file; when all threads of a group are
-//! busy, of all that is left of them, in flight or not. What is for nobody in particular waits, and so
-//! does what says that it is only more of the same. What several processes want is loaded by one thread
+//! first, and of equal ones each process in its turn, a chunk at a time. A range waits behind those of its
+//! stream, unless it replaces: then it takes the place of what waits of older plans of its process for
+//! the same file, and when all threads of a group are busy, of all that is left of them, in flight or
+//! not. A range of no particular process replaces nothing. What several processes want is loaded by one thread
 //! and for all of them: others would only wait for the same pages.
 
 use std::collections::{HashSet, VecDeque};
@@ -18,15 +18,15 @@ use crate::backend::Span;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) span: Span,
-    /// 0: nobody in particular.
+    /// 0: no particular one.
     pub(crate) process: u32,
     pub(crate) priority: i32,
     pub(crate) charge: Option<u32>,
     pub(crate) large: bool,
     /// The kernel is to take other cache first.
     pub(crate) hold: bool,
-    /// It does not take the place of older ones.
-    pub(crate) more: bool,
+    /// It takes the place of older ones of its process.
+    pub(crate) replaces: bool,
 }
 
 /// A piece of a range that a thread loads at once.
@@ -143,7 +143,7 @@ impl Backlog {
             append(
                 &mut streams[at].ranges,
                 Range {
-                    more: false,
+                    replaces: false,
                     ..range
                 },
             );
@@ -154,12 +154,12 @@ impl Backlog {
         aside
     }
 
-    /// What is left of older plans of the same processes goes: of the same file, as the reader is
+    /// Where ranges replace, what is left of older plans of the same processes goes: of the same file, as the reader is
     /// elsewhere by now, and where threads are short, all of it.
     fn push_aside(&mut self, plan: &[(usize, Range)]) -> Aside {
         let mut same = HashSet::new();
         let mut short = HashSet::new();
-        let replaces = |range: &Range| range.process != 0 && !range.more;
+        let replaces = |range: &Range| range.process != 0 && range.replaces;
         for &(group, range) in plan.iter().filter(|(_, range)| replaces(range)) {
             same.insert((range.process, range.span.file));
             let group = self.groups.get(group);
@@ -450,7 +450,7 @@ mod tests {
             charge: None,
             large: false,
             hold: false,
-            more: false,
+            replaces: false,
         };
         (0, range)
     }
@@ -460,8 +460,8 @@ mod tests {
         range
     }
 
-    fn more(mut range: (usize, Range)) -> (usize, Range) {
-        range.1.more = true;
+    fn instead(mut range: (usize, Range)) -> (usize, Range) {
+        range.1.replaces = true;
         range
     }
 
@@ -497,13 +497,13 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_plan_replaces_the_older_of_its_process_when_threads_are_short() {
+    fn when_threads_are_short_what_replaces_takes_the_place_of_all_of_its_process() {
         let mut backlog = Backlog::new(1, 2, 10);
         assert_eq!(backlog.submit(&[range(1, 0, 100)]), Aside::default());
         backlog.submit(&[range(2, 500, 20)]);
         let first = backlog.take(0).expect("work");
         let _of_another = backlog.take(0).expect("work");
-        let aside = backlog.submit(&[range(1, 1000, 10)]);
+        let aside = backlog.submit(&[instead(range(1, 1000, 10))]);
         assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
         assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
         assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
@@ -524,10 +524,10 @@ mod tests {
         );
         assert_eq!(backlog.queued(), 50);
         // Threads are short: the first one goes on for 2, and the second one stops.
-        let aside = backlog.submit(&[range(1, 500, 10)]);
+        let aside = backlog.submit(&[instead(range(1, 500, 10))]);
         assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
         assert!(backlog.rest(first, 0).is_some());
-        backlog.submit(&[range(2, 700, 10)]);
+        backlog.submit(&[instead(range(2, 700, 10))]);
         assert!(backlog.rest(first, 0).is_none(), "nobody wants it any more");
         let third = backlog.take(0).expect("work");
         backlog.submit(&[(1, range(3, third.range.span.offset, 5).1)]);
@@ -549,11 +549,11 @@ mod tests {
     }
 
     #[test]
-    fn more_of_the_same_waits_for_the_rest() {
+    fn what_does_not_replace_waits_for_the_rest() {
         let mut backlog = Backlog::new(1, 1, 10);
         backlog.submit(&[range(1, 0, 20)]);
         let first = backlog.take(0).expect("work");
-        assert_eq!(backlog.submit(&[more(range(1, 20, 10))]), Aside::default());
+        assert_eq!(backlog.submit(&[range(1, 20, 10)]), Aside::default());
         backlog.done(0, first.cookie, None);
         assert_eq!(taken(&mut backlog), [(1, 10, 10), (1, 20, 10)]);
     }
@@ -581,10 +581,10 @@ mod tests {
         let mut backlog = Backlog::new(1, 2, 10);
         backlog.submit(&[range(1, 0, 20)]);
         backlog.take(0).expect("work");
-        let mut other = range(1, 0, 30);
+        let mut other = instead(range(1, 0, 30));
         other.1.span.file = FileId(2);
         assert_eq!(backlog.submit(&[other]), Aside::default());
-        let aside = backlog.submit(&[range(1, 50, 5)]);
+        let aside = backlog.submit(&[instead(range(1, 50, 5))]);
         assert_eq!(
             (aside.bytes, aside.stop),
             (10, vec![]),
@@ -594,11 +594,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_nobody_waits_for_its_turn() {
+    fn what_is_for_no_process_replaces_nothing() {
         let mut backlog = Backlog::new(1, 1, 10);
         backlog.submit(&[range(0, 0, 20)]);
         backlog.take(0).expect("work");
-        assert_eq!(backlog.submit(&[range(0, 100, 10)]), Aside::default());
+        assert_eq!(
+            backlog.submit(&[instead(range(0, 100, 10))]),
+            Aside::default()
+        );
         assert_eq!(backlog.queued(), 20);
     }
 
@@ -644,7 +647,7 @@ mod tests {
         let mut backlog = Backlog::new(1, 2, 10);
         backlog.pause(true);
         backlog.submit(&[range(1, 0, 30)]);
-        assert_eq!(backlog.submit(&[range(1, 50, 5)]).bytes, 30);
+        assert_eq!(backlog.submit(&[instead(range(1, 50, 5))]).bytes, 30);
         assert_eq!(backlog.queued(), 5);
     }
 

@@ -79,7 +79,7 @@ impl Rig {
             charge: Some(process),
             large: false,
             hold: false,
-            more: false,
+            replaces: true,
         };
         self.loader.submit(&[(0, range)]);
     }

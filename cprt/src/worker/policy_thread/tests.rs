@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
 
-use ppc::{Hooks, Kind, Plan, Policy};
+use ppc::{Configure, Evict, Kind, Plan, Policy, Prefetch};
 
 use super::*;
 use crate::backend::fake::{Fake, PAGE};
@@ -24,11 +24,6 @@ impl Policy for Next {
     const NAME: &'static std::ffi::CStr = c"next";
     const VERSION: &'static std::ffi::CStr = c"1";
     const DESCRIPTION: &'static std::ffi::CStr = c"";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: true,
-        configure: true,
-    };
 
     fn init(
         host: &ppc::Host<'_>,
@@ -40,10 +35,12 @@ impl Policy for Next {
             host.log(ppc::Level::Error, "13 brings bad luck");
             return Err(ppc::Error::Errno(libc::EINVAL));
         }
-        plan.add(Io::new(FILE, 0, PAGE))?;
+        plan.add(Io::load(FILE, ..PAGE))?;
         Ok(Self(length))
     }
+}
 
+impl Prefetch for Next {
     fn prefetch(
         &mut self,
         _: &ppc::Host<'_>,
@@ -51,14 +48,16 @@ impl Policy for Next {
         plan: &mut Plan<'_>,
     ) -> ppc::Result<()> {
         let Some(event) = event else { return Ok(()) };
-        plan.add(Io::new(FILE, event.end(), self.0))?;
+        plan.add(Io::load(FILE, event.end()..event.end() + self.0).by(event.process))?;
         match event.file.0 {
             9 => Err(ppc::Error::Errno(libc::EPERM)),
             10 => panic!("file 10"),
             _ => Ok(()),
         }
     }
+}
 
+impl Evict for Next {
     fn evict(
         &mut self,
         _: &ppc::Host<'_>,
@@ -68,14 +67,18 @@ impl Policy for Next {
         let Some(event) = event.filter(|event| event.offset > 0) else {
             return Ok(());
         };
-        plan.add(Io::new(FILE, 0, event.offset))
+        plan.add(Io::drop(FILE, ..event.offset))
     }
+}
 
+impl Configure for Next {
     fn configure(&mut self, _: &ppc::Host<'_>, settings: &mut ppc::Settings) -> ppc::Result<()> {
         self.0 = settings.bytes("length")?.unwrap_or(self.0);
         Ok(())
     }
 }
+
+ppc::callbacks!(Next);
 
 struct Rig {
     fake: Arc<Fake>,

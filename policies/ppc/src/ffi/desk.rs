@@ -1,10 +1,12 @@
 //! The host's services as C sees them: `struct ppc_host`, and where callbacks put their ranges.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::mem::zeroed;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use super::{
     ABI_VERSION, ENTRY_DIRECTORY, ENTRY_FILE, LIST_RECURSIVE, Visit, ppc_entry, ppc_file, ppc_host,
     ppc_io, ppc_memory, ppc_sink, size,
 };
-use crate::{Error, FileId, Io, Kinds, Result, Xpu};
+use crate::{Error, FileId, Io, Kinds, Result};
 
 /// What services look like from C.
 pub(super) struct Desk {
@@ -45,9 +47,6 @@ impl Desk {
             read,
             resident,
             memory,
-            xpus,
-            nodes,
-            xpu_node,
             process_xpu,
             now,
             want,
@@ -122,13 +121,47 @@ unsafe extern "C" fn log(ctx: *mut c_void, level: u32, message: *const c_char) {
     };
 }
 
-unsafe extern "C" fn add(_: *mut c_void, sink: *mut ppc_sink, io: *const ppc_io) -> c_int {
-    // SAFETY: an I/O says its size first.
-    if unsafe { (*io).struct_size } < size::<ppc_io>() {
-        return -libc::EINVAL;
+/// More than any version will have: a size that is larger is no size.
+const MOST_BYTES: usize = 4096;
+
+/// Our copy of a structure of another version's: fields that it lacks are zero, and what it has beyond
+/// ours must be.
+///
+/// # Safety
+///
+/// `from` has as many bytes as it says in its first field, and all fields of `T` may be zero.
+unsafe fn take<T: Copy>(from: *const T, least: usize) -> Result<T, c_int> {
+    // SAFETY: the first field of all structures is struct_size.
+    let bytes = unsafe { from.cast::<u32>().read_unaligned() } as usize;
+    if bytes < least {
+        return Err(libc::EINVAL);
     }
-    // SAFETY: the sink is the one that the running callback was given, the I/O large enough.
-    let (sink, io) = unsafe { (&mut *sink.cast::<Sink>(), &*io) };
+    if bytes > MOST_BYTES {
+        return Err(libc::E2BIG);
+    }
+    let own = size_of::<T>().min(bytes);
+    // SAFETY: as the caller promises.
+    let (known, rest) = unsafe { slice::from_raw_parts(from.cast::<u8>(), bytes) }.split_at(own);
+    if rest.iter().any(|&byte| byte != 0) {
+        return Err(libc::E2BIG);
+    }
+    // SAFETY: as the caller promises.
+    let mut copy: T = unsafe { zeroed() };
+    // SAFETY: what is known is no longer than ours, which only we have.
+    unsafe {
+        ptr::copy_nonoverlapping(known.as_ptr(), (&raw mut copy).cast(), own);
+    }
+    Ok(copy)
+}
+
+unsafe extern "C" fn add(_: *mut c_void, sink: *mut ppc_sink, io: *const ppc_io) -> c_int {
+    // SAFETY: an I/O says its size first, and is plain numbers.
+    let io = match unsafe { take(io, ppc_io::LEAST) } {
+        Ok(io) => io,
+        Err(errno) => return -errno,
+    };
+    // SAFETY: the sink is the one that the running callback was given.
+    let sink = unsafe { &mut *sink.cast::<Sink>() };
     match io.typed() {
         None => -libc::EINVAL,
         Some(_) if sink.ios.len() >= sink.limit => -libc::ENOSPC,
@@ -283,24 +316,6 @@ unsafe extern "C" fn memory(ctx: *mut c_void, memory: *mut ppc_memory) -> c_int 
             fill(memory, &own)
         })
     })
-}
-
-unsafe extern "C" fn xpus(ctx: *mut c_void) -> c_int {
-    // SAFETY: a ctx.
-    int(unsafe { serve(ctx, |services| services.xpus().map(i64::from)) })
-}
-
-unsafe extern "C" fn nodes(ctx: *mut c_void) -> c_int {
-    // SAFETY: a ctx.
-    int(unsafe { serve(ctx, |services| services.nodes().map(i64::from)) })
-}
-
-unsafe extern "C" fn xpu_node(ctx: *mut c_void, xpu: i32) -> c_int {
-    let Ok(xpu) = u16::try_from(xpu) else {
-        return -libc::ENOENT;
-    };
-    // SAFETY: a ctx.
-    int(unsafe { serve(ctx, |services| services.xpu_node(Xpu(xpu))) })
 }
 
 unsafe extern "C" fn process_xpu(ctx: *mut c_void, tgid: u32) -> c_int {

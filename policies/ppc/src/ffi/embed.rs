@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::desk::{Desk, Sink};
 use super::{ABI_VERSION, Advise, POLICY_SIZE_V1, ppc_event, ppc_policy, ppc_setting, size};
 use crate::{
-    Entry, Error, Event, Features, FileId, FileInfo, Io, Kinds, LoadError, Memory, Policy, Result,
-    Xpu,
+    Callbacks, Entry, Error, Event, Features, FileId, FileInfo, Io, Kinds, LoadError, Memory,
+    Result, Xpu,
 };
 
 const KNOWN_FEATURES: u64 = (1 << 6) - 1;
@@ -38,9 +38,6 @@ pub trait Services: Send + Sync {
     fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize>;
     fn resident(&self, file: FileId, offset: u64, length: u64) -> Result<u64>;
     fn memory(&self) -> Result<Memory>;
-    fn xpus(&self) -> Result<u16>;
-    fn nodes(&self) -> Result<u16>;
-    fn xpu_node(&self, xpu: Xpu) -> Result<u16>;
     fn process_xpu(&self, process: u32) -> Result<Xpu>;
     fn now(&self) -> u64;
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<()>;
@@ -57,7 +54,7 @@ impl Table {
     /// # Errors
     ///
     /// Its name is none.
-    pub fn of<P: Policy>() -> Result<Self, LoadError> {
+    pub fn of<P: Callbacks>() -> Result<Self, LoadError> {
         let policy = ppc_policy::of::<P>();
         // SAFETY: its strings are constants.
         unsafe { Self::copy(&raw const policy) }
@@ -118,8 +115,8 @@ impl Table {
             let to = (&raw mut own).cast::<u8>();
             ptr::copy_nonoverlapping(policy.cast::<u8>(), to, bytes as usize);
         }
-        if own.flags != 0 || own.needs & !KNOWN_FEATURES != 0 {
-            return Err(LoadError::Flags(ABI_VERSION));
+        if own.needs & !KNOWN_FEATURES != 0 {
+            return Err(LoadError::UnknownNeeds(ABI_VERSION));
         }
         let table = Self(own);
         let sound = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
@@ -195,7 +192,7 @@ impl Instance {
     /// How many ranges a callback may name unless [`Instance::limit`] says otherwise.
     pub const LIMIT: usize = 1 << 16;
 
-    /// Starts a policy; also returns what its `init` wants loaded.
+    /// Starts a policy; also returns what its `init` names.
     ///
     /// # Errors
     ///

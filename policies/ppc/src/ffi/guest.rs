@@ -8,14 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::callbacks::raw;
 use super::waker::{Waker, line};
 use super::{
     ABI_VERSION, ENTRY_FILE, LIST_RECURSIVE, POLICY_SIZE_V1, ppc_entry, ppc_event, ppc_file,
     ppc_host, ppc_io, ppc_memory, ppc_policy, ppc_setting, ppc_sink, size,
 };
 use crate::{
-    Entry, Error, Event, Features, FileId, FileInfo, Hooks, Io, Kinds, Level, Memory, Policy,
-    Result, Settings, Xpu,
+    Callbacks, Configure, Entry, Error, Event, Evict, Features, FileId, FileInfo, Io, Kinds, Level,
+    Memory, Policy, Prefetch, Result, Settings, Xpu,
 };
 
 const _: () = assert!(size::<ppc_policy>() == POLICY_SIZE_V1);
@@ -199,39 +200,6 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// How many accelerators there are.
-    ///
-    /// # Errors
-    ///
-    /// The host does not know it.
-    pub fn xpus(&self) -> Result<usize> {
-        // SAFETY: as in log().
-        let rc = unsafe { (self.raw.xpus)(self.raw.ctx) };
-        check("xpus", rc.into())
-    }
-
-    /// How many NUMA nodes there are.
-    ///
-    /// # Errors
-    ///
-    /// The host does not know it.
-    pub fn nodes(&self) -> Result<usize> {
-        // SAFETY: as in log().
-        let rc = unsafe { (self.raw.nodes)(self.raw.ctx) };
-        check("nodes", rc.into())
-    }
-
-    /// The NUMA node nearest to an accelerator.
-    ///
-    /// # Errors
-    ///
-    /// There is no such accelerator.
-    pub fn xpu_node(&self, xpu: Xpu) -> Result<usize> {
-        // SAFETY: as in log().
-        let rc = unsafe { (self.raw.xpu_node)(self.raw.ctx, xpu.0.into()) };
-        check("xpu_node", rc.into())
-    }
-
     /// The accelerator that a process works on, if that is known by now.
     #[must_use]
     pub fn process_xpu(&self, process: u32) -> Option<Xpu> {
@@ -271,7 +239,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Where a callback puts the ranges that it names.
+/// Where a callback puts the I/Os that it names.
 pub struct Plan<'a> {
     host: Host<'a>,
     sink: *mut ppc_sink,
@@ -285,11 +253,11 @@ impl fmt::Debug for Plan<'_> {
 }
 
 impl Plan<'_> {
-    /// Names a range. If there is no more room it is left out; see [`Plan::is_full`].
+    /// Names an I/O. If there is no more room it is left out; see [`Plan::is_full`].
     ///
     /// # Errors
     ///
-    /// It is empty, or reaches beyond 2^63 - 1 (`EINVAL`).
+    /// Its range is empty or reaches beyond 2^63 - 1, or a flag is of another operation (`EINVAL`).
     pub fn add(&mut self, io: Io) -> Result<()> {
         let (raw, io) = (self.host.raw, ppc_io::from(&io));
         // SAFETY: host and sink are valid during the callback, which a Plan does not outlive.
@@ -301,7 +269,7 @@ impl Plan<'_> {
         check("add", rc.into()).map(drop)
     }
 
-    /// Names all of a file, or of every file below a directory, in order of their paths. One that
+    /// Loads all of a file, or of every file below a directory, in order of their paths. One that
     /// does not open is logged and left out.
     ///
     /// # Errors
@@ -312,7 +280,7 @@ impl Plan<'_> {
         if !path.as_os_str().is_empty()
             && let Ok(file) = host.open(path)
         {
-            return self.add(Io::to_end(file, 0));
+            return self.add(Io::load(file, ..));
         }
         let entries = host.list(path, true)?;
         for entry in entries
@@ -320,7 +288,7 @@ impl Plan<'_> {
             .filter(|entry| entry.size.is_some_and(|size| size > 0))
         {
             match host.open(&entry.path) {
-                Ok(file) => self.add(Io::to_end(file, 0))?,
+                Ok(file) => self.add(Io::load(file, ..))?,
                 Err(error) => {
                     host.log(
                         Level::Warn,
@@ -339,7 +307,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Whether the host takes no more ranges; those that it has taken count.
+    /// Whether the host takes no more I/Os; those that it has taken count.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.full
@@ -358,12 +326,7 @@ struct Live<P> {
 impl ppc_policy {
     /// The callbacks of a policy in Rust.
     #[must_use]
-    pub const fn of<P: Policy>() -> Self {
-        let Hooks {
-            prefetch,
-            evict,
-            configure,
-        } = P::HOOKS;
+    pub const fn of<P: Callbacks>() -> Self {
         Self {
             struct_size: size::<Self>(),
             abi_version: ABI_VERSION,
@@ -371,20 +334,11 @@ impl ppc_policy {
             version: P::VERSION.as_ptr(),
             description: P::DESCRIPTION.as_ptr(),
             needs: P::NEEDS.0,
-            flags: 0,
             init: Some(on_init::<P>),
             exit: Some(on_exit::<P>),
-            prefetch: if prefetch {
-                Some(on_prefetch::<P>)
-            } else {
-                None
-            },
-            evict: if evict { Some(on_evict::<P>) } else { None },
-            configure: if configure {
-                Some(on_configure::<P>)
-            } else {
-                None
-            },
+            prefetch: raw(P::PREFETCH),
+            evict: raw(P::EVICT),
+            configure: raw(P::CONFIGURE),
         }
     }
 }
@@ -457,7 +411,7 @@ unsafe extern "C" fn on_exit<P: Policy>(instance: *mut c_void) -> c_int {
     done.map_or_else(|failure| -failure.errno, |()| 0)
 }
 
-unsafe extern "C" fn on_prefetch<P: Policy>(
+pub(super) unsafe extern "C" fn on_prefetch<P: Prefetch>(
     instance: *mut c_void,
     event: *const ppc_event,
     sink: *mut ppc_sink,
@@ -466,7 +420,7 @@ unsafe extern "C" fn on_prefetch<P: Policy>(
     unsafe { advise::<P>(instance, event, sink, "prefetch", P::prefetch) }
 }
 
-unsafe extern "C" fn on_evict<P: Policy>(
+pub(super) unsafe extern "C" fn on_evict<P: Evict>(
     instance: *mut c_void,
     event: *const ppc_event,
     sink: *mut ppc_sink,
@@ -475,7 +429,7 @@ unsafe extern "C" fn on_evict<P: Policy>(
     unsafe { advise::<P>(instance, event, sink, "evict", P::evict) }
 }
 
-unsafe extern "C" fn on_configure<P: Policy>(
+pub(super) unsafe extern "C" fn on_configure<P: Configure>(
     instance: *mut c_void,
     key: *const c_char,
     value: *const c_char,

@@ -1,7 +1,7 @@
 //! A C compiler, for tests of a contract that is C.
 
 #[path = "../../../../tests/skip.rs"]
-mod skip;
+pub(crate) mod skip;
 
 use skip::skip;
 
