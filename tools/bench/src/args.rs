@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use cprt::control::kind::BackendKind;
 
+use crate::backend_cost::Cost;
+
 /// Measures what cache policies do for the loading of models, on a simulated SSD.
 #[derive(Debug, Parser)]
 #[command(name = "ppc-bench", version, args_conflicts_with_subcommands = true)]
@@ -84,6 +86,8 @@ pub(crate) struct Tour {
 pub(crate) enum Errand {
     /// Load a model without and with MAIO and show the difference: what 'make run' does
     Run(Tour),
+    /// Measure what a backend without the module costs a reader, against the bare directory
+    Cost(Cost),
     /// Compare the simulated SSD with its model, and end
     Selfcheck,
     /// Write the page of results that are there
@@ -128,6 +132,11 @@ pub(crate) enum Errand {
         command: Option<String>,
     },
     #[command(hide = true)]
+    Read {
+        #[arg(long)]
+        task: String,
+    },
+    #[command(hide = true)]
     Worker { mount: PathBuf },
     #[command(hide = true)]
     Topology,
@@ -150,12 +159,21 @@ mod tests {
             cli.expect("it is sound").errand,
             Some(Errand::Run(_))
         ));
+        let words = ["cost", "--backend", "passthrough", "--want", "miss,none"];
+        let cli = Cli::try_parse_from(["ppc-bench"].iter().chain(&words));
+        assert!(matches!(
+            cli.expect("it is sound").errand,
+            Some(Errand::Cost(_))
+        ));
         for wrong in [
             &["--rounds", "0"][..],
             &["run", "--real", "--model", "/m"],
             &["--quick", "--standard"],
             &["--backend", "rfs"],
             &["--slower", "0"],
+            &["cost"],
+            &["cost", "--backend", "module"],
+            &["cost", "--backend", "observe", "--want", "all"],
         ] {
             let words = ["ppc-bench"].iter().chain(wrong);
             assert!(Cli::try_parse_from(words).is_err(), "{wrong:?}");

@@ -13,7 +13,7 @@ use crate::machine;
 use crate::reader::{Ended, Loaded};
 use crate::result::{Run, Sample, Timeline};
 use crate::rig::Rig;
-use crate::runtime::{Runtime, Wanted};
+use crate::runtime::{Ground, Runtime, Wanted};
 use crate::signals;
 use crate::ssd::{BIN, Readings};
 use crate::units::{float, index, seconds};
@@ -99,10 +99,12 @@ fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
     let wanted = Wanted {
         policy: case.policy,
         place: &rig.place,
-        kind: rig.kind,
-        folder: &rig.disk.path,
-        mirror: &rig.mirror,
-        cgroup: &group.path,
+        ground: Ground {
+            kind: rig.kind,
+            folder: &rig.disk.path,
+            mirror: &rig.mirror,
+            cgroup: Some(&group.path),
+        },
         tp: case.reader.tp_size(),
         store,
     };
