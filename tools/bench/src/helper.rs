@@ -5,8 +5,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::error::{Failure, Result, system};
-use crate::reader::Task;
 
 /// It is killed when this is dropped before it has ended.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) enum Heard {
 
 impl Helper {
     /// Starts one, and waits until it waits.
-    pub(crate) fn start(errand: &str, task: &Task) -> Result<Self> {
+    pub(crate) fn start(errand: &str, task: &impl Serialize) -> Result<Self> {
         let text = serde_json::to_string(task)?;
         let mut child = Command::new("/proc/self/exe")
             .args([errand, "--task", &text])

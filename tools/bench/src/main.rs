@@ -11,6 +11,7 @@
 //! for what would be many, and the ratios of a real machine remain.
 
 mod args;
+mod backend_cost;
 mod bars;
 mod case;
 mod cgroup;
@@ -28,6 +29,7 @@ mod model;
 mod place;
 mod prefetcher;
 mod reader;
+mod recorded;
 mod report;
 mod result;
 mod rig;
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
 fn run_errand(errand: Errand) -> Result<()> {
     match errand {
         Errand::Run(wanted) => tour::run(&wanted),
+        Errand::Cost(wanted) => backend_cost::measure(&wanted),
         Errand::Selfcheck => measure::selfcheck(),
         Errand::Report { results } => {
             println!("{}", report::write(&results)?.display());
@@ -83,6 +86,7 @@ fn run_errand(errand: Errand) -> Result<()> {
         Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),
         Errand::Load { model, command } => tour::load(&model, command.as_deref()),
         Errand::Prefetch { task } => prefetcher::prefetch(&serde_json::from_str(&task)?),
+        Errand::Read { task } => backend_cost::read(&serde_json::from_str(&task)?),
         // These two are for the runtime to call.
         Errand::Worker { .. } => Ok(cprt::worker::process::run()?),
         Errand::Topology => {

@@ -24,8 +24,8 @@ impl Place {
     pub(crate) fn take() -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Failure::Unavailable {
-                what: "A simulated SSD",
-                why: "loop devices, mounts and memory cgroups are for root".to_owned(),
+                what: "The testbed",
+                why: "loop devices, mounts, memory cgroups and tracepoints are for root".to_owned(),
                 remedy: "run it as root",
             });
         }
@@ -47,13 +47,18 @@ impl Place {
         Ok(Self { path, _lock: lock })
     }
 
-    /// A copy of a policy's library that nobody else can change: a worker of root's runs no other, and
-    /// the tree may be below somebody's home or `/tmp`. What this program is, they could change, too.
+    /// A copy of the library of an installed policy, by its name.
     pub(crate) fn library(&self, name: &str) -> Result<PathBuf> {
-        let from = cprt::daemon::policies::look_up(Path::new(name))?;
+        self.copy_of(&cprt::daemon::policies::look_up(Path::new(name))?, name)
+    }
+
+    /// A copy of a policy's library that only root can change: a worker of root's runs no other, and the
+    /// tree may be below a user's home or `/tmp`. Who could change the library there could change this
+    /// program as well.
+    pub(crate) fn copy_of(&self, from: &Path, name: &str) -> Result<PathBuf> {
         let to = self.folder("lib")?.join(format!("{name}.so"));
         if !to.exists() {
-            fs::copy(&from, &to).map_err(file("Copying", &from))?;
+            fs::copy(from, &to).map_err(file("Copying", from))?;
             let mode = fs::Permissions::from_mode(0o755);
             fs::set_permissions(&to, mode).map_err(file("Closing", &to))?;
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cprt::control::config::Config;
+use cprt::control::config::{self, Config};
 use cprt::control::kind::BackendKind;
 use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
@@ -22,21 +22,30 @@ const INFO: u32 = 3;
 /// How long a policy that loads everything before may take.
 const PATIENCE: Duration = Duration::from_mins(5);
 
+/// Where a worker works, and by which backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground<'a> {
+    pub(crate) kind: BackendKind,
+    pub(crate) folder: &'a Path,
+    /// Where the folder is mounted for readers by backends that take a mount.
+    pub(crate) mirror: &'a Path,
+    /// The memory cgroup that the worker is in, if it is not to be ours.
+    pub(crate) cgroup: Option<&'a Path>,
+}
+
 /// Where it works, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) policy: Policy,
     /// Where its library is copied to.
     pub(crate) place: &'a Place,
-    pub(crate) kind: BackendKind,
-    pub(crate) folder: &'a Path,
-    /// Where the folder is mounted for readers by backends that take a mount.
-    pub(crate) mirror: &'a Path,
-    pub(crate) cgroup: &'a Path,
+    pub(crate) ground: Ground<'a>,
     /// How many workers share a layer.
     pub(crate) tp: u32,
     /// Where MAIO's templates are.
     pub(crate) store: &'a Path,
+    /// How the policy is kept.
+    pub(crate) worker: config::Worker,
 }
 
 /// It ends with this.
@@ -53,7 +62,9 @@ fn library(policy: Policy) -> Option<&'static str> {
         Policy::Native | Policy::Native4096 | Policy::Framework => None,
         Policy::Eager => Some("eager"),
         Policy::Precache => Some("precache"),
-        Policy::MaioFirst | Policy::MaioReplay | Policy::MaioWrong => Some("maio"),
+        Policy::MaioFirst | Policy::MaioReplay | Policy::MaioWrong | Policy::MaioStale => {
+            Some("maio")
+        }
     }
 }
 
@@ -71,8 +82,8 @@ fn settings(wanted: &Wanted<'_>) -> Settings {
 }
 
 /// Mounts rfs for the folder.
-fn route(wanted: &Wanted<'_>) -> Result<()> {
-    let (from, to) = (Some(wanted.folder), wanted.mirror);
+fn route(ground: Ground<'_>) -> Result<()> {
+    let (from, to) = (Some(ground.folder), ground.mirror);
     mount(from, to, Some("rfs"), MsFlags::MS_RDONLY, None::<&str>).map_err(|error| {
         Failure::Unavailable {
             what: "A mount of rfs",
@@ -88,6 +99,22 @@ impl Runtime {
         let Some(name) = library(wanted.policy) else {
             return Ok(None);
         };
+        let library = wanted.place.library(name)?;
+        // Not what this machine's daemon is told, so that results can be compared.
+        let config = Config {
+            worker: wanted.worker,
+            ..Config::default()
+        };
+        Self::serve(wanted.ground, library, settings(wanted), config).map(Some)
+    }
+
+    /// Starts a worker with the policy of a library.
+    pub(crate) fn serve(
+        ground: Ground<'_>,
+        library: PathBuf,
+        settings: Settings,
+        config: Config,
+    ) -> Result<Self> {
         let notes: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&notes);
         let log: Log = Arc::new(move |level, text: &str| {
@@ -97,31 +124,30 @@ impl Runtime {
             }
         });
         let mut options = Options {
-            directory: wanted.folder.to_owned(),
-            library: wanted.place.library(name)?,
-            settings: settings(wanted),
-            cgroup: Some(wanted.cgroup.to_owned()),
-            // Not what this machine's daemon is told, so that results can be compared.
-            config: Config::default(),
+            directory: ground.folder.to_owned(),
+            library,
+            settings,
+            cgroup: ground.cgroup.map(Path::to_owned),
+            config,
         };
         let mut runtime = Self {
             session: None,
             notes,
             mirror: None,
         };
-        if wanted.kind != BackendKind::Observe {
-            wanted.mirror.clone_into(&mut options.directory);
-            runtime.mirror = Some(wanted.mirror.to_owned());
+        if ground.kind != BackendKind::Observe {
+            ground.mirror.clone_into(&mut options.directory);
+            runtime.mirror = Some(ground.mirror.to_owned());
         }
-        runtime.session = Some(match wanted.kind {
-            BackendKind::Fuse => Session::mirror(&options, wanted.folder, &log)?,
+        runtime.session = Some(match ground.kind {
+            BackendKind::Fuse => Session::mirror(&options, ground.folder, &log)?,
             BackendKind::Module => {
-                route(wanted)?;
-                Session::on(&options, wanted.kind, &log)?
+                route(ground)?;
+                Session::on(&options, ground.kind, &log)?
             }
-            BackendKind::Observe => Session::on(&options, wanted.kind, &log)?,
+            BackendKind::Observe => Session::on(&options, ground.kind, &log)?,
         });
-        Ok(Some(runtime))
+        Ok(runtime)
     }
 
     /// Where readers find the model.

@@ -19,6 +19,7 @@ use crate::error::{Failure, Result};
 use crate::{measure, signals};
 
 pub(crate) use loader::load;
+pub(crate) use scratch::Folder;
 
 /// What the results are called.
 const NAME: &str = "run";

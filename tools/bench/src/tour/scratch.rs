@@ -57,12 +57,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A folder for a model that is made up, on a disk; it is gone when this is.
+/// A folder on a disk, for files that are made up; it is gone when this is.
 #[derive(Debug)]
-pub(super) struct Folder(pub(super) PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub(super) fn make(base: &Path) -> Result<Self> {
+    pub(crate) fn make(base: &Path) -> Result<Self> {
         fs::create_dir_all(base).map_err(file("Making", base))?;
         own(base).map(Self)
     }

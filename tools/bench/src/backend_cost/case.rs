@@ -1,0 +1,38 @@
+//! How the file is read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::MIB;
+
+/// How bytes come to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Access {
+    /// By `read`, so many bytes at a time.
+    Read { piece: u64 },
+    /// Out of a mapping, into a buffer.
+    Copy,
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) access: Access,
+    /// Nothing is cached before; otherwise everything is.
+    pub(crate) cold: bool,
+}
+
+const fn case(name: &'static str, access: Access, cold: bool) -> Case {
+    Case { name, access, cold }
+}
+
+const LARGE: Access = Access::Read { piece: MIB };
+const SMALL: Access = Access::Read { piece: MIB / 16 };
+
+pub(crate) const CASES: [Case; 5] = [
+    case("warm read 1 MiB", LARGE, false),
+    case("warm read 64 KiB", SMALL, false),
+    case("warm mmap copy", Access::Copy, false),
+    case("cold read 1 MiB", LARGE, true),
+    case("cold mmap copy", Access::Copy, true),
+];

@@ -1,0 +1,224 @@
+//! One run: the bare file, or the same file with a worker that serves its directory.
+
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cprt::control::config::Config;
+use cprt::control::stats::Stats;
+
+use super::case::Case;
+use super::file::{self, Ground as Files};
+use super::reader::{Reader, Taken};
+use super::{Backend, Cost, Want};
+use crate::error::{Failure, Result};
+use crate::place::Place;
+use crate::runtime::{self, Runtime};
+use crate::units::MIB;
+
+/// How long the worker has to hear nothing more, and how long that is waited for.
+const CALM: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// MAIO's, where memory is no matter.
+const PROGRESS: &str = "4M";
+
+/// What one run took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Of the reader, in us.
+    pub(super) time: u64,
+    pub(super) cpu: u64,
+    /// CPU time of the worker in ms, and events that it heard: 0 of the bare side.
+    pub(super) worker_cpu: u64,
+    pub(super) events: u64,
+}
+
+/// All that runs have in common.
+pub(super) struct Served<'a> {
+    place: &'a Place,
+    files: Files,
+    mirror: PathBuf,
+    library: PathBuf,
+    backend: Backend,
+    pub(super) mib: u64,
+}
+
+impl<'a> Served<'a> {
+    pub(super) fn new(place: &'a Place, wanted: &Cost) -> Result<Self> {
+        Ok(Self {
+            place,
+            library: place.copy_of(&library()?, "listener")?,
+            mirror: place.folder("mirror")?,
+            files: Files::make(&wanted.dir, wanted.mib)?,
+            backend: wanted.backend,
+            mib: wanted.mib,
+        })
+    }
+
+    /// `None` if pages that were to be cached have gone meanwhile.
+    pub(super) fn run(&self, case: &Case, want: Option<Want>) -> Result<Option<Sample>> {
+        let runtime = want.map(|want| self.serve(want)).transpose()?;
+        let folder = runtime.as_ref().and_then(Runtime::folder);
+        let path = folder.unwrap_or(&self.files.lower).join(Files::NAME);
+        // Where its pages are. Without a mount both are the same file.
+        let cached = match self.backend {
+            Backend::Fuse => &path,
+            Backend::Observe | Backend::Passthrough => &self.files.file,
+        };
+        // The lower file first: where reads are passed through, its pages are those of the mirror's.
+        file::cool(&[self.files.file.clone(), path.clone()])?;
+        if !case.cold {
+            file::warm(&path, cached)?;
+        }
+        let reader = Reader::start(&path, case.access)?;
+        let before = settled(runtime.as_ref())?;
+        let taken = reader.run()?;
+        let after = settled(runtime.as_ref())?;
+        if taken.bytes != self.mib * MIB {
+            return Err(Failure::Said(format!(
+                "The reader saw {} bytes of {} MiB",
+                taken.bytes, self.mib
+            )));
+        }
+        if !file::is_warm(cached)? {
+            return Ok(None);
+        }
+        let notes = runtime.map(Runtime::end).unwrap_or_default();
+        let sample = sample(taken, &before, &after);
+        check(case, want, &sample, &after, &notes).map(|()| Some(sample))
+    }
+
+    /// Starts a worker whose policy wants that.
+    fn serve(&self, want: Want) -> Result<Runtime> {
+        let mut config = Config::default();
+        config.fuse.passthrough = self.backend == Backend::Passthrough;
+        let settings = [("kinds", want.kinds()), ("progress", PROGRESS)];
+        let ground = runtime::Ground {
+            kind: self.backend.kind(),
+            folder: &self.files.lower,
+            mirror: &self.mirror,
+            cgroup: None,
+        };
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Runtime::serve(
+            ground,
+            self.library.clone(),
+            settings.into_iter().collect(),
+            config,
+        )
+    }
+}
+
+impl std::fmt::Debug for Served<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Served")
+            .field("place", &self.place)
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The policy, as it was built together with this program.
+fn library() -> Result<PathBuf> {
+    const NAME: &str = "libppc_bench_listener.so";
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    // Tests have it built there only.
+    let places = [folder.join("deps").join(NAME), folder.join(NAME)];
+    let found = places.into_iter().find(|path| path.is_file());
+    found.ok_or_else(|| Failure::Unavailable {
+        what: "The policy that listens",
+        why: format!("there is no {NAME} beside this program"),
+        remedy: "build both with 'cargo build --release --package ppc-bench'",
+    })
+}
+
+/// What the worker has counted when it hears nothing more.
+fn settled(runtime: Option<&Runtime>) -> Result<Stats> {
+    let Some(runtime) = runtime else {
+        return Ok(Stats::default());
+    };
+    let began = Instant::now();
+    let look = || {
+        let gone = || Failure::Said("The policy's worker has ended".to_owned());
+        runtime.stats().ok_or_else(gone)
+    };
+    let mut last = look()?;
+    while began.elapsed() < PATIENCE {
+        sleep(CALM);
+        let now = look()?;
+        if (now.events, now.prefetch_calls) == (last.events, last.prefetch_calls) {
+            return Ok(now);
+        }
+        last = now;
+    }
+    Err(Failure::Said(
+        "The worker hears of reads that nothing of ours makes".to_owned(),
+    ))
+}
+
+fn sample(taken: Taken, before: &Stats, after: &Stats) -> Sample {
+    Sample {
+        time: taken.time,
+        cpu: taken.cpu,
+        worker_cpu: after.worker_cpu_ms.saturating_sub(before.worker_cpu_ms),
+        events: after.events.saturating_sub(before.events),
+    }
+}
+
+/// Whether what was measured is what it is called.
+fn check(
+    case: &Case,
+    want: Option<Want>,
+    sample: &Sample,
+    after: &Stats,
+    notes: &[String],
+) -> Result<()> {
+    let Some(want) = want else {
+        return Ok(());
+    };
+    let hears = want.hears_hits() || case.cold && want != Want::None;
+    let wrong = if hears && sample.events == 0 {
+        "the worker heard of nothing"
+    } else if want == Want::None && sample.events > 0 {
+        "the worker heard of reads, which nothing wants"
+    } else if after.load_bytes > 0 {
+        "the worker loaded something"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Said(format!(
+        "{}, wanting {}: {wrong}, so this measures something else: {after:?} {}",
+        case.name,
+        want.name(),
+        notes.join("; ")
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::CASES;
+    use super::*;
+
+    fn judge(case: &Case, want: Option<Want>, events: u64) -> bool {
+        let sample = Sample {
+            time: 1,
+            cpu: 1,
+            worker_cpu: 0,
+            events,
+        };
+        check(case, want, &sample, &Stats::default(), &[]).is_ok()
+    }
+
+    #[test]
+    fn a_run_that_nothing_listened_to_is_refused() {
+        let [warm, .., cold] = CASES;
+        assert!(judge(&cold, None, 0) && judge(&warm, None, 0));
+        for want in [Want::Miss, Want::Replay, Want::Record] {
+            assert!(!judge(&cold, Some(want), 0), "{want:?}");
+            assert!(judge(&cold, Some(want), 1), "{want:?}");
+            assert_eq!(judge(&warm, Some(want), 0), want == Want::Miss, "{want:?}");
+        }
+        assert!(judge(&cold, Some(Want::None), 0) && !judge(&cold, Some(Want::None), 1));
+    }
+}
