@@ -1,8 +1,5 @@
 //! The simulated SSD for real: made, compared with its model, lent to another program, taken down.
 
-#[path = "../../../tests/skip.rs"]
-mod skip;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -80,7 +77,7 @@ fn skip_if_it_may_not(said: &str) {
         said.contains("cannot be had here") || said.contains("Another ppc-bench"),
         "{said}"
     );
-    skip::skip(said.lines().last().unwrap_or_default());
+    test_support::skip(said.lines().last().unwrap_or_default());
 }
 
 fn assert_nothing_is_left() {

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{policies, run, scratch};
+use common::{run, scratch};
+use test_support::{policies, skip};
 
 /// A library of this source, or `None` with a line that says so if there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {

@@ -2,7 +2,6 @@
 
 mod common;
 
-use common::{skip, skip_part};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -11,10 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::{Ran, policies, ppcctl, scratch};
+use common::{Ran, ppcctl, scratch};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
+use test_support::{policies, skip, skip_part};
 
 /// A policy that loads much, where nobody but root can change it, or why there is none.
 fn policy() -> Result<&'static Path, &'static str> {
