@@ -75,8 +75,15 @@ fn gpu_pages_are_at_its_node() -> Result<(), Box<dyn Error>> {
         skip("the machine has one NUMA node");
         return Ok(());
     }
+    let near: Vec<_> = near
+        .into_iter()
+        .filter_map(|(ordinal, node)| Some((ordinal, node?)))
+        .collect();
+    if near.is_empty() {
+        skip("the machine does not say which node a GPU is at");
+        return Ok(());
+    }
     for (ordinal, node) in near {
-        let Some(node) = node else { continue };
         let pattern = Pattern::write(&format!("node-{ordinal}"));
         pattern.drop_cached();
         let there = on_node(&topology, node, || {
@@ -131,7 +138,9 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
     }
     let topology = Topology::detect()?;
     // A process of its own, for this one may work on others by now: it says when it works, and waits.
-    for (ordinal, _) in nodes_of(&topology) {
+    let gpus = nodes_of(&topology);
+    assert!(!gpus.is_empty(), "CUDA has a GPU, and the topology none");
+    for (ordinal, _) in gpus {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gpu-load"))
             .args(["--stay", &ordinal.to_string()])
             .stdin(std::process::Stdio::piped())
