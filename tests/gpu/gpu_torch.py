@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 try:
     import torch
@@ -38,8 +40,23 @@ WHY_NOT = why_not()
 
 
 class WhyNotTest(unittest.TestCase):
-    def test_who_is_skipped_hears_why(self) -> None:
-        self.assertTrue(WHY_NOT is None or WHY_NOT.strip())
+    """Each thing that may be missing is told by its name, and nothing where nothing is missing."""
+
+    def told(self, driver: bool, torch_here: bool, gpu: bool) -> str | None:
+        library = mock.Mock() if driver else mock.Mock(side_effect=OSError)
+        fake = mock.Mock() if torch_here else None
+        if fake is not None:
+            fake.cuda.is_available.return_value = gpu
+        with mock.patch.object(ctypes, "CDLL", library), mock.patch.object(sys.modules[__name__], "torch", fake):
+            return why_not()
+
+    def test_what_is_missing_is_told(self) -> None:
+        self.assertIn("libcuda.so.1", self.told(driver=False, torch_here=True, gpu=True))
+        self.assertIn("no torch", self.told(driver=True, torch_here=False, gpu=True))
+        self.assertIn("no GPU", self.told(driver=True, torch_here=True, gpu=False))
+
+    def test_nothing_is_told_where_nothing_is_missing(self) -> None:
+        self.assertIsNone(self.told(driver=True, torch_here=True, gpu=True))
 
 
 @unittest.skipIf(WHY_NOT is not None, WHY_NOT)

@@ -1,8 +1,5 @@
 //! What tests need a process to do.
 
-#[path = "../../../tests/skip.rs"]
-mod skip;
-
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroUsize;
@@ -15,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-pub(crate) use skip::{skip, skip_part};
+pub(crate) use test_support::{skip, skip_part};
 
 /// Whether files of a directory can be on the disk only, which on tmpfs they cannot.
 pub(crate) fn lets_go(directory: &Path) -> bool {

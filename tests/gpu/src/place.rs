@@ -67,6 +67,8 @@ pub fn pages_by_node(numa_maps: &str, file: &Path) -> BTreeMap<u16, u64> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sched::sched_getaffinity;
+
     use super::*;
 
     #[test]
@@ -91,14 +93,34 @@ mod tests {
     #[test]
     fn a_thread_runs_where_it_is_told_to() {
         let topology = Topology::detect().expect("this machine");
-        let node = topology
-            .nodes()
-            .iter()
-            .find(|node| node.cpus.iter().next().is_some());
-        let node = node.expect("somebody computes").id;
-        let done = on_node(&topology, node, || Ok(42));
-        // A container may not be given the CPUs of that node.
-        assert!(done.is_err() || done.is_ok_and(|it| it == 42));
+        let myself = || sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string());
+        let allowed = myself().expect("the CPUs that this process may run on");
+        let has = |set: &CpuSet, cpu: usize| set.is_set(cpu).unwrap_or(false);
+        let cpus = |set: &CpuSet| -> Vec<usize> {
+            let all = 0..CpuSet::count();
+            all.filter(|&cpu| has(set, cpu)).collect()
+        };
+        for node in topology.nodes() {
+            let its: Vec<usize> = node.cpus.iter().map(usize::from).collect();
+            let done = on_node(&topology, node.id, myself);
+            // A container may not be given the CPUs of that node.
+            if !its.iter().any(|&cpu| has(&allowed, cpu)) {
+                assert!(done.is_err(), "node {} has no CPU for us", node.id);
+                continue;
+            }
+            let ran = cpus(&done.expect("a CPU of the node"));
+            assert!(!ran.is_empty(), "no CPU at all");
+            assert!(
+                ran.iter().all(|cpu| its.contains(cpu)),
+                "node {} has {its:?}, the thread ran on {ran:?}",
+                node.id
+            );
+        }
+        // A machine of one node is all of it; this one is a single CPU.
+        let one = cpus(&allowed)[0];
+        let small: Topology = format!("node 0 cpus={one}\n").parse().expect("it is sound");
+        let ran = on_node(&small, 0, myself).expect("a CPU that we may run on");
+        assert_eq!(cpus(&ran), [one]);
         assert!(on_node(&topology, 9999, || Ok(())).is_err());
     }
 }

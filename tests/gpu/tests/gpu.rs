@@ -1,8 +1,5 @@
 //! What can only be tested with a GPU. Without one each test says so, and is counted as skipped.
 
-#[path = "../../skip.rs"]
-mod skip;
-
 use std::error::Error;
 use std::fs;
 use std::io::Write as _;
@@ -12,6 +9,7 @@ use std::process::Command;
 
 use cprt::machine::topology::{Processes, Topology, compute_processes};
 use gpu_tests::{Gpu, nodes_of, on_node, pages_by_node, why_not};
+use test_support::{drop_cached, skip, skip_part};
 
 const SIZE: usize = (100 << 20) + 4321;
 
@@ -35,9 +33,7 @@ impl Pattern {
 
     /// Nothing of it is cached.
     fn drop_cached(&self) {
-        let file = fs::File::open(&self.0).expect("the file");
-        let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-        nix::fcntl::posix_fadvise(&file, 0, 0, advice).expect("advice");
+        drop_cached(&self.0).expect("to drop it from the cache");
     }
 }
 
@@ -50,7 +46,7 @@ impl Drop for Pattern {
 #[test]
 fn gpu_gets_what_is_in_a_file_through_pinned_buffers() -> Result<(), Box<dyn Error>> {
     if let Some(why) = why_not() {
-        skip::skip(&why);
+        skip(&why);
         return Ok(());
     }
     let pattern = Pattern::write("pinned");
@@ -70,17 +66,24 @@ fn gpu_gets_what_is_in_a_file_through_pinned_buffers() -> Result<(), Box<dyn Err
 #[test]
 fn gpu_pages_are_at_its_node() -> Result<(), Box<dyn Error>> {
     if let Some(why) = why_not() {
-        skip::skip(&why);
+        skip(&why);
         return Ok(());
     }
     let topology = Topology::detect()?;
     let near = nodes_of(&topology);
     if topology.nodes().iter().filter(|node| node.memory).count() < 2 {
-        skip::skip("the machine has one NUMA node");
+        skip("the machine has one NUMA node");
+        return Ok(());
+    }
+    let near: Vec<_> = near
+        .into_iter()
+        .filter_map(|(ordinal, node)| Some((ordinal, node?)))
+        .collect();
+    if near.is_empty() {
+        skip("the machine does not say which node a GPU is at");
         return Ok(());
     }
     for (ordinal, node) in near {
-        let Some(node) = node else { continue };
         let pattern = Pattern::write(&format!("node-{ordinal}"));
         pattern.drop_cached();
         let there = on_node(&topology, node, || {
@@ -130,12 +133,14 @@ fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, B
 #[test]
 fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
     if let Some(why) = why_not() {
-        skip::skip(&why);
+        skip(&why);
         return Ok(());
     }
     let topology = Topology::detect()?;
     // A process of its own, for this one may work on others by now: it says when it works, and waits.
-    for (ordinal, _) in nodes_of(&topology) {
+    let gpus = nodes_of(&topology);
+    assert!(!gpus.is_empty(), "CUDA has a GPU, and the topology none");
+    for (ordinal, _) in gpus {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gpu-load"))
             .args(["--stay", &ordinal.to_string()])
             .stdin(std::process::Stdio::piped())
@@ -158,7 +163,7 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
         assert_eq!(known.and_then(|xpu| xpu.ordinal), Some(ordinal));
         match by_nvml {
             Some(by_nvml) => assert_eq!(known.map(|xpu| xpu.pci), Some(by_nvml.pci)),
-            None => skip::skip_part("NVML knows processes by other numbers here, as in containers"),
+            None => skip_part("NVML knows processes by other numbers here, as in containers"),
         }
     }
     Ok(())
@@ -167,11 +172,11 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
 #[test]
 fn gpu_table_on_real_time() -> Result<(), Box<dyn Error>> {
     if let Some(why) = why_not() {
-        skip::skip(&why);
+        skip(&why);
         return Ok(());
     }
     let Some(bench) = std::env::var_os("PPC_BENCH") else {
-        skip::skip("PPC_BENCH does not say where ppc-bench is, as 'make gpu-test' does");
+        skip("PPC_BENCH does not say where ppc-bench is, as 'make gpu-test' does");
         return Ok(());
     };
     let loader = format!("{} {{}}", env!("CARGO_BIN_EXE_gpu-load"));

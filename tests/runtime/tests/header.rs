@@ -3,14 +3,12 @@
 //! `policies/ppc-v1.h` is a copy that is never changed. Both are asked, by the C compiler, where the
 //! fields of version 1 are and what its constants say.
 
-#[path = "../../skip.rs"]
-mod skip;
-
-use skip::skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use test_support::skip;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,14 +1,12 @@
 //! `mount.rfs`, in mount namespaces of the tests' own: root only, and each backend as far as this
 //! machine has it.
 
-#[path = "../../../tests/skip.rs"]
-mod skip;
-
-use skip::{skip, skip_part};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use test_support::{skip, skip_part};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mount-rfs");
 

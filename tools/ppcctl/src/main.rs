@@ -16,8 +16,6 @@ mod screen;
 mod setting;
 mod show;
 mod template;
-#[cfg(test)]
-mod testing;
 
 use std::io::{IsTerminal as _, stdout};
 use std::path::Path;

@@ -2,7 +2,6 @@
 
 mod common;
 
-use common::skip;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -10,6 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use common::{Daemon, Ran, ppcctl, run, scratch};
+use test_support::skip;
 
 const MOUNT: &str = r#"{"path":"/mnt/m","lower":"/srv/m","device":"rfs0","state":"running","policy":{"name":"shift","version":"1","library":"/p.so","settings":{"length":"4096"},"backend":"module","features":["open"],"worker":77,"crashes":0,"log":[]}}"#;
 const NATIVE: &str = r#"{"path":"/mnt/n","lower":"/srv/n","device":"rfs1","state":"native"}"#;

@@ -2,37 +2,24 @@
 
 mod common;
 
-use common::skip;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Ran, ppcctl, scratch};
+use common::{Ran, ppcctl};
 use serde_json::Value;
+use test_support::{Folder, skip};
 
 /// Who owns nothing.
 const NOBODY: u32 = 65534;
 
-/// A directory that is gone with its value.
-struct Model(PathBuf);
-
-impl Model {
-    /// With a file of some size in it.
-    fn new(name: &str) -> Self {
-        let path = scratch(name);
-        fs::create_dir(&path).expect("a free name");
-        let model = Self(path.canonicalize().expect("it is there"));
-        fs::write(model.0.join("model.safetensors"), vec![7; 1 << 20]).expect("it is ours");
-        model
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A directory with a file of some size in it.
+fn model(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    folder.write("model.safetensors", vec![7; 1 << 20]);
+    folder
 }
 
 fn doctor(directory: &Path) -> Command {
@@ -80,21 +67,21 @@ fn names(found: &Value, code: &str, severity: &str, part: &str) {
 
 #[test]
 fn a_model_is_found_however_it_is_named() {
-    let model = Model::new("doctor-names");
-    let link = model.0.with_extension("link");
-    symlink(&model.0, &link).expect("a free name");
-    let parent = model.0.parent().expect("there is one");
-    let name = Path::new(model.0.file_name().expect("there is one"));
+    let model = model("doctor-names");
+    let link = model.path().with_extension("link");
+    symlink(model.path(), &link).expect("a free name");
+    let parent = model.path().parent().expect("there is one");
+    let name = Path::new(model.path().file_name().expect("there is one"));
     let with_slash = PathBuf::from(format!("{}/", link.display()));
     for (directory, is_link) in [
-        (model.0.as_path(), false),
+        (model.path(), false),
         (name, false),
-        (&model.0.join("."), false),
+        (&model.path().join("."), false),
         (&link, true),
         (&with_slash, true),
     ] {
         let found = found(doctor(directory).current_dir(parent));
-        assert_eq!(found["directory"], model.0.display().to_string());
+        assert_eq!(found["directory"], model.path().display().to_string());
         assert_eq!(found["bytes"], 1 << 20);
         assert_eq!(finding(&found, "directory-link").is_some(), is_link);
         assert!(finding(&found, "numa").is_some(), "{found}");
@@ -104,11 +91,11 @@ fn a_model_is_found_however_it_is_named() {
 
 #[test]
 fn people_get_groups_and_remedies() {
-    let model = Model::new("doctor-text");
-    symlink("nothing", model.0.join("tokenizer.json")).expect("a free name");
-    let ran = Ran::of(&mut doctor(&model.0));
+    let model = model("doctor-text");
+    symlink("nothing", model.path().join("tokenizer.json")).expect("a free name");
+    let ran = Ran::of(&mut doctor(model.path()));
     assert_eq!((ran.code, ran.err.as_str()), (Some(11), ""));
-    let heading = format!("{}: ", model.0.display());
+    let heading = format!("{}: ", model.path().display());
     assert!(ran.out.starts_with(&heading), "{ran:?}");
     for part in [
         "1 MiB; ",
@@ -129,31 +116,31 @@ fn people_get_groups_and_remedies() {
 
 #[test]
 fn a_cache_of_downloads_is_named_as_a_whole() {
-    let cache = Model::new("doctor-cache");
-    let snapshot = cache.0.join("snapshots/0f");
+    let cache = model("doctor-cache");
+    let snapshot = cache.path().join("snapshots/0f");
     fs::create_dir_all(&snapshot).expect("it is ours");
-    fs::create_dir(cache.0.join("blobs")).expect("it is ours");
+    fs::create_dir(cache.path().join("blobs")).expect("it is ours");
     fs::rename(
-        cache.0.join("model.safetensors"),
-        cache.0.join("blobs/1234"),
+        cache.path().join("model.safetensors"),
+        cache.path().join("blobs/1234"),
     )
     .expect("it is ours");
     symlink("../../blobs/1234", snapshot.join("model.safetensors")).expect("a free name");
     let found = found(&mut doctor(&snapshot));
-    let whole = format!("Name {}, which has both", cache.0.display());
+    let whole = format!("Name {}, which has both", cache.path().display());
     names(&found, "links-leave", "problem", &whole);
     assert_eq!(found["bytes"], 1 << 20);
     // And there all is well with links.
-    let found = self::found(&mut doctor(&cache.0));
+    let found = self::found(&mut doctor(cache.path()));
     assert_eq!(finding(&found, "links-leave"), None);
 }
 
 #[test]
 fn an_empty_directory_is_no_model() {
-    let model = Model::new("doctor-empty");
-    fs::remove_file(model.0.join("model.safetensors")).expect("it is ours");
+    let model = model("doctor-empty");
+    fs::remove_file(model.path().join("model.safetensors")).expect("it is ours");
     names(
-        &found(&mut doctor(&model.0)),
+        &found(&mut doctor(model.path())),
         "files-none",
         "problem",
         "findmnt",
@@ -162,9 +149,9 @@ fn an_empty_directory_is_no_model() {
 
 #[test]
 fn what_is_no_directory_fails_in_a_line() {
-    let model = Model::new("doctor-none");
-    let file = model.0.join("model.safetensors");
-    let missing = model.0.join("missing");
+    let model = model("doctor-none");
+    let file = model.path().join("model.safetensors");
+    let missing = model.path().join("missing");
     for (path, why) in [(&file, "not a directory"), (&missing, "No such file")] {
         for json in [&[][..], &["--json"]] {
             let ran = Ran::of(doctor(path).args(json));
@@ -177,17 +164,17 @@ fn what_is_no_directory_fails_in_a_line() {
 
 #[test]
 fn somebody_else_is_told_what_is_closed() {
-    let model = Model::new("doctor-closed");
-    let file = model.0.join("model.safetensors");
-    let mut command = doctor(&model.0);
+    let model = model("doctor-closed");
+    let file = model.path().join("model.safetensors");
+    let mut command = doctor(model.path());
     let is_root = fs::metadata(&file).expect("it is there").uid() == 0;
     // Nothing is closed to root.
     if is_root {
         command.uid(NOBODY).gid(NOBODY);
     }
-    let closed = model.0.join("closed");
+    let closed = model.path().join("closed");
     fs::create_dir(&closed).expect("it is ours");
-    symlink("closed/x", model.0.join("link")).expect("a free name");
+    symlink("closed/x", model.path().join("link")).expect("a free name");
     for path in [&file, &closed] {
         let mode = if is_root { 0o700 } else { 0 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
@@ -212,17 +199,17 @@ fn somebody_else_is_told_what_is_closed() {
 
 #[test]
 fn mounts_are_seen_in_a_namespace_of_their_own() {
-    let model = Model::new("doctor-mounts");
-    fs::create_dir(model.0.join("within")).expect("it is ours");
+    let model = model("doctor-mounts");
+    fs::create_dir(model.path().join("within")).expect("it is ours");
     for name in ["memory", "merged"] {
-        fs::create_dir(model.0.join(name)).expect("it is ours");
+        fs::create_dir(model.path().join(name)).expect("it is ours");
     }
     // It ends with the shell, and so do its mounts.
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "sh", "-euc", script, "sh"])
-            .arg(&model.0)
+            .arg(model.path())
             .arg(env!("CARGO_BIN_EXE_ppcctl"));
         command
     };
@@ -235,7 +222,7 @@ fn mounts_are_seen_in_a_namespace_of_their_own() {
     }
     let script = "mount -t tmpfs none \"$1/within\"; exec \"$2\" doctor \"$1\" \"$3\"";
     let found_within = found(&mut shell(script));
-    let path = model.0.join("within").display().to_string();
+    let path = model.path().join("within").display().to_string();
     names(&found_within, "mounts-within", "warning", &path);
 
     let script = "mount -t tmpfs none \"$1/memory\"; cp \"$1/model.safetensors\" \"$1/memory\"; \

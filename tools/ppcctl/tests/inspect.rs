@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::skip;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{policies, run, scratch};
+use common::{run, scratch};
+use nix::unistd::geteuid;
+use test_support::{Folder, policies, skip_part};
 
 /// A library of this source, or `None` with a line that says so if there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {
@@ -21,19 +22,14 @@ fn library(name: &str, source: &str) -> Option<PathBuf> {
 
 fn compile(name: &str, source: &Path) -> Option<PathBuf> {
     let library = scratch(&format!("{name}.so"));
-    let mut command = Command::new("cc");
-    command
-        .args(["-shared", "-fPIC", "-std=gnu11", "-I"])
-        .arg(policies());
-    command.arg("-o").arg(&library).arg(source);
-    match command.status() {
-        Ok(status) => assert!(status.success(), "{command:?}"),
-        Err(error) => {
-            skip(&format!("cc: {error}"));
-            return None;
-        }
-    }
-    Some(library)
+    // Fields that are left out are part of what is tested.
+    let arguments = [
+        "-shared",
+        "-fPIC",
+        "-std=gnu11",
+        "-Wno-missing-field-initializers",
+    ];
+    test_support::compile("cc", &arguments, source, &library).then_some(library)
 }
 
 fn inspect(library: &Path, more: &[&str]) -> common::Ran {
@@ -62,11 +58,7 @@ fn a_policy_is_described() {
         return;
     };
     let ran = inspect(&library, &[]);
-    let cell = |key: &str| {
-        let line = ran.done().lines().find(|line| line.starts_with(key));
-        let line = line.and_then(|line| line.split_once("  "));
-        line.map(|(_, value)| value.trim().to_owned()).expect(key)
-    };
+    let cell = |key: &str| cell(&ran, key);
     assert_eq!(cell("library"), library.display().to_string());
     assert_eq!(
         (cell("name"), cell("version")),
@@ -80,20 +72,75 @@ fn a_policy_is_described() {
         (cell("needs"), cell("callbacks")),
         ("-".into(), "init, exit, prefetch, evict, configure".into())
     );
-    // In /tmp it is not, but whose tests these are may have set TMPDIR.
-    let trusted = match cprt::daemon::trust::check(&library, 0) {
-        Ok(_) => "yes".to_owned(),
-        Err(untrusted) => format!("no: {untrusted}"),
-    };
-    assert_eq!(cell("trusted"), trusted);
-
     let json = inspect(&library, &["--json"]);
     let value: serde_json::Value = serde_json::from_str(json.done()).expect("JSON");
     assert_eq!(value["name"], "shift");
-    assert_eq!(value["trusted"], trusted == "yes");
-    assert_eq!(value["untrusted"].is_string(), trusted != "yes");
     assert_eq!(value["callbacks"][2], "prefetch");
     fs::remove_file(library).expect("it was just there");
+}
+
+/// The rest of the line that begins with a word.
+fn cell(ran: &common::Ran, key: &str) -> String {
+    let line = ran.done().lines().find(|line| line.starts_with(key));
+    let line = line.and_then(|line| line.split_once("  "));
+    line.map(|(_, value)| value.trim().to_owned()).expect(key)
+}
+
+/// The words about trust, in the table and in JSON.
+fn trusted(library: &Path) -> (String, Option<String>) {
+    let json = inspect(library, &["--json"]);
+    let value: serde_json::Value = serde_json::from_str(json.done()).expect("JSON");
+    let untrusted = value["untrusted"].as_str().map(str::to_owned);
+    assert_eq!(value["trusted"], untrusted.is_none(), "{value}");
+    (cell(&inspect(library, &[]), "trusted"), untrusted)
+}
+
+#[test]
+fn who_could_change_a_policy_is_told() {
+    let Some(made) = compile("changeable", &policies().join("shift/shift.c")) else {
+        return;
+    };
+    // Every directory on the way to it is root's alone, if it is root who tests.
+    let is_root = geteuid().is_root();
+    let folder = if is_root {
+        Folder::within(Path::new("/usr/local/lib"), "ppcctl-inspect")
+    } else {
+        Folder::new("ppcctl-inspect")
+    };
+    let library = folder.path().join("shift.so");
+    fs::copy(&made, &library).expect("it is ours");
+    fs::remove_file(made).expect("it was just there");
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    set(&library, 0o666);
+    let (path, place) = (library.display(), folder.path().display());
+    let close = |path, mode| {
+        format!(
+            "{path} can be written by others than its owner (mode {mode}), who could change what runs \
+             as root; try 'chmod go-w {path}', or install the policy below /usr/lib/ppc"
+        )
+    };
+    let why = if is_root {
+        close(&path, "666")
+    } else {
+        format!(
+            "{path} belongs to user {}, who could change what runs as root; try 'chown root {path}', \
+             or install the policy below /usr/lib/ppc",
+            geteuid()
+        )
+    };
+    assert_eq!(trusted(&library), (format!("no: {why}"), Some(why)));
+    if !is_root {
+        skip_part("root alone has a place that nobody else can change");
+        return;
+    }
+    set(&library, 0o644);
+    set(folder.path(), 0o777);
+    let why = close(&place, "777");
+    assert_eq!(trusted(&library), (format!("no: {why}"), Some(why)));
+    set(folder.path(), 0o755);
+    assert_eq!(trusted(&library), ("yes".to_owned(), None));
 }
 
 #[test]

@@ -6,25 +6,26 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ran, run, scratch};
+use common::{Ran, run};
 use serde_json::Value;
+use test_support::Folder;
 
-/// A directory with a model and a store, gone with the test.
-struct Ground(PathBuf);
+/// A directory with a model and a store.
+struct Ground(Folder);
 
 impl Ground {
     fn new(name: &str) -> Self {
-        let path = scratch(name);
-        fs::create_dir_all(path.join("model")).expect("a free name");
-        Self(path)
+        let folder = Folder::new(name);
+        fs::create_dir(folder.path().join("model")).expect("a new folder");
+        Self(folder)
     }
 
     fn model(&self) -> PathBuf {
-        self.0.join("model")
+        self.0.path().join("model")
     }
 
     fn template(&self, words: &[&str]) -> Ran {
-        let store = self.0.join("store");
+        let store = self.0.path().join("store");
         let words = words.iter().map(OsStr::new);
         let all = ["template", "--store"].map(OsStr::new).into_iter();
         let all: Vec<_> = all.chain([store.as_os_str()]).chain(words).collect();
@@ -38,13 +39,6 @@ impl Ground {
     fn json(&self, words: &[&str]) -> Value {
         let words: Vec<_> = words.iter().copied().chain(["--json"]).collect();
         serde_json::from_str(&self.text(&words)).expect("JSON")
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        // Whatever is left is in a directory for that.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -149,6 +143,7 @@ fn what_is_damaged_is_listed_as_that() {
     let node = ground.json(&["ls"])[0]["node"].clone();
     let path = ground
         .0
+        .path()
         .join("store/one")
         .join(format!("{}.maio", node.as_str().expect("a name")));
     let mut bytes = fs::read(&path).expect("it is there");

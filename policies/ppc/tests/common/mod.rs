@@ -1,39 +1,13 @@
 //! A C compiler, for tests of a contract that is C.
 
-#[path = "../../../../tests/skip.rs"]
-pub(crate) mod skip;
-
-use skip::skip;
-
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-/// The folder of `ppc.h`.
-pub(crate) fn policies() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Compiles with the warnings of `policies.mk`; `false`, with a line that says so, if there is no
-/// such compiler.
-///
-/// # Panics
-///
-/// The compiler is there and does not like it.
-pub(crate) fn compile(compiler: &str, arguments: &[&str], source: &Path, output: &Path) -> bool {
-    let mut command = Command::new(compiler);
-    command
-        .args(["-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(policies());
-    command.args(arguments).arg("-o").arg(output).arg(source);
-    match command.status() {
-        Ok(status) => assert!(status.success(), "{command:?}"),
-        Err(error) => {
-            skip(&format!("{compiler}: {error}"));
-            return false;
-        }
-    }
-    true
-}
+pub(crate) use test_support::compile;
+#[allow(
+    unused_imports,
+    reason = "not every test includes the header by itself"
+)]
+pub(crate) use test_support::policies;
 
 /// The same with `cc`.
 ///

@@ -2,19 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-#[path = "../../../../tests/skip.rs"]
-mod skip;
-
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-
-#[allow(unused_imports, reason = "as above")]
-pub(crate) use skip::{skip, skip_part};
 
 /// Not below the target directory, whose path may be too long for a socket.
 pub(crate) fn scratch(name: &str) -> PathBuf {
@@ -126,9 +120,4 @@ pub(crate) fn ppcctl() -> Command {
 /// Runs it without any daemon.
 pub(crate) fn run<T: AsRef<OsStr>>(arguments: &[T]) -> Ran {
     Ran::of(ppcctl().args(arguments))
-}
-
-/// The folder of `ppc.h`.
-pub(crate) fn policies() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies")
 }

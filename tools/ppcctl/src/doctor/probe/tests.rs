@@ -1,8 +1,8 @@
 //! Probing machines made of files, and this one.
 
-use crate::testing::skip;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use test_support::skip;
 
 use super::*;
 use crate::doctor::facts::Layer;

@@ -1,0 +1,39 @@
+//! Files that are on the disk and not in the page cache.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+/// Writes a file's dirty pages to the disk and drops the file from the page cache. The kernel does this
+/// as well as it can: pages that a process maps stay, and on tmpfs all do.
+///
+/// # Errors
+///
+/// The file does not open, or the disk does not take it.
+pub fn drop_cached(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    Ok(posix_fadvise(
+        &file,
+        0,
+        0,
+        PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Folder;
+
+    #[test]
+    fn what_is_dropped_is_still_there_to_read() {
+        let folder = Folder::new("test-support-cold");
+        let file = folder.write("f", [7; 9000]);
+        drop_cached(&file).expect("to drop it");
+        assert_eq!(std::fs::read(&file).expect("to read it"), [7; 9000]);
+        assert!(drop_cached(&folder.path().join("missing")).is_err());
+    }
+}

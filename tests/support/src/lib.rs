@@ -1,0 +1,12 @@
+//! What the tests of several crates need. A crate has it under `[dev-dependencies]`; no program of the
+//! product depends on it.
+
+mod cold;
+mod compile;
+mod folder;
+mod skip;
+
+pub use cold::drop_cached;
+pub use compile::{compile, policies};
+pub use folder::Folder;
+pub use skip::{skip, skip_part};

@@ -1,0 +1,36 @@
+//! How a Rust test says that it cannot run here.
+//!
+//! The harness keeps what a passing test prints, and a test that did nothing must not look like one
+//! that passed: these lines go past the harness, and `total.py` counts them.
+
+use std::io::{self, Write as _};
+
+/// Says that the running test was skipped, all of it.
+pub fn skip(why: &str) {
+    say(&format!("skipped: {}: {why}", name()));
+}
+
+/// Says that the running test was skipped in part: one of several ways to run it.
+pub fn skip_part(why: &str) {
+    say(&format!("skipped in part: {}: {why}", name()));
+}
+
+/// The test's name, which the harness gives to its thread.
+fn name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+fn say(line: &str) {
+    // In one piece, as other tests write at the same time.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_test_is_named() {
+        assert_eq!(name(), "skip::tests::the_running_test_is_named");
+    }
+}
