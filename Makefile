@@ -112,17 +112,19 @@ gpu-test: rust tools ## what only a GPU can show; without one all of it is skipp
 		gpu='PPC_BENCH=$(abspath $(TOOLS_OUT))/ppc-bench cargo test --locked --package gpu-tests' \
 		torch='$(GPU_PYTHON) -m unittest discover -s tests/gpu -p "gpu_*.py"'
 
-# Edges are counted by LLVM itself, of which a stable compiler can be told so; the fuzzer has the rest.
-# A target is named, so that what runs while building is built without.
+# What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
+# that build scripts and macros are built without.
 FUZZ_FLAGS := -C passes=sancov-module \
-	$(addprefix -C llvm-args=-sanitizer-coverage-,level=3 inline-8bit-counters trace-compares)
+	$(addprefix -C llvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
 
 .PHONY: fuzz
-fuzz: rust ## strangers' bytes for MAIO, FUZZ_SECONDS=60 a target; TARGET= for one, INPUT= for one input
+fuzz: rust ## untrusted input for MAIO, FUZZ_SECONDS=60 a target; TARGET= for one, INPUT= for one input
+	@sh tests/vm/deps.sh g++
 	@host=$$(rustc -vV | sed -n 's/^host: //p'); \
-	RUSTFLAGS='$(FUZZ_FLAGS)' cargo build --quiet --locked --profile fuzz --target $$host --package fuzz; \
+	RUSTFLAGS='$(FUZZ_FLAGS)' cargo build --quiet --locked --profile fuzz --target $$host --package fuzz \
+		--features libfuzzer; \
 	$(or $(CARGO_TARGET_DIR),target)/$$host/fuzz/fuzz \
 		$(if $(INPUT),input $(TARGET) '$(INPUT)',run $(FUZZ_SECONDS) $(FUZZ_SEED) $(TARGET))
 

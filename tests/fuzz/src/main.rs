@@ -1,38 +1,32 @@
-//! Runs readers of strangers' bytes on inputs that it finds by what they make them do.
+//! Runs MAIO's parsers on untrusted input.
 //!
 //! ```text
-//! fuzz run SECONDS SEED [TARGET...]     each target for so long, two at a time; 0 is any seed
-//! fuzz input TARGET PATH                one input, once
+//! fuzz run SECONDS SEED [TARGET...]     libFuzzer for so long on each target, two at a time; seed 0 is any
+//! fuzz input TARGET PATH                one input, once, without libFuzzer
 //! ```
 //!
-//! `make fuzz` builds it so that edges are counted and starts it. Each target runs in a process of its
-//! own, `child`, which writes down each input before it runs it; `parent` watches, and keeps what was
-//! written down last if that process dies, takes too long, or wants more memory than it may have.
-//!
-//! `targets` are what is run; `engine` and `mutate` find inputs; `hooks` is where the compiler's counters
-//! are.
+//! `make fuzz` builds it and `fuzz-target`, which it starts from the folder it is in itself.
 
-mod child;
-mod engine;
-mod hooks;
-mod mutate;
-mod parent;
-mod random;
-mod slate;
-mod targets;
+mod runner;
 
+/// The compiler's counters are in here, too, and call what libFuzzer defines.
+#[cfg(feature = "libfuzzer")]
+use libfuzzer_sys as _;
+
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
-use targets::Target;
+use fuzz::limits::Limits;
+use fuzz::targets::{self, Target};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["run", seconds, seed, ref names @ ..] => run(seconds, seed, names),
-        ["child", name, seconds, seed, slate] => child(name, seconds, seed, Path::new(slate)),
-        ["input", name, path] => target(name).and_then(|it| child::input(it, Path::new(path))),
+        ["input", name, path] => target(name).and_then(|it| input(it, Path::new(path))),
         _ => Err("usage: fuzz run SECONDS SEED [TARGET...] | fuzz input TARGET PATH".into()),
     };
     match done {
@@ -53,15 +47,26 @@ fn run(seconds: &str, seed: &str, names: &[&str]) -> Result<bool> {
         names => names.iter().copied().map(target).collect::<Result<_>>()?,
     };
     let seed = match seed.parse()? {
-        0 => child::any_seed(),
+        0 => any_seed(),
         seed => seed,
     };
-    parent::run(&targets, seconds.parse()?, seed)
+    runner::run(&targets, seconds.parse()?, seed)
 }
 
-fn child(name: &str, seconds: &str, seed: &str, slate: &Path) -> Result<bool> {
-    child::run(target(name)?, seconds.parse()?, seed.parse()?, slate)?;
+/// Runs one input under the limits of every input: the process dies if it fails.
+fn input(target: Target, path: &Path) -> Result<bool> {
+    let bytes = fs::read(path)?;
+    let mut limits = Limits::set()?;
+    limits.restart()?;
+    (target.run)(&bytes);
+    println!("{}: {} bytes, no failure", target.name, bytes.len());
     Ok(true)
+}
+
+/// A seed that differs from run to run, short enough to be typed.
+fn any_seed() -> u32 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(1, |now| now.subsec_micros() + 1)
 }
 
 fn target(name: &str) -> Result<Target> {

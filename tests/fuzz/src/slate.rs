@@ -1,40 +1,64 @@
-//! What is being run, written down where it outlives the process that runs it.
-//!
-//! How many inputs there were, how long this one is, the input; numbers in 8 bytes, lowest first.
+//! The input that is being run, in a file that outlives the process: its length in 8 bytes, lowest first,
+//! then its bytes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The file, of the one who writes.
+/// The file, on the side of the process that runs inputs.
 #[derive(Debug)]
-pub(crate) struct Slate {
+pub struct Slate {
     file: File,
     bytes: Vec<u8>,
 }
 
 impl Slate {
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    /// Creates the file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::create`].
+    pub fn create(path: &Path) -> io::Result<Self> {
         let (file, bytes) = (File::create(path)?, Vec::new());
         Ok(Self { file, bytes })
     }
 
-    /// Before the input is run. Who reads meanwhile may see parts of two, and their number at least.
-    pub(crate) fn write(&mut self, count: u64, input: &[u8]) -> io::Result<()> {
+    /// Replaces the input before it with this one.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn write(&mut self, input: &[u8]) -> io::Result<()> {
         self.bytes.clear();
-        self.bytes.extend(count.to_le_bytes());
         self.bytes.extend((input.len() as u64).to_le_bytes());
         self.bytes.extend(input);
         self.file.write_all_at(&self.bytes, 0)
     }
 }
 
-/// How many inputs there were, and the last of them; nothing before there was one.
-pub(crate) fn read(path: &PathBuf) -> Option<(u64, Vec<u8>)> {
-    let bytes = std::fs::read(path).ok()?;
-    let (count, rest) = bytes.split_first_chunk()?;
-    let (length, input) = rest.split_first_chunk()?;
-    let input = input.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-    Some((u64::from_le_bytes(*count), input.to_vec()))
+/// The last input that was written; `None` if there was none.
+#[must_use]
+pub fn read(path: &Path) -> Option<Vec<u8>> {
+    let bytes = fs::read(path).ok()?;
+    let (length, rest) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    Some(rest.get(..length)?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_input_is_read_back_though_one_before_it_was_longer() {
+        let path = std::env::temp_dir().join(format!("fuzz-slate-{}", std::process::id()));
+        let mut slate = Slate::create(&path).expect("a file");
+        assert_eq!(read(&path), None);
+        for input in [&b"a longer input"[..], b"short", b""] {
+            slate.write(input).expect("a write");
+            assert_eq!(read(&path).as_deref(), Some(input));
+        }
+        fs::remove_file(path).expect("the file");
+    }
 }

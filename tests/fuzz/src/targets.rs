@@ -1,4 +1,4 @@
-//! What is run on the inputs. A target panics if something does not hold.
+//! The targets: parsers of untrusted input, and what holds whatever the input. A target panics if it does not.
 
 mod folder;
 mod gguf;
@@ -6,28 +6,57 @@ mod safetensors;
 mod shelf;
 mod template;
 
+use std::fs;
 use std::hint::black_box;
+use std::io;
+use std::path::Path;
 
-/// A reader of bytes of strangers, and what holds whatever they are.
+/// A parser and what must hold of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) name: &'static str,
-    pub(crate) run: fn(&[u8]),
-    /// Inputs that get far, made by code.
+pub struct Target {
+    /// What `make fuzz TARGET=` takes.
+    pub name: &'static str,
+    /// Parses an input and checks the result.
+    pub run: fn(&[u8]),
+    /// Valid inputs, made by code.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
-    /// Words of the format.
-    pub(crate) words: &'static [&'static [u8]],
+    /// Words of the format, for libFuzzer's dictionary.
+    pub words: &'static [&'static [u8]],
 }
 
-pub(crate) const ALL: [Target; 4] = [
+impl Target {
+    /// What a run starts from: the inputs made by code and those kept in `seeds/`, on which the target failed
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// A file in `seeds/` cannot be read.
+    pub fn inputs(&self) -> io::Result<Vec<Vec<u8>>> {
+        let mut inputs = (self.seeds)();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+        match fs::read_dir(folder.join(self.name)) {
+            Ok(entries) => {
+                for entry in entries {
+                    inputs.push(fs::read(entry?.path())?);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(inputs)
+    }
+}
+
+/// All targets but the planted faults.
+pub const ALL: [Target; 4] = [
     template::TARGET,
     safetensors::TARGET,
     gguf::TARGET,
     folder::TARGET,
 ];
 
-/// With a fault of each kind, to see that it is found and told.
-pub(crate) const PLANTED: [Target; 3] = [
+/// Faults of each kind, which every run must find.
+pub const PLANTED: [Target; 3] = [
     fault("planted", planted),
     fault("slow", |_| while black_box(true) {}),
     fault("hungry", |_| drop(black_box(vec![1_u8; 1 << 30]))),
@@ -42,19 +71,20 @@ const fn fault(name: &'static str, run: fn(&[u8])) -> Target {
     }
 }
 
-/// Of the target's, or of all that are no test of the program itself.
-pub(crate) fn by_name(name: &str) -> Option<Target> {
+/// The target or planted fault of this name.
+#[must_use]
+pub fn by_name(name: &str) -> Option<Target> {
     let all = ALL.into_iter().chain(PLANTED);
     all.into_iter().find(|target| target.name == name)
 }
 
-/// Behind bytes that are compared one by one, and a number that no luck finds.
+/// A fault behind bytes that are compared one by one and a number that cannot be guessed.
 fn planted(input: &[u8]) {
     let Some((word, rest)) = input.split_first_chunk::<3>() else {
         return;
     };
     for (byte, wanted) in word.iter().zip(b"bug") {
-        // Or they would be compared all at once.
+        // Without it the compiler compares all three at once.
         if black_box(byte) != wanted {
             return;
         }
@@ -68,26 +98,26 @@ fn planted(input: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use super::*;
 
-    /// Inputs that have been worth keeping: those in `seeds/` once were the end of something.
     #[test]
-    fn seeds_and_what_once_was_a_crash_are_none() {
+    fn targets_accept_their_seeds() {
         for target in ALL {
-            let mut inputs = (target.seeds)();
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-            if let Ok(entries) = fs::read_dir(folder.join(target.name)) {
-                let read = |entry: std::io::Result<fs::DirEntry>| fs::read(entry?.path());
-                let read: std::io::Result<Vec<_>> = entries.map(read).collect();
-                inputs.extend(read.expect("seeds are files"));
-            }
+            let inputs = target.inputs().expect("seeds are files");
             println!("{}: {} inputs", target.name, inputs.len());
             assert!(!inputs.is_empty(), "{}", target.name);
             for input in inputs {
                 (target.run)(&input);
+            }
+        }
+    }
+
+    /// libFuzzer ignores longer ones.
+    #[test]
+    fn words_are_at_most_64_bytes() {
+        for target in ALL {
+            for word in target.words {
+                assert!((1..=64).contains(&word.len()), "{}: {word:?}", target.name);
             }
         }
     }
