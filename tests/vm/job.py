@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import os
 import re
 import shutil
@@ -20,19 +19,8 @@ import initramfs
 import kernel as kernels
 import machine
 from archive import ArchiveError, cache_dir
+from selection import MODULE_TESTS, Test
 
-FILE_SYSTEMS = ["ext4", "xfs"]
-# Tests that run for long on purpose: only when asked for by name, and on the debug kernel.
-STORM = "storm"
-# The programs with tests, in the guest's /bin; all speak the same protocol. The second may be absent.
-MODULE_TESTS = "rfs-test"
-RUNTIME_TESTS = "cprt-test"
-# Those of the runtime's tests that put the module to work in a way of their own. What the others look at are programs,
-# which a debug kernel only makes slow.
-RUNTIME_ON_DEBUG = ("cprt_crash", "cprt_register", "cprt_swap")
-# A memory controller is in one hierarchy for as long as the kernel runs: who moves it back and forth gets warnings.
-# Tests that need it in the old one say so at the end of their names, and get a machine of their own.
-OLD_MEMORY = "_cgroup1"
 # In a run's folder: the module's source and the programs as they were when it began, these at their places in the guest.
 INPUTS = "inputs"
 ROOT = "root"
@@ -104,7 +92,7 @@ class Job:
 
     def own_tests(self) -> list[str]:
         """The rig's, at the end of every boot."""
-        return ["module_unload", "kmemleak"] if self.kernel == debug.NAME else ["module_unload"]
+        return ["module_unload", "kmemleak"] if kernels.is_debug(self.kernel) else ["module_unload"]
 
     def planned(self) -> list[str]:
         """Every test that has to end in a result, the rig's own ones at the end."""
@@ -229,7 +217,7 @@ def run_folder() -> Path:
 
 
 def fetch_kernel(name: str) -> kernels.Kernel:
-    return debug.fetch() if name == debug.NAME else kernels.fetch(name)
+    return debug.fetch(kernels.entry(name)) if kernels.is_debug(name) else kernels.fetch(name)
 
 
 def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
@@ -250,12 +238,11 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
         inputs / ROOT,
         [*settings(job), *conf],
     )
-    is_debug = job.kernel == debug.NAME
     return machine.Plan(
         image=kernel.image,
         initramfs=image,
         console=job.console,
-        memory_mb=DEBUG_MEMORY_MB if is_debug else MEMORY_MB,
+        memory_mb=DEBUG_MEMORY_MB if kernels.is_debug(job.kernel) else MEMORY_MB,
     )
 
 
@@ -269,50 +256,26 @@ def settings(job: Job) -> list[str]:
     return lines
 
 
+def programs(folder: Path) -> Path:
+    """Where a run has the programs with its tests."""
+    return folder / INPUTS / ROOT / "bin"
+
+
 def take_inputs(folder: Path) -> None:
     """Copies what the machines of a run are to get, so that edits meanwhile do not mix two states of the tree."""
     inputs = folder / INPUTS
-    programs = inputs / ROOT / "bin"
-    programs.mkdir(parents=True)
+    bin_folder = programs(folder)
+    bin_folder.mkdir(parents=True)
     if build.MODULE.is_dir():
         shutil.copytree(build.MODULE, inputs / build.MODULE.name)
     shutil.copy(build.init(), inputs / "init")
     for program in build.extra_programs():
-        build.copy_stripped(program, programs / program.name)
+        build.copy_stripped(program, bin_folder / program.name)
     overlay = build.overlay()
     for path in overlay.rglob("*") if overlay else []:
         if path.is_file():
             build.copy_stripped(path, inputs / ROOT / path.relative_to(overlay))
-    shutil.copy(build.test_program(), programs / MODULE_TESTS)
-
-
-def listed_tests(folder: Path) -> list[Test]:
-    """The tests there are: the programs say so themselves, and they can here as well as in the guest."""
-    found = []
-    for name in (MODULE_TESTS, RUNTIME_TESTS):
-        program = folder / INPUTS / ROOT / "bin" / name
-        if name == MODULE_TESTS or program.exists():
-            done = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True)
-            pairs = [line.split() for line in done.stdout.splitlines()]
-            found += [Test(test, int(limit), name) for test, limit in pairs]
-    return found
-
-
-def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
-    """The tests a pattern names: shell wildcards or a part of the name, several separated by commas."""
-    words = [word for word in re.split(r"[,\s]+", pattern) if word]
-    chosen = []
-    for test in tests:
-        wanted = not words
-        for word in words:
-            exact = any(other.name == word for other in tests)
-            wildcards = word if exact or re.search(r"[*?\[]", word) else f"*{word}*"
-            wanted |= fnmatch.fnmatchcase(test.name, wildcards)
-        if test.name.startswith(STORM) and not storms and not any(word.startswith(STORM) for word in words):
-            wanted = False
-        if wanted:
-            chosen.append(test)
-    return chosen
+    shutil.copy(build.test_program(), bin_folder / MODULE_TESTS)
 
 
 def execute(
