@@ -43,16 +43,8 @@ DEATH = re.compile(
 # A test that ran out of time, by the rig's clock or its own; and more of them in one machine are no accident.
 LATE = re.compile(r"^timed out after|^killed by signal 14")
 SECOND_TRIES = 5
-
-
-@dataclass(frozen=True)
-class Test:
-    name: str
-    limit_s: int
-    program: str = MODULE_TESTS
-
-    def needs_old_memory(self) -> bool:
-        return self.name.endswith(OLD_MEMORY)
+# What is flaky where no test is.
+THE_MACHINE = "the-machine"
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,10 @@ class Job:
     disk_mb: int = 0
     results: list[Result] = field(default_factory=list)
     running: str = ""
+    # Tests that did not end well before their second try, and how the first one ended.
+    flaky: dict[str, str] = field(default_factory=dict)
+    # The rig's own tests run in every boot; those that failed in the first one have failed.
+    settled: set[str] = field(default_factory=set)
     error: str = ""
     version: str = "-"
 
@@ -99,6 +95,8 @@ class Job:
         return [test.name for test in self.tests] + self.own_tests()
 
     def add(self, test: str, status: str, ms: int, message: str, heard: Callable[[Result], None]) -> None:
+        if test in self.settled:
+            return
         result = Result(self.kernel, self.fs, test, status, ms, message)
         self.results.append(result)
         heard(result)
@@ -108,15 +106,7 @@ class Job:
         try:
             ending = self.boot(heard)
             if again := self.owed_to_the_host(ending):
-                reason = ending or "over their time limits"
-                print(f"again {self.name}: {len(again)} tests once more: {reason}", flush=True)
-                anew = again | set(self.own_tests())
-                self.results = [result for result in self.results if result.test not in anew]
-                self.tests, planned = [test for test in self.tests if test.name in again], self.tests
-                if self.console.exists():
-                    self.console.replace(self.console.with_suffix(".first.log"))
-                ending = self.boot(heard)
-                self.tests = planned
+                ending = self.boot_again(again, ending, heard)
         except (ArchiveError, build.BuildError, OSError, subprocess.CalledProcessError) as error:
             self.error = str(error)
             ending = self.error.splitlines()[0]
@@ -128,6 +118,29 @@ class Job:
                 self.add(test, "fail", 0, ending or "the machine was switched off", heard)
             else:
                 self.add(test, "fail", 0, f"not run: {ending}" if ending else "not run", heard)
+
+    def boot_again(self, again: set[str], ending: str, heard: Callable[[Result], None]) -> str:
+        """Runs what is owed a second try. Returns why that boot ended early, if it did."""
+        reason = ending or "over their time limits"
+        print(f"again {self.name}: {len(again)} tests once more: {reason}", flush=True)
+        first = {result.test: result.message for result in self.results if result.test in again}
+        if self.running:
+            first[self.running] = ending
+        # Tests that had not begun are not to blame that their machine did not come up, or died between two of them.
+        first = first or {THE_MACHINE: ending}
+        own = set(self.own_tests())
+        self.settled = {result.test for result in self.results if result.test in own and result.status == "fail"}
+        anew = (again | own) - self.settled
+        self.results = [result for result in self.results if result.test not in anew]
+        self.tests, planned = [test for test in self.tests if test.name in again], self.tests
+        self.running = ""
+        if self.console.exists():
+            self.console.replace(self.console.with_suffix(".first.log"))
+        ending = self.boot(heard)
+        self.tests = planned
+        ended_well = {result.test for result in self.results if result.status != "fail"} | {THE_MACHINE}
+        self.flaky = {test: why for test, why in first.items() if test in ended_well}
+        return ending
 
     def boot(self, heard: Callable[[Result], None]) -> str:
         """Boots once and runs the tests. Returns why it ended early, if it did."""

@@ -3,6 +3,7 @@
 
 environment:
   V=1          one line per test, not only the failures
+  STRICT=1     a test that passed at its second try only fails the run
   JOBS=N       machines at a time (default: the number of processors, at most 4)
   EXTRA=A:B    more programs for the guest's /bin
   GUEST_ROOT   a folder whose files go to the same places in the guest
