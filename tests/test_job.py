@@ -82,9 +82,9 @@ class SecondTries(unittest.TestCase):
         self.assertEqual((status, lines[-1], one.flaky), (1, "3 passed, 1 failed", {}))
 
     def test_a_first_try_in_time_says_nothing(self) -> None:
-        done = ("", ["a pass", "b pass", "c skip no such thing", "module_unload pass"])
+        done = ("", ["a pass", "b pass", "c skip skipped: no: such thing", "module_unload pass"])
         status, lines, _ = self.run_boots(done, strict="1")
-        self.assertEqual((status, lines), (0, ["skip  6.1/ext4/c: no such thing", "3 passed, 0 failed, 1 skipped"]))
+        self.assertEqual((status, lines), (0, ["skip  6.1/ext4/c: no: such thing", "3 passed, 0 failed, 1 skipped"]))
 
     def test_what_the_rig_found_in_the_first_boot_stands(self) -> None:
         leaky = ("", [*self.LATE[1][:3], "module_unload fail still in use"])
@@ -101,6 +101,8 @@ class SecondTries(unittest.TestCase):
         status, lines, one = self.run_boots(("the machine hung", []), all_of_it)
         self.assertEqual(one.flaky, {job.THE_MACHINE: "the machine hung"})
         self.assertEqual(lines[-1], "4 passed, 0 failed")
+        *_, one = self.run_boots(("the machine hung", []), ("the machine hung", []))
+        self.assertEqual(one.flaky, {})
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ class Job:
             self.console.replace(self.console.with_suffix(".first.log"))
         ending = self.boot(heard)
         self.tests = planned
-        ended_well = {result.test for result in self.results if result.status != "fail"} | {THE_MACHINE}
+        ended_well = {result.test for result in self.results if result.status != "fail"}
+        ended_well |= {THE_MACHINE} if ended_well & again else set()
         self.flaky = {test: why for test, why in first.items() if test in ended_well}
         return ending
 

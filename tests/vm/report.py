@@ -67,7 +67,7 @@ class Report:
         """What did not fail, and yet is no simple pass: total.py reads these lines."""
         for result in job.results:
             if result.status == "skip":
-                print(f"skip  {job.kernel}/{job.fs}/{result.test}: {result.message}")
+                print(f"skip  {job.kernel}/{job.fs}/{result.test}: {result.message.removeprefix('skipped: ')}")
         for test, why in job.flaky.items():
             print(f"flaky  {job.kernel}/{job.fs}/{test}: passed at its second try, after: {why}")
 
