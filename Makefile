@@ -110,6 +110,17 @@ test: deps rust guest-root ## all tests, those on virtual machines of every kern
 		host='tests/runtime/host.sh' \
 		vm='$(AGAIN) vm-matrix'
 
+# Changed since where the branch left main or BASE, uncommitted included; if nothing is, in the last commit.
+BASE :=
+CHANGED = tests/changed.py $(if $(BASE),--base $(BASE))
+
+.PHONY: quick
+quick: deps rust ## two minutes: unit tests of crates changed since main (or BASE=) and of their users, rfs.ko, one boot
+	@parts=(); \
+	changed=$$($(CHANGED) --list); \
+	if [[ -n $$changed ]]; then parts+=(rust='$(CHANGED)'); else echo 'no crate has changed'; fi; \
+	EXTRA= tests/total.py "$${parts[@]}" tools='$(TOOLS_TESTS)' vm='$(VM) quick $(K)'
+
 # The Python in which the tests of real clients have torch, if they have been run; else any.
 GPU_PYTHON := $(or $(wildcard $(HOME)/.cache/ppc/clients/venv/bin/python),python3)
 
