@@ -153,8 +153,8 @@ def check_recipe(line: str) -> None:
 
 
 def known_kernels() -> set[str]:
-    shown = run(["python3", "tests/vm/vm.py", "kernels", "--names"])
-    return set(shown.stdout.split())
+    listed = (TREE / "tests/vm/kernels").read_text().splitlines()
+    return {line.split()[0] for line in listed if line.strip() and not line.startswith("#")}
 
 
 def check_cargo(words: list[str]) -> None:
