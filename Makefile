@@ -18,7 +18,7 @@ override EXTRA := $(subst $(space),:,$(strip $(GUEST_PROGRAMS) $(EXTRA)))
 endif
 
 # Needed by `make check` on top of what the rig's `make deps` installs.
-CHECK_PACKAGES := bindgen libclang1 shellcheck
+CHECK_PACKAGES := bindgen codespell libclang1 shellcheck
 
 include tests/vm/vm.mk
 include policies/policies.mk
@@ -93,14 +93,33 @@ clean: ## remove what was built in the tree (`make vm-clean`: in the cache)
 	git clean -qXf kmod
 
 ##@ Testing
+# Skips are known by name, which unittest tells with -v alone.
+TOOLS_TESTS := python3 -m unittest discover -v -s tests -p "test_*.py"
+
+# `make -n` runs the lines in which make calls itself, unless it is by another name.
+AGAIN := $(MAKE) --no-print-directory
+
+# Fuzzing for longer finds more, and is for those who ask for it.
 .PHONY: test
 test: deps rust guest-root ## all tests, those on virtual machines of every kernel included; ends in their sum
 	@tests/total.py \
 		rust='cargo test --workspace --locked --no-fail-fast' \
-		tools='python3 -m unittest discover -s tests -p "test_*.py"' \
-		fuzz='$(MAKE) --no-print-directory fuzz' \
+		tools='$(TOOLS_TESTS)' \
+		fuzz='$(AGAIN) fuzz FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS))' \
+		readmes='$(AGAIN) check-readmes' \
 		host='tests/runtime/host.sh' \
-		vm='$(MAKE) --no-print-directory vm-matrix'
+		vm='$(AGAIN) vm-matrix'
+
+# Changed since where the branch left main or BASE, uncommitted included; if nothing is, in the last commit.
+BASE :=
+CHANGED = tests/changed.py $(if $(BASE),--base $(BASE))
+
+.PHONY: quick
+quick: deps rust ## two minutes: unit tests of crates changed since main (or BASE=) and of their users, rfs.ko, one boot
+	@parts=(); \
+	changed=$$($(CHANGED) --list); \
+	if [[ -n $$changed ]]; then parts+=(rust='$(CHANGED)'); else echo 'no crate has changed'; fi; \
+	EXTRA= tests/total.py "$${parts[@]}" tools='$(TOOLS_TESTS)' vm='$(VM) quick $(K)'
 
 # The Python in which the tests of real clients have torch, if they have been run; else any.
 GPU_PYTHON := $(or $(wildcard $(HOME)/.cache/ppc/clients/venv/bin/python),python3)
@@ -110,7 +129,7 @@ gpu-test: rust tools ## what only a GPU can show; without one all of it is skipp
 	@cargo build --quiet --locked --release --package ppc-bench
 	@tests/total.py \
 		gpu='PPC_BENCH=$(abspath $(TOOLS_OUT))/ppc-bench cargo test --locked --package gpu-tests' \
-		torch='$(GPU_PYTHON) -m unittest discover -s tests/gpu -p "gpu_*.py"'
+		torch='$(GPU_PYTHON) -m unittest discover -v -s tests/gpu -p "gpu_*.py"'
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.
@@ -120,7 +139,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
 
 .PHONY: fuzz
-fuzz: rust ## untrusted input for MAIO, FUZZ_SECONDS=60 a target; TARGET= for one, INPUT= for one input
+fuzz: rust ## untrusted input for MAIO, FUZZ_SECONDS=60 a target (10 in `make test`); TARGET=, INPUT=
 	@sh tests/vm/deps.sh g++
 	@host=$$(rustc -vV | sed -n 's/^host: //p'); \
 	RUSTFLAGS='$(FUZZ_FLAGS)' cargo build --quiet --locked --profile fuzz --target $$host --package fuzz \
@@ -151,20 +170,19 @@ guest-programs: rust
 
 ##@ Measuring
 # On this machine, as root: loop devices, mounts and memory cgroups are made and taken away again.
-BENCH := --quick
 .PHONY: bench
-bench: tools ## loads of a model with and without policies, on a simulated SSD; BENCH=--standard for all
+bench: tools ## loads of a model with and without policies, on a simulated SSD, --quick; BENCH=--standard for all
 	@cargo build --quiet --locked --release --package ppc-bench
-	@$(TOOLS_OUT)/ppc-bench $(BENCH) --output $(or $(CARGO_TARGET_DIR),target)/bench
+	@$(TOOLS_OUT)/ppc-bench $(or $(BENCH),--quick) --output $(or $(CARGO_TARGET_DIR),target)/bench
 
 .PHONY: bench-vm
 bench-vm: tools ## the same on rfs.ko, in a virtual machine (K=6.12) where time goes ten times as slowly
 	@cargo build --quiet --locked --release --package ppc-bench
-	@tools/bench/vm.sh $(K) $(if $(filter command,$(origin BENCH)),$(BENCH))
+	@tools/bench/vm.sh $(K) $(BENCH)
 
 ##@ Checking
 .PHONY: check
-check: check-rust check-scripts check-uapi check-module ## every static check there is
+check: check-rust check-scripts check-readmes check-prose check-uapi check-module ## every static check there is
 
 .PHONY: check-deps
 check-deps: deps
@@ -185,8 +203,18 @@ check-rust: rust ## rustfmt, clippy, rustdoc, cargo-deny where it is installed
 
 .PHONY: check-scripts
 check-scripts: check-deps ## shellcheck, Python syntax
-	git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs shellcheck --severity=warning
+	git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs shellcheck
 	python3 -m compileall -q tests
+
+.PHONY: check-readmes
+check-readmes: rust ## each command in a README, as it stands there
+	@cargo build --quiet --locked --package ppcctl --package ppc-bench --package mount-rfs
+	@tests/readme.py
+
+.PHONY: check-prose
+check-prose: check-deps ## the spelling of what a person reads
+	git ls-files --cached --others --exclude-standard -z -- ':!*.lock' ':!LICENSE*' ':!kmod/include/uapi/*' ':!tests/spelling' | \
+		xargs -0 codespell --ignore-words tests/spelling
 
 .PHONY: check-uapi
 check-uapi: check-deps ## the committed Rust mirror against rfs.h

@@ -9,13 +9,10 @@ cd "$(dirname "$0")/.."
 tools=$PWD/target/checkpatch failed=0
 fail() { echo "kmod/check.sh: $*" >&2 && failed=1; }
 
-# No package of headers has checkpatch; the source that the debug kernel is made of does.
+# No package of headers has checkpatch; the source that a debug kernel is made of does.
 fetch_checkpatch() {
-	tarball=$(PYTHONPATH=tests/vm python3 -c 'import archive, debug
-folder, suite = archive.cache_dir() / "debug", archive.Suite(debug.SUITE)
-version = suite.need(debug.SOURCE).version if suite.refresh() else debug.newest_cached(folder)
-suite.unpack([suite.need(debug.SOURCE)], folder / f"source-{version}")
-print(folder / f"source-{version}/usr/src/{debug.SOURCE}.tar.xz")')
+	tarball=$(PYTHONPATH=tests/vm python3 -c 'import debug, kernel
+print(debug.fetch_source(kernel.debug_kernels()[0]).tarball)')
 	mkdir -p "$tools"
 	tar -xf "$tarball" -C "$tools" --strip-components=2 --wildcards '*/scripts/checkpatch.pl' \
 		'*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch'
@@ -40,7 +37,7 @@ checkpatch --file "${sources[@]}" || fail "checkpatch has remarks"
 command -v sparse >/dev/null || fail "sparse is not installed"
 sparse=(C=2 KBUILD_CHECKSRC=2 'CF=-D__CHECK_ENDIAN__ -D__typeof_unqual__=__typeof__ -D__builtin_strlen=-1+sizeof')
 kernels=("$@")
-[[ $# -gt 0 ]] || mapfile -t kernels < <(awk '!/^#/ && NF { print $1 }' tests/vm/kernels)
+[[ $# -gt 0 ]] || mapfile -t kernels < <(python3 tests/vm/vm.py kernels --names)
 for kernel in "${kernels[@]}"; do
 	echo "== W=1 and sparse: $kernel"
 	if said=$(python3 tests/vm/vm.py build --werror "$kernel" W=1 "${sparse[@]}"); then

@@ -6,24 +6,29 @@
 Every part runs, whatever the ones before it did; its output is shown as it comes and kept in
 target/test-results/NAME.log. The last line is the sum, `N passed, M failed, K skipped`, and the exit status
 is 0 only if nothing failed. A part that ran no test at all has failed, and so has one whose exit status says
-so though no test of its own does: a program that didn't compile, a rig that broke down.
+so though no test of its own does: a program that didn't compile, a rig that broke down. A skip that
+tests/expected-skips does not expect here is a failure. Tests that passed at their second try only are told
+before the sum, and are failures with STRICT=1.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import skips
+from skips import Skip
 
 RESULTS = Path(__file__).parent.parent / "target" / "test-results"
 # A rig may close each of its machines with a line of this form; the last one is of them all.
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
-# A test of ours that cannot run where it is says so, and passes for cargo.
-SKIPPED = re.compile(r"\bskipped: ([\w:]+): ")
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
+FLAKY = re.compile(r"^flaky  (.+)$", re.MULTILINE)
 
 
 @dataclass
@@ -41,6 +46,23 @@ class Count:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
+@dataclass
+class Part:
+    """What came of a part, and what is wrong with it beyond its tests."""
+
+    name: str
+    count: Count = field(default_factory=Count)
+    wrong: list[str] = field(default_factory=list)
+    flaky: list[str] = field(default_factory=list)
+
+    def fail(self, why: str) -> None:
+        self.count += Count(failed=1)
+        self.wrong.append(why)
+
+    def lines(self) -> list[str]:
+        return [f"{self.name}: {self.count}", *(f"  {line}" for line in self.wrong)]
+
+
 def of_unittest(ran: str, words: str | None) -> Count:
     said = {key: int(value) for key, value in re.findall(r"\b([a-z][a-z ]*)=(\d+)", words or "")}
     failed = said.get("failures", 0) + said.get("errors", 0)
@@ -56,21 +78,32 @@ def count(output: str) -> Count:
     total = Count()
     for found in CARGO.findall(output):
         total += Count(*map(int, found))
-    skipped = min(len(set(SKIPPED.findall(output))), total.passed)
+    # A test of ours that cannot run where it is says so, and passes for cargo.
+    skipped = min(len(skips.of_rust(output)), total.passed)
     total += Count(-skipped, 0, skipped)
     for ran, words in UNITTEST.findall(output):
         total += of_unittest(ran, words)
     return total
 
 
-def verdict(name: str, status: int, output: str) -> tuple[Count, str]:
-    """The count of a part, and what is wrong with it beyond its tests."""
-    total = count(output)
-    if total.passed + total.failed == 0:
-        return total + Count(failed=1), f"{name}: no test ran (exit status {status})"
-    if status != 0 and total.failed == 0:
-        return total + Count(failed=1), f"{name}: no test failed, but exit status is {status}"
-    return total, ""
+def verdict(name: str, status: int, output: str, expected: list[skips.Expected], strict: bool = False) -> Part:
+    part = Part(name, count(output), flaky=FLAKY.findall(output))
+    ran = part.count.passed + part.count.failed
+    if strict and part.flaky:
+        part.count += Count(-min(len(part.flaky), part.count.passed), len(part.flaky))
+    all_skipped = skips.told(output)
+    nameless = part.count.skipped - sum(not skip.in_part for skip in all_skipped)
+    unexpected = [skip for skip in all_skipped if not skips.is_expected(skip, name, expected)]
+    for skip in unexpected:
+        part.count += Count(skipped=0 if skip.in_part else -1)
+        part.fail(f"unexpected skip: {skip}")
+    if nameless > 0:
+        part.fail(f"{nameless} skips of which the output has no name")
+    if ran == 0 and not (all_skipped and not unexpected):
+        part.fail(f"{name}: no test ran (exit status {status})")
+    elif status != 0 and part.count.failed == 0:
+        part.fail(f"{name}: no test failed, but exit status is {status}")
+    return part
 
 
 def run(name: str, command: str) -> tuple[int, str]:
@@ -103,14 +136,20 @@ def main(arguments: list[str]) -> int:
     if not parts or not all(name and command for name, _, command in parts):
         print("usage: total.py NAME=COMMAND...", file=sys.stderr)
         return 2
-    total = Count()
-    summary = []
+    expected = skips.listed()
+    strict = os.environ.get("STRICT", "0") not in ("", "0")
+    done = []
     for name, _, command in parts:
         print(f"== {name}: {command}", flush=True)
-        part, wrong = verdict(name, *run(name, command))
-        total += part
-        summary += [f"{name}: {part}"] + ([f"  {wrong}"] if wrong else [])
-    print("==", *summary, total, sep="\n", flush=True)
+        done.append(verdict(name, *run(name, command), expected, strict))
+    total = sum((part.count for part in done), Count())
+    flaky = [f"{part.name}: {line}" for part in done for line in part.flaky]
+    print("==", *(line for part in done for line in part.lines()), sep="\n")
+    for line in flaky:
+        print(f"flaky: {line}")
+    if flaky:
+        print(f"{len(flaky)} flaky, which counts as {'failed' if strict else 'passed; not with STRICT=1'}")
+    print(total, flush=True)
     return 1 if total.failed else 0
 
 

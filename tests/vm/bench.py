@@ -265,7 +265,7 @@ def measure(args: argparse.Namespace) -> list[Boot]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", help=f"of tests/vm/kernels; default: {' '.join(KERNELS)}")
-    parser.add_argument("--fs", type=lambda word: word.split(","), default=jobs.FILE_SYSTEMS, help="ext4,xfs")
+    parser.add_argument("--fs", type=lambda word: word.split(","), default=["ext4", "xfs"], help="ext4,xfs")
     parser.add_argument("--boots", type=int, default=2, help="of each machine, default 2")
     parser.add_argument("--runs", type=int, default=3, help="of each case in a boot, default 3")
     parser.add_argument("--part", default="", help="only cases with this in their name")

@@ -1,7 +1,7 @@
-"""The debug kernel: Debian's 6.1 source with every checker on, built once and kept in the cache.
+"""The debug kernels: Debian's sources with every checker on, each built once and kept in the cache.
 
-No distribution packages such a kernel. The cache key is the configuration and the package's version, so a change of
-either builds anew (about eight minutes on two cores).
+No distribution packages such kernels. The cache key is the options asked for and the package's version, so a change
+of either builds anew (about eight minutes on two cores); the order of the options and what is said of them is not.
 """
 
 from __future__ import annotations
@@ -12,82 +12,139 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from archive import ArchiveError, Suite, cache_dir, locked
+from archive import ArchiveError, Package, Suite, cache_dir, locked
 from build import make_environment
-from kernel import Kernel
+from kernel import Entry, Kernel
 
-SUITE = "bookworm"
-SOURCE = "linux-source-6.1"
-CONFIG = Path(__file__).with_name("debug.config")
-NAME = "debug"
+HERE = Path(__file__).parent
+# It depends on the newest source that a suite has.
+METAPACKAGE = "linux-source"
 # Folders a module build against the finished tree never reads; with the objects they are most of its size.
 UNNEEDED = ["Documentation", "drivers", "sound", "samples", "net", "fs", "mm", "crypto", "block", "lib", "debian"]
+OPTION = re.compile(r"^(?:CONFIG_\w+=.*|# CONFIG_\w+ is not set)$", re.MULTILINE)
 
 
-def fetch(force: bool = False) -> Kernel:
-    """The debug kernel, built if it is not in the cache."""
-    folder = cache_dir() / "debug"
-    suite = Suite(SUITE)
-    if suite.refresh(force):
-        version = suite.need(SOURCE).version
-    else:
-        version = newest_cached(folder)
-    digest = hashlib.sha256(CONFIG.read_bytes() + version.encode()).hexdigest()[:16]
-    final = folder / f"{version}-{digest}"
-    with locked(folder / f"{digest}.lock"):
+@dataclass(frozen=True)
+class Source:
+    """An unpacked source package."""
+
+    suite: str
+    version: str
+    tarball: Path
+
+
+def fetch(wanted: Entry, force: bool = False) -> Kernel:
+    """A debug kernel of the list, built if it is not in the cache."""
+    source = fetch_source(wanted, force)
+    options = asked_options(wanted.name)
+    digest = hashlib.sha256("\n".join([*sorted(options), source.version]).encode()).hexdigest()[:16]
+    final = folder() / f"{source.version.replace('~', '-')}-{digest}"
+    with locked(folder() / f"{digest}.lock"):
         if not final.exists():
-            source = folder / f"source-{version}"
-            suite.unpack([suite.need(SOURCE)], source)
-            build(source, final)
-    return describe(final, version)
+            build(wanted.name, source.tarball, options, final)
+    return describe(wanted.name, source, final)
 
 
-def newest_cached(folder: Path) -> str:
-    """Without a network: the version of the source package fetched last."""
-    sources = sorted(folder.glob("source-*[0-9]"), key=lambda path: path.stat().st_mtime)
+def folder() -> Path:
+    return cache_dir() / "debug"
+
+
+def fetch_source(wanted: Entry, force: bool = False) -> Source:
+    """The source of a debug kernel: of the first suite that has its series, of the first suite where none has."""
+    asked: list[Package] = []
+    for name in wanted.suites:
+        suite = Suite(name)
+        if not suite.refresh(force) and (cached := newest_cached(name)):
+            return cached
+        package = source_package(suite)
+        asked.append(package)
+        if wanted.has_series(package.version):
+            return unpack_source(suite, package)
+    return unpack_source(Suite(wanted.suites[0]), asked[0])
+
+
+def source_package(suite: Suite) -> Package:
+    """The newest source in a suite: the metapackage says which it is."""
+    names = suite.need(METAPACKAGE).depends_on(r"linux-source-[\d.]+")
+    if not names:
+        raise ArchiveError(f"{METAPACKAGE} of {suite.name} depends on no source")
+    return suite.need(names[0])
+
+
+def unpack_source(suite: Suite, package: Package) -> Source:
+    target = folder() / f"source-{suite.name}-{package.version}"
+    suite.unpack([package], target)
+    return Source(suite.name, package.version, tarball_in(target))
+
+
+def newest_cached(suite: str) -> Source | None:
+    """Without a network: the source fetched last from a suite."""
+    found = folder().glob(f"source-{suite}-[0-9]*")
+    sources = [path for path in found if path.is_dir() and path.suffix not in (".partial", ".debs")]
     if not sources:
-        raise ArchiveError(f"{SOURCE} is not in the cache and {SUITE} cannot be reached")
-    return sources[-1].name.removeprefix("source-")
+        return None
+    newest = max(sources, key=lambda path: path.stat().st_mtime)
+    return Source(suite, newest.name.removeprefix(f"source-{suite}-"), tarball_in(newest))
 
 
-def build(source: Path, final: Path) -> None:
+def tarball_in(source: Path) -> Path:
+    found = list(source.glob("usr/src/linux-source-*.tar.xz"))
+    if len(found) != 1:
+        raise ArchiveError(f"expected one source in {source}, found {[path.name for path in found]}")
+    return found[0]
+
+
+def asked_options(name: str) -> list[str]:
+    """What is asked for of a debug kernel: of all of them, and of this one, which has the last word."""
+    shared, own = HERE / "debug.config", HERE / f"debug-{name.removesuffix('-debug')}.config"
+    chosen: dict[str, str] = {}
+    for path in (shared, own):
+        for line in OPTION.findall(path.read_text()) if path.exists() else []:
+            chosen[option_name(line)] = line
+    return list(chosen.values())
+
+
+def option_name(line: str) -> str:
+    return re.findall(r"CONFIG_\w+", line)[0]
+
+
+def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
     """Unpacks, configures and builds; the tree gets its name when all of it is there."""
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    print(f"building the debug kernel in {partial} (about 8 minutes on 2 cores, once)", file=sys.stderr)
-    tarball = source / "usr/src" / f"{SOURCE}.tar.xz"
+    print(f"building {name} in {partial} (about 8 minutes on 2 cores, once)", file=sys.stderr)
     subprocess.run(["tar", "-xf", str(tarball), "-C", str(partial), "--strip-components=1"], check=True)
     log = final.with_name(final.name + ".log")
     with log.open("w") as handle:
         for step in (["-s", "tinyconfig"], ["olddefconfig"], [f"-j{os.cpu_count() or 1}", "all"]):
             if step == ["olddefconfig"]:
                 with (partial / ".config").open("a") as config:
-                    config.write(CONFIG.read_text())
-            # The version has to come from the release alone: the tree may lie inside somebody's git checkout.
+                    config.writelines(f"{line}\n" for line in options)
+            # The version has to come from the release alone: the tree may lie inside another project's git checkout.
             command = ["nice", "-n", "19", "make", *step, "LOCALVERSION="]
             done = subprocess.run(
                 command, cwd=partial, env=make_environment(), stdout=handle, stderr=subprocess.STDOUT, check=False
             )
             if done.returncode != 0:
-                raise ArchiveError(f"building the debug kernel failed; see {log}")
+                raise ArchiveError(f"building {name} failed; see {log}")
             if step == ["olddefconfig"]:
-                check_config(partial / ".config")
+                check_config(name, options, partial / ".config")
     prune(partial)
     partial.rename(final)
 
 
-def check_config(final: Path) -> None:
-    """Every line asked for must have survived the dependencies."""
+def check_config(name: str, options: list[str], final: Path) -> None:
+    """Every option asked for must have survived the dependencies."""
     have = set(final.read_text().splitlines())
-    asked = [line for line in CONFIG.read_text().splitlines() if re.match(r"(# )?CONFIG_\w+(=| is not set)", line)]
     # An option turned off whose dependencies are off too is not mentioned at all, which is as good.
-    lost = [line for line in asked if line not in have and not line.startswith("# ")]
-    lost += [line for line in asked if line.startswith("# ") and f"{line.split()[1]}=y" in have]
+    lost = [line for line in options if line not in have and not line.startswith("# ")]
+    lost += [line for line in options if line.startswith("# ") and f"{option_name(line)}=y" in have]
     if lost:
-        raise ArchiveError(f"options of {CONFIG.name} that the kernel's own rules dropped: {', '.join(lost)}")
+        raise ArchiveError(f"options of {name} that the kernel's own rules dropped: {', '.join(lost)}")
 
 
 def prune(tree: Path) -> None:
@@ -103,12 +160,12 @@ def prune(tree: Path) -> None:
     (tree / "vmlinux").unlink(missing_ok=True)
 
 
-def describe(tree: Path, version: str) -> Kernel:
+def describe(name: str, source: Source, tree: Path) -> Kernel:
     release = (tree / "include/config/kernel.release").read_text().strip()
     return Kernel(
-        name=NAME,
-        suite=SUITE,
-        version=version,
+        name=name,
+        suite=source.suite,
+        version=source.version,
         release=release,
         image=str(tree / "arch/x86/boot/bzImage"),
         modules=str(tree),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import os
 import re
 import shutil
@@ -20,19 +19,8 @@ import initramfs
 import kernel as kernels
 import machine
 from archive import ArchiveError, cache_dir
+from selection import MODULE_TESTS, Test
 
-FILE_SYSTEMS = ["ext4", "xfs"]
-# Tests that run for long on purpose: only when asked for by name, and on the debug kernel.
-STORM = "storm"
-# The programs with tests, in the guest's /bin; all speak the same protocol. The second may be absent.
-MODULE_TESTS = "rfs-test"
-RUNTIME_TESTS = "cprt-test"
-# Those of the runtime's tests that put the module to work in a way of their own. What the others look at are programs,
-# which a debug kernel only makes slow.
-RUNTIME_ON_DEBUG = ("cprt_crash", "cprt_register", "cprt_swap")
-# A memory controller is in one hierarchy for as long as the kernel runs: who moves it back and forth gets warnings.
-# Tests that need it in the old one say so at the end of their names, and get a machine of their own.
-OLD_MEMORY = "_cgroup1"
 # In a run's folder: the module's source and the programs as they were when it began, these at their places in the guest.
 INPUTS = "inputs"
 ROOT = "root"
@@ -55,16 +43,8 @@ DEATH = re.compile(
 # A test that ran out of time, by the rig's clock or its own; and more of them in one machine are no accident.
 LATE = re.compile(r"^timed out after|^killed by signal 14")
 SECOND_TRIES = 5
-
-
-@dataclass(frozen=True)
-class Test:
-    name: str
-    limit_s: int
-    program: str = MODULE_TESTS
-
-    def needs_old_memory(self) -> bool:
-        return self.name.endswith(OLD_MEMORY)
+# What is flaky where no test is.
+THE_MACHINE = "the-machine"
 
 
 @dataclass(frozen=True)
@@ -91,6 +71,10 @@ class Job:
     disk_mb: int = 0
     results: list[Result] = field(default_factory=list)
     running: str = ""
+    # Tests that did not end well before their second try, and how the first one ended.
+    flaky: dict[str, str] = field(default_factory=dict)
+    # The rig's own tests run in every boot; those that failed in the first one have failed.
+    settled: set[str] = field(default_factory=set)
     error: str = ""
     version: str = "-"
 
@@ -104,13 +88,15 @@ class Job:
 
     def own_tests(self) -> list[str]:
         """The rig's, at the end of every boot."""
-        return ["module_unload", "kmemleak"] if self.kernel == debug.NAME else ["module_unload"]
+        return ["module_unload", "kmemleak"] if kernels.is_debug(self.kernel) else ["module_unload"]
 
     def planned(self) -> list[str]:
         """Every test that has to end in a result, the rig's own ones at the end."""
         return [test.name for test in self.tests] + self.own_tests()
 
     def add(self, test: str, status: str, ms: int, message: str, heard: Callable[[Result], None]) -> None:
+        if test in self.settled:
+            return
         result = Result(self.kernel, self.fs, test, status, ms, message)
         self.results.append(result)
         heard(result)
@@ -120,15 +106,7 @@ class Job:
         try:
             ending = self.boot(heard)
             if again := self.owed_to_the_host(ending):
-                reason = ending or "over their time limits"
-                print(f"again {self.name}: {len(again)} tests once more: {reason}", flush=True)
-                anew = again | set(self.own_tests())
-                self.results = [result for result in self.results if result.test not in anew]
-                self.tests, planned = [test for test in self.tests if test.name in again], self.tests
-                if self.console.exists():
-                    self.console.replace(self.console.with_suffix(".first.log"))
-                ending = self.boot(heard)
-                self.tests = planned
+                ending = self.boot_again(again, ending, heard)
         except (ArchiveError, build.BuildError, OSError, subprocess.CalledProcessError) as error:
             self.error = str(error)
             ending = self.error.splitlines()[0]
@@ -140,6 +118,30 @@ class Job:
                 self.add(test, "fail", 0, ending or "the machine was switched off", heard)
             else:
                 self.add(test, "fail", 0, f"not run: {ending}" if ending else "not run", heard)
+
+    def boot_again(self, again: set[str], ending: str, heard: Callable[[Result], None]) -> str:
+        """Runs what is owed a second try. Returns why that boot ended early, if it did."""
+        reason = ending or "over their time limits"
+        print(f"again {self.name}: {len(again)} tests once more: {reason}", flush=True)
+        first = {result.test: result.message for result in self.results if result.test in again}
+        if self.running:
+            first[self.running] = ending
+        # Tests that had not begun are not to blame that their machine did not come up, or died between two of them.
+        first = first or {THE_MACHINE: ending}
+        own = set(self.own_tests())
+        self.settled = {result.test for result in self.results if result.test in own and result.status == "fail"}
+        anew = (again | own) - self.settled
+        self.results = [result for result in self.results if result.test not in anew]
+        self.tests, planned = [test for test in self.tests if test.name in again], self.tests
+        self.running = ""
+        if self.console.exists():
+            self.console.replace(self.console.with_suffix(".first.log"))
+        ending = self.boot(heard)
+        self.tests = planned
+        ended_well = {result.test for result in self.results if result.status != "fail"}
+        ended_well |= {THE_MACHINE} if ended_well & again else set()
+        self.flaky = {test: why for test, why in first.items() if test in ended_well}
+        return ending
 
     def boot(self, heard: Callable[[Result], None]) -> str:
         """Boots once and runs the tests. Returns why it ended early, if it did."""
@@ -229,7 +231,7 @@ def run_folder() -> Path:
 
 
 def fetch_kernel(name: str) -> kernels.Kernel:
-    return debug.fetch() if name == debug.NAME else kernels.fetch(name)
+    return debug.fetch(kernels.entry(name)) if kernels.is_debug(name) else kernels.fetch(name)
 
 
 def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
@@ -250,12 +252,11 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
         inputs / ROOT,
         [*settings(job), *conf],
     )
-    is_debug = job.kernel == debug.NAME
     return machine.Plan(
         image=kernel.image,
         initramfs=image,
         console=job.console,
-        memory_mb=DEBUG_MEMORY_MB if is_debug else MEMORY_MB,
+        memory_mb=DEBUG_MEMORY_MB if kernels.is_debug(job.kernel) else MEMORY_MB,
     )
 
 
@@ -269,50 +270,26 @@ def settings(job: Job) -> list[str]:
     return lines
 
 
+def programs(folder: Path) -> Path:
+    """Where a run has the programs with its tests."""
+    return folder / INPUTS / ROOT / "bin"
+
+
 def take_inputs(folder: Path) -> None:
     """Copies what the machines of a run are to get, so that edits meanwhile do not mix two states of the tree."""
     inputs = folder / INPUTS
-    programs = inputs / ROOT / "bin"
-    programs.mkdir(parents=True)
+    bin_folder = programs(folder)
+    bin_folder.mkdir(parents=True)
     if build.MODULE.is_dir():
         shutil.copytree(build.MODULE, inputs / build.MODULE.name)
     shutil.copy(build.init(), inputs / "init")
     for program in build.extra_programs():
-        build.copy_stripped(program, programs / program.name)
+        build.copy_stripped(program, bin_folder / program.name)
     overlay = build.overlay()
     for path in overlay.rglob("*") if overlay else []:
         if path.is_file():
             build.copy_stripped(path, inputs / ROOT / path.relative_to(overlay))
-    shutil.copy(build.test_program(), programs / MODULE_TESTS)
-
-
-def listed_tests(folder: Path) -> list[Test]:
-    """The tests there are: the programs say so themselves, and they can here as well as in the guest."""
-    found = []
-    for name in (MODULE_TESTS, RUNTIME_TESTS):
-        program = folder / INPUTS / ROOT / "bin" / name
-        if name == MODULE_TESTS or program.exists():
-            done = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True)
-            pairs = [line.split() for line in done.stdout.splitlines()]
-            found += [Test(test, int(limit), name) for test, limit in pairs]
-    return found
-
-
-def select(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
-    """The tests a pattern names: shell wildcards or a part of the name, several separated by commas."""
-    words = [word for word in re.split(r"[,\s]+", pattern) if word]
-    chosen = []
-    for test in tests:
-        wanted = not words
-        for word in words:
-            exact = any(other.name == word for other in tests)
-            wildcards = word if exact or re.search(r"[*?\[]", word) else f"*{word}*"
-            wanted |= fnmatch.fnmatchcase(test.name, wildcards)
-        if test.name.startswith(STORM) and not storms and not any(word.startswith(STORM) for word in words):
-            wanted = False
-        if wanted:
-            chosen.append(test)
-    return chosen
+    shutil.copy(build.test_program(), bin_folder / MODULE_TESTS)
 
 
 def execute(

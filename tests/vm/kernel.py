@@ -18,6 +18,9 @@ from pathlib import Path
 from archive import ArchiveError, Suite, cache_dir
 
 LIST = Path(__file__).with_name("kernels")
+# What the name of a debug kernel ends in, and what a line begins with that is about tests.
+DEBUG = "-debug"
+ONCE = "once"
 METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
 # What the headers' tools are linked with.
 TOOL_LIBRARIES = ["libc6", "libelf1t64", "zlib1g", "libzstd1"]
@@ -40,12 +43,20 @@ class Entry:
     name: str
     suites: tuple[str, ...]
     tools: tuple[str, ...]
-    tests: tuple[str, ...]
+    file_systems: tuple[str, ...]
     cgroups: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    @property
+    def is_debug(self) -> bool:
+        return is_debug(self.name)
+
+    def has_old_memory(self) -> bool:
+        return "1" in self.cgroups
 
     def has_series(self, version: str) -> bool:
         """Whether a version, as Debian writes it, is of the series the entry is named after."""
-        return re.match(re.escape(self.name.removesuffix("-rc")) + r"[.~-]", version) is not None
+        return re.match(re.escape(re.sub(r"-(rc|debug)$", "", self.name)) + r"[.~-]", version) is not None
 
 
 @dataclass(frozen=True)
@@ -99,17 +110,41 @@ def module_depends(path: Path) -> list[str]:
     return [name for name in found[1].decode().split(",") if name] if found else []
 
 
+def is_debug(name: str) -> bool:
+    return name.endswith(DEBUG)
+
+
+def lines() -> list[list[str]]:
+    """The words of each line of the list that says something."""
+    split = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
+    return [fields for fields in split if fields]
+
+
+def everything() -> list[Entry]:
+    """The kernels of the list, debug kernels included, in its order."""
+    rows = [fields for fields in lines() if fields[0] != ONCE]
+    return [Entry(fields[0], *(tuple(field.split(",")) for field in fields[1:])) for fields in rows]
+
+
 def listed() -> list[Entry]:
-    """The kernels of the list, in its order."""
-    lines = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
-    return [Entry(fields[0], *(tuple(field.split(",")) for field in fields[1:])) for fields in lines if fields]
+    """The kernels as they are packaged."""
+    return [one for one in everything() if not one.is_debug]
+
+
+def debug_kernels() -> list[Entry]:
+    return [one for one in everything() if one.is_debug]
+
+
+def once() -> tuple[str, ...]:
+    """How the names of tests begin for which one file system of a kernel is enough."""
+    return tuple(start for fields in lines() if fields[0] == ONCE for start in fields[1:])
 
 
 def entry(name: str) -> Entry:
-    for candidate in listed():
+    for candidate in everything():
         if candidate.name == name:
             return candidate
-    known = " ".join(candidate.name for candidate in listed())
+    known = " ".join(candidate.name for candidate in everything())
     raise ArchiveError(f"no kernel {name} in {LIST.name}; it has: {known}")
 
 

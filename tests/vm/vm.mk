@@ -2,7 +2,7 @@
 #
 #   make vm K=6.12 T=pattern [V=1]    tests on one kernel, on ext4 and xfs
 #   make vm-matrix [T=pattern]        tests on every kernel of tests/vm/kernels, and a table
-#   make vm-debug [T=pattern]         tests and storms on the debug kernel (built once, 8 minutes)
+#   make vm-debug [T=pattern] [K=...] tests and storms on the debug kernels (each built once, 8 minutes)
 #   make vm-shell K=6.12              a shell in a guest
 #   make vm-exec K=6.12 EXEC='...'    one command line in a guest
 #   make vm-bench [K="6.1 6.12"]      rfs, the lower file system and FUSE side by side, in counted instructions
@@ -12,8 +12,11 @@ K ?= 6.12
 T ?=
 VM := python3 $(dir $(lastword $(MAKEFILE_LIST)))vm.py
 
-# Words such as V=1 and EXTRA=... given to make reach the rig as environment variables.
-export V JOBS EXTRA
+# Words such as V=1, STRICT=1 and EXTRA=... given to make reach the rig as environment variables.
+export V JOBS EXTRA STRICT
+
+# The one kernel that K is by default is not all that these are for.
+NAMED_KERNELS := $(if $(filter file,$(origin K)),,$(K))
 
 quoted = '$(subst ','\'',$(1))'
 
@@ -26,7 +29,7 @@ vm-matrix:
 	@$(VM) matrix "$(T)"
 
 vm-debug:
-	@$(VM) debug "$(T)"
+	@$(VM) debug "$(T)" $(NAMED_KERNELS)
 
 vm-shell:
 	@$(VM) shell $(K)
@@ -34,9 +37,8 @@ vm-shell:
 vm-exec:
 	@$(VM) exec $(K) -- $(call quoted,$(EXEC))
 
-# The one kernel that K is by default is not all that is to be measured.
 vm-bench:
-	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(if $(filter file,$(origin K)),,$(K)) $(BENCH)
+	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(NAMED_KERNELS) $(BENCH)
 
 vm-clean:
 	@$(VM) clean

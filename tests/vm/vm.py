@@ -3,6 +3,7 @@
 
 environment:
   V=1          one line per test, not only the failures
+  STRICT=1     a test that passed at its second try only fails the run
   JOBS=N       machines at a time (default: the number of processors, at most 4)
   EXTRA=A:B    more programs for the guest's /bin
   GUEST_ROOT   a folder whose files go to the same places in the guest
@@ -24,12 +25,17 @@ import debug
 import job as jobs
 import kernel as kernels
 import machine
+import selection
 from archive import ArchiveError, cache_dir
 from report import Report
+from selection import Test
 
 
 # Commands that end in a count, whatever happens.
-TESTING = {"run", "matrix", "debug"}
+TESTING = {"run", "matrix", "debug", "quick"}
+# What commands that boot a machine without tests show it.
+FILE_SYSTEM = "ext4"
+QUICK = Path(__file__).with_name("quick")
 
 
 def run_jobs(planned: list[jobs.Job]) -> int:
@@ -46,75 +52,61 @@ def run_jobs(planned: list[jobs.Job]) -> int:
     return report.close()
 
 
-def plan(names: list[str], pattern: str, file_systems: list[str], factor: int, storms: bool) -> list[jobs.Job]:
-    folder = jobs.run_folder()
-    tests = jobs.select(jobs.listed_tests(folder), pattern, storms)
-    if not tests:
-        raise ArchiveError(f"no test matches {pattern!r}")
+def plan(
+    names: list[str], tests: list[Test], folder: Path, args: argparse.Namespace, *, by_name: bool
+) -> list[jobs.Job]:
+    """The machines that tests take on kernels: all of them, asked for by name, or what the list says."""
     planned = []
     for name in names:
-        runs, has_old_memory = kernel_tests(name)
-        for fs in file_systems:
-            own = [test for test in tests if pattern or is_run(test, fs, runs)]
-            if name == debug.NAME and not pattern:
-                kept = jobs.RUNTIME_ON_DEBUG
-                own = [test for test in own if test.program == jobs.MODULE_TESTS or test.name.startswith(kept)]
-            plain = [test for test in own if not test.needs_old_memory()]
-            old = [test for test in own if test.needs_old_memory() and has_old_memory]
-            planned += [jobs.Job(name, fs, plain, factor, folder)] if plain else []
-            # Pages of whatever file system: one is enough.
-            planned += [jobs.Job(name, fs, old, factor, folder, cgroup1=True)] if old and fs == file_systems[0] else []
+        factor = args.factor or (jobs.DEBUG_FACTOR if kernels.is_debug(name) else 1)
+        for found in selection.machines(kernels.entry(name), tests, kernels.once(), by_name, args.fs):
+            planned.append(jobs.Job(name, found.fs, found.tests, factor, folder, found.cgroup1))
     if not planned:
-        raise ArchiveError(f"{pattern!r} is for other kernels than {', '.join(names)}")
+        raise ArchiveError(f"none of these tests is for {', '.join(names)}")
     return planned
 
 
-def is_run(test: jobs.Test, fs: str, runs: tuple[str, ...]) -> bool:
-    """Whether a test is among these on a file system: `PROGRAM`, or `PROGRAM:BEGINNING` for those whose names begin
-    so; with `@FS` on that one only.
-    """
-
-    def has(entry: str) -> bool:
-        tests, _, only = entry.partition("@")
-        program, _, start = tests.partition(":")
-        return test.program == program and test.name.startswith(start) and only in ("", fs)
-
-    return any(has(entry) for entry in runs)
-
-
-def kernel_tests(name: str) -> tuple[tuple[str, ...], bool]:
-    """The programs whose tests a kernel gets without being asked to, and whether it has the old memory controller."""
-    if name == debug.NAME:
-        return (jobs.MODULE_TESTS, jobs.RUNTIME_TESTS), True
-    entry = kernels.entry(name)
-    return entry.tests, "1" in entry.cgroups
-
-
-def check_name(name: str) -> str:
-    if name != debug.NAME:
-        kernels.entry(name)
-    return name
+def run_named(names: list[str], args: argparse.Namespace, storms: bool) -> int:
+    """The tests of a pattern; without one, what the list of kernels gives each."""
+    folder = jobs.run_folder()
+    tests = selection.named(selection.listed(jobs.programs(folder)), args.tests, storms)
+    if not tests:
+        raise ArchiveError(f"no test matches {args.tests!r}")
+    return run_jobs(plan(names, tests, folder, args, by_name=bool(args.tests)))
 
 
 def command_run(args: argparse.Namespace) -> int:
-    name = check_name(args.kernel)
-    is_debug = name == debug.NAME
-    factor = args.factor or (jobs.DEBUG_FACTOR if is_debug else 1)
-    return run_jobs(plan([name], args.tests, args.fs, factor, storms=False))
+    kernels.entry(args.kernel)
+    return run_named([args.kernel], args, storms=False)
 
 
 def command_matrix(args: argparse.Namespace) -> int:
-    names = [entry.name for entry in kernels.listed()]
-    return run_jobs(plan(names, args.tests, args.fs, args.factor or 1, storms=False))
+    return run_named([entry.name for entry in kernels.listed()], args, storms=False)
 
 
 def command_debug(args: argparse.Namespace) -> int:
-    debug.fetch()
-    return run_jobs(plan([debug.NAME], args.tests, args.fs, args.factor or jobs.DEBUG_FACTOR, storms=True))
+    names = args.kernels or [entry.name for entry in kernels.debug_kernels()]
+    packaged = [name for name in names if not kernels.entry(name).is_debug]
+    if packaged:
+        raise ArchiveError(f"no debug kernel: {', '.join(packaged)}")
+    for name in names:
+        jobs.fetch_kernel(name)
+    return run_named(names, args, storms=True)
 
 
-def command_kernels(_: argparse.Namespace) -> int:
-    """Every kernel of the list, as the cache has it."""
+def command_quick(args: argparse.Namespace) -> int:
+    """The tests that tests/vm/quick names, on the first file system of a kernel."""
+    folder = jobs.run_folder()
+    tests = selection.of_file(selection.listed(jobs.programs(folder)), QUICK)
+    args.fs = args.fs or list(kernels.entry(args.kernel).file_systems[:1])
+    return run_jobs(plan([args.kernel], tests, folder, args, by_name=True))
+
+
+def command_kernels(args: argparse.Namespace) -> int:
+    """Every packaged kernel of the list, as the cache has it."""
+    if args.names:
+        print(*(entry.name for entry in kernels.listed()), sep="\n")
+        return 0
     for entry in kernels.listed():
         known = kernels.cached(entry.name)
         version = f"{known.version:<24} cached" if known else f"{'-':<24} not cached"
@@ -124,14 +116,14 @@ def command_kernels(_: argparse.Namespace) -> int:
 
 def command_fetch(args: argparse.Namespace) -> int:
     for name in args.kernels or [entry.name for entry in kernels.listed()]:
-        kernel = jobs.fetch_kernel(check_name(name))
+        kernel = jobs.fetch_kernel(name)
         print(f"{kernel.name:<8} {kernel.suite:<20} {kernel.version:<24} {kernel.headers}")
     machine.fetch()
     return 0
 
 
 def command_build(args: argparse.Namespace) -> int:
-    kernel = jobs.fetch_kernel(check_name(args.kernel))
+    kernel = jobs.fetch_kernel(kernels.entry(args.kernel).name)
     source = Path(args.source).resolve() if args.source else build.MODULE
     made = build.module(kernel, args.variables, source)
     if made.warnings:
@@ -146,7 +138,7 @@ def tell(line: str) -> None:
 
 
 def command_exec(args: argparse.Namespace) -> int:
-    one = jobs.Job(check_name(args.kernel), args.fs[0], [], args.factor or 1, jobs.run_folder(), disk_mb=args.disk)
+    one = jobs.Job(kernels.entry(args.kernel).name, (args.fs or [FILE_SYSTEM])[0], [], args.factor or 1, jobs.run_folder(), disk_mb=args.disk)
     changes = {"memory_mb": args.memory} if args.memory else {}
     status, _ = jobs.execute(one, " ".join(args.command), sink=tell, icount=args.icount, **changes)
     if status:
@@ -155,7 +147,7 @@ def command_exec(args: argparse.Namespace) -> int:
 
 
 def command_shell(args: argparse.Namespace) -> int:
-    one = jobs.Job(check_name(args.kernel), args.fs[0], [], 1, jobs.run_folder())
+    one = jobs.Job(kernels.entry(args.kernel).name, (args.fs or [FILE_SYSTEM])[0], [], 1, jobs.run_folder())
     return jobs.shell(one)
 
 
@@ -181,7 +173,9 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     def testing(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--fs", type=lambda word: word.split(","), default=jobs.FILE_SYSTEMS, help="ext4,xfs")
+        made.add_argument(
+            "--fs", type=lambda word: word.split(","), default=[], help="ext4,xfs; default: as the list of kernels has it"
+        )
         made.add_argument("--factor", type=int, default=0, help="stretch every time limit")
 
     made = command("run", command_run, "run tests on one kernel")
@@ -191,10 +185,15 @@ def parser() -> argparse.ArgumentParser:
     made = command("matrix", command_matrix, "run tests on every kernel of the list and print a table")
     made.add_argument("tests", nargs="?", default="")
     testing(made)
-    made = command("debug", command_debug, "run all tests and the storms on the debug kernel")
+    made = command("debug", command_debug, "run tests and storms on the debug kernels")
     made.add_argument("tests", nargs="?", default="")
+    made.add_argument("kernels", nargs="*", help="default: all of them")
     testing(made)
-    command("kernels", command_kernels, "list the kernels and the versions in the cache")
+    made = command("quick", command_quick, "run the few tests that tests/vm/quick names, on one file system")
+    made.add_argument("kernel")
+    testing(made)
+    made = command("kernels", command_kernels, "list the packaged kernels and the versions in the cache")
+    made.add_argument("--names", action="store_true", help="only their names")
     made = command("fetch", command_fetch, "fetch kernels and QEMU; print where the headers are")
     made.add_argument("kernels", nargs="*")
     made = command("build", command_build, "build rfs.ko for a kernel, with make variables such as W=1 or C=2")

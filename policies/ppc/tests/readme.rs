@@ -43,7 +43,7 @@ impl Outside {
             .stdout(Stdio::null())
             .status()
         {
-            common::skip::skip(&format!("{needs}: {error}"));
+            test_support::skip(&format!("{needs}: {error}"));
             return false;
         }
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme");

@@ -1,8 +1,5 @@
 //! `ppc-bench cost` for real, on a file as small as can be: whether what is measured is what it is called.
 
-#[path = "../../../tests/skip.rs"]
-mod skip;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +39,7 @@ fn cost(backend: &str) -> Option<Value> {
         "No such device",
     ];
     assert!(needed.iter().any(|text| said.contains(text)), "{said}");
-    skip::skip(said.trim());
+    test_support::skip(said.trim());
     None
 }
 

@@ -1,0 +1,108 @@
+"""Which tests a kernel and a file system get."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+VM = Path(__file__).parent / "vm"
+sys.path.insert(0, str(VM))
+
+import build  # noqa: E402
+import kernel as kernels  # noqa: E402
+import selection  # noqa: E402
+from archive import ArchiveError  # noqa: E402
+from selection import RUNTIME_TESTS, Test  # noqa: E402
+
+TESTS = [
+    Test("read_whole", 10),
+    Test("device_open", 10),
+    Test("ioctl_load_pid", 10),
+    Test("storm", 400),
+    Test("load_charges_cgroup1", 10),
+    *(
+        Test(name, 10, RUNTIME_TESTS)
+        for name in (
+            "cprt_crash_of_a_worker",
+            "cprt_memory_limit_cgroup1",
+            "cprt_misbehave_hang",
+            "cprt_on_observe_record_threads",
+            "cprt_on_plain_register_loads",
+            "cprt_register_loads",
+            "storm_cprt_swap",
+        )
+    ),
+]
+
+
+def chosen(kernel, pattern="", storms=False, systems=()):
+    """What a run would take: names by machine, as `make vm-matrix` and others choose them."""
+    tests = selection.named(TESTS, pattern, storms)
+    found = selection.machines(kernels.entry(kernel), tests, kernels.once(), bool(pattern), systems)
+    return {one.fs + ("+cgroup1" if one.cgroup1 else ""): {test.name for test in one.tests} for one in found}
+
+
+class Selecting(unittest.TestCase):
+    def test_what_a_file_system_is_nothing_to_runs_on_one_of_them(self):
+        for kernel in (one.name for one in kernels.listed()):
+            with self.subTest(kernel=kernel):
+                machines = chosen(kernel)
+                self.assertEqual({name.split("+")[0] for name in machines}, {"ext4", "xfs"})
+                for test, times in {"read_whole": 2, "device_open": 1, "ioctl_load_pid": 1}.items():
+                    self.assertEqual(sum(test in names for names in machines.values()), times, test)
+
+    def test_plain_fuse_is_one_kernels(self):
+        runs = {one.name: set().union(*chosen(one.name).values()) for one in kernels.listed()}
+        self.assertEqual([name for name, tests in runs.items() if "cprt_on_plain_register_loads" in tests], ["6.12"])
+
+    def test_a_debug_kernel_has_one_file_system_and_the_storms_of_both_programs(self):
+        self.assertEqual(len(kernels.debug_kernels()), 2)
+        systems = set()
+        for kernel in (one.name for one in kernels.debug_kernels()):
+            with self.subTest(kernel=kernel):
+                machines = chosen(kernel, storms=True)
+                (fs,) = (name for name in machines if "+" not in name)
+                systems.add(fs)
+                self.assertLessEqual({"read_whole", "device_open", "storm", "storm_cprt_swap"}, machines[fs])
+                self.assertLessEqual({"cprt_crash_of_a_worker", "cprt_register_loads"}, machines[fs])
+                self.assertNotIn("cprt_misbehave_hang", machines[fs])
+        self.assertEqual(systems, {"ext4", "xfs"})
+
+    def test_storms_are_for_debug_kernels_and_for_those_that_name_them(self):
+        self.assertFalse({"storm", "storm_cprt_swap"} & set().union(*chosen("7.2").values()))
+        self.assertEqual(chosen("7.2", "storm_cprt*"), {fs: {"storm_cprt_swap"} for fs in ("ext4", "xfs")})
+
+    def test_the_old_memory_controller_has_a_machine_of_its_own_and_one_only(self):
+        # On 6.1 the runtime is on another file system than what needs but one.
+        machines = chosen("6.1")
+        old = [name for name, tests in machines.items() for test in tests if test.endswith("_cgroup1")]
+        self.assertEqual(sorted(old), ["ext4+cgroup1", "xfs+cgroup1"])
+        self.assertNotIn("+cgroup1", "".join(chosen("6.12")))
+
+    def test_asked_for_by_name_all_run_everywhere(self):
+        self.assertEqual(chosen("5.10", "device_*"), {fs: {"device_open"} for fs in ("ext4", "xfs")})
+        self.assertEqual(chosen("7.3-rc", "cprt_on_plain*", systems=["xfs"]), {"xfs": {"cprt_on_plain_register_loads"}})
+
+    def test_each_beginning_and_each_quick_test_is_that_of_a_test(self):
+        tests = selection.listed(build.test_program().parent)
+        for start in kernels.once():
+            with self.subTest(start=start):
+                self.assertTrue(any(test.name.startswith(start) for test in tests))
+        quick = selection.of_file(tests, VM / "quick")
+        self.assertLess(len(quick), 50)
+
+
+class Files(unittest.TestCase):
+    def test_a_file_names_tests_and_none_that_are_gone(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("# why\nread_whole  # what\n\nstorm\n")
+            file.flush()
+            self.assertEqual([test.name for test in selection.of_file(TESTS, Path(file.name))], ["read_whole", "storm"])
+            file.write("read_hole\n")
+            file.flush()
+            with self.assertRaisesRegex(ArchiveError, "read_hole"):
+                selection.of_file(TESTS, Path(file.name))
+
+
+if __name__ == "__main__":
+    unittest.main()
