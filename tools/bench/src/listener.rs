@@ -7,7 +7,7 @@
 
 use std::ffi::CStr;
 
-use ppc::{Error, Event, Features, Hooks, Host, Kind, Kinds, Plan, Policy, Result, Settings};
+use ppc::{Error, Event, Features, Host, Kind, Kinds, Plan, Policy, Prefetch, Result, Settings};
 
 /// Nothing is kept from one event to the next.
 #[derive(Debug)]
@@ -17,11 +17,6 @@ impl Policy for Listener {
     const NAME: &'static CStr = c"listener";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr = c"Hears events and advises nothing";
-    const HOOKS: Hooks = Hooks {
-        prefetch: true,
-        evict: false,
-        configure: false,
-    };
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         let progress = settings.bytes("progress")?.unwrap_or(0);
@@ -29,7 +24,9 @@ impl Policy for Listener {
         host.want(wanted(&kinds, host.features())?, progress)?;
         Ok(Self)
     }
+}
 
+impl Prefetch for Listener {
     fn prefetch(&mut self, _: &Host<'_>, _: Option<&Event>, _: &mut Plan<'_>) -> Result<()> {
         Ok(())
     }

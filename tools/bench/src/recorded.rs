@@ -20,7 +20,7 @@ pub(crate) fn check(store: &Path, model: &Model, reader: Profile) -> Result<Opti
     let Some(entry) = store.list()?.into_iter().next() else {
         return Ok(None);
     };
-    let template = store.load_all(&entry.service)?.into_iter().next();
+    let template = store.load_all(&entry.service)?.next();
     let compared = template.map(|template| compare(&template, model, reader));
     compared.transpose()
 }

@@ -27,7 +27,7 @@ fn policy() -> Result<&'static Path, &'static str> {
             return Err("there is no cc".to_owned());
         }
         fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
+        cprt::daemon::trust::check(&library, geteuid().as_raw()).map_err(|error| error.to_string())
     });
     made.as_deref().map_err(String::as_str)
 }
@@ -544,12 +544,12 @@ fn a_worker_that_is_killed_leaves_no_reader_waiting() {
 /// The command goes on, with another worker.
 #[test]
 fn a_worker_that_is_killed_is_started_again() {
-    let (policy, model) = (policy_or_skip!(), Model::new("run-again"));
+    let (policy, model) = (policy_or_skip!(), model("run-again"));
     let script = "echo ready; read line; cat weights | wc -c";
     let mut command = with(policy);
     command.args([".", "--", "sh", "-c", script]);
     let mut child = command
-        .current_dir(&model.0)
+        .current_dir(model.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -558,12 +558,13 @@ fn a_worker_that_is_killed_is_started_again() {
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     out.read_line(&mut line).expect("a line");
-    let Some(first) = find_worker(child.id()) else {
+    if backend_here(&[]).is_none() {
+        drop(child.stdin.take());
+        assert_eq!(ended(&mut child), Some(0));
         skip("there is no backend here");
-        let _ = child.kill();
-        let _ = child.wait();
         return;
-    };
+    }
+    let first = worker_of(child.id());
     kill(Pid::from_raw(first), Signal::SIGKILL).expect("it is ours");
     let since = Instant::now();
     while find_worker(child.id()).is_none_or(|worker| worker == first) {
