@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn watch(whom: &str, ours: &str) -> Result<(), Box<dyn Error>> {
     let Bytes(ours) = ours.parse()?;
     let roots = Roots::default();
-    let watch = Watch::new(config::Memory::default(), roots.clone());
+    let watch = Watch::new(config::MemoryConfig::default(), roots.clone());
     if let Ok(pid) = whom.parse() {
         match watch.follow_process(pid) {
             Some(dir) => println!("following {}", dir.display()),

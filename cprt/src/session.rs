@@ -21,10 +21,10 @@ use crate::control::protocol::Settings;
 use crate::control::stats::Stats;
 use crate::daemon::trust;
 use crate::error::{Refusal, RefusalKind};
-use crate::machine::mountinfo::{self, Changes, RfsMount};
+use crate::machine::mountinfo::{self, MountChanges, RfsMount};
 use crate::machine::topology::Topology;
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
-use crate::worker::messages::{Job, Source};
+use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
 
 pub mod namespace;
@@ -120,7 +120,7 @@ impl Session {
     pub fn mirror(options: &Options, lower: &Path, log: &Log) -> Result<Self> {
         let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = Topology::by_child().to_string();
-        let source = Source::Fuse {
+        let source = BackendSource::Fuse {
             lower: lower.to_owned(),
             options: options.config.fuse,
             others: nix::unistd::geteuid().is_root(),
@@ -185,9 +185,9 @@ impl Session {
     #[must_use]
     pub fn until_unmounted(self, at: &Path) -> Option<String> {
         let (keeper, at) = (Arc::clone(&self.keeper), at.to_owned());
-        let mut mounted = Mounted::now(&keeper, &at);
+        let mut mounted = MountWatch::now(&keeper, &at);
         let watch = move || {
-            let Ok(mut changes) = Changes::watch() else {
+            let Ok(mut changes) = MountChanges::watch() else {
                 return;
             };
             while mounted.is_there(&keeper, &at) && changes.wait().is_ok() {}
@@ -211,12 +211,12 @@ impl Session {
 }
 
 /// What is mounted at a path, by which of the workers that served it.
-struct Mounted {
+struct MountWatch {
     number: Option<u64>,
     starts: u64,
 }
 
-impl Mounted {
+impl MountWatch {
     fn now(keeper: &Keeper, at: &Path) -> Self {
         Self {
             number: mountinfo::id_at(at),
@@ -237,7 +237,13 @@ impl Mounted {
     }
 }
 
-fn job(options: &Options, mount: PathBuf, source: Source, library: &Path, topology: &str) -> Job {
+fn job(
+    options: &Options,
+    mount: PathBuf,
+    source: BackendSource,
+    library: &Path,
+    topology: &str,
+) -> Job {
     Job::new(
         mount,
         source,
@@ -278,17 +284,17 @@ fn none_is_left(directory: &Path, passed_over: &[(BackendKind, String)]) -> Erro
 struct Ground {
     /// What policies are of: the directory, or the mount that it is in.
     mount: PathBuf,
-    source: Source,
+    source: BackendSource,
     /// Who a command is to become, if that takes anything.
     user: Option<User>,
     /// Something was mounted for it.
     mounted: bool,
 }
 
-fn prepare(kind: BackendKind, directory: &Path, fuse: config::Fuse) -> Result<Ground> {
+fn prepare(kind: BackendKind, directory: &Path, fuse: config::FuseConfig) -> Result<Ground> {
     let mut ground = Ground {
         mount: directory.to_owned(),
-        source: Source::Observe,
+        source: BackendSource::Observe,
         user: None,
         mounted: false,
     };
@@ -301,7 +307,7 @@ fn prepare(kind: BackendKind, directory: &Path, fuse: config::Fuse) -> Result<Gr
                 Err(_) if crate::backend::select::has_helper() => {}
                 Err(error) => return Err(error),
             }
-            ground.source = Source::Fuse {
+            ground.source = BackendSource::Fuse {
                 lower: directory.to_owned(),
                 options: fuse,
                 others: nix::unistd::geteuid().is_root() && ground.user.is_none(),
@@ -315,7 +321,7 @@ fn prepare(kind: BackendKind, directory: &Path, fuse: config::Fuse) -> Result<Gr
                 mount_over(directory)?
             };
             ground.mount = found.path;
-            ground.source = Source::Module {
+            ground.source = BackendSource::Module {
                 device: found.device,
             };
         }

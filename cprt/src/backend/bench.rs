@@ -34,7 +34,7 @@ use ppc::{Kind, Kinds};
 use super::Backend;
 use super::fuse::{self, Mounted};
 use super::observe::Observe;
-use crate::backend::fuse::mirror::Options;
+use crate::backend::fuse::mirror::MirrorOptions;
 use crate::sys::cache::cachestat;
 use crate::sys::testing::{Mapped, all_but_few, warm};
 
@@ -173,9 +173,9 @@ fn serves() {
         return;
     };
     let lower = PathBuf::from(variable("PPC_BENCH_LOWER", ""));
-    let options = Options {
+    let options = MirrorOptions {
         passthrough: variable("PPC_BENCH", "") == "passthrough",
-        ..Options::default()
+        ..MirrorOptions::default()
     };
     let backend: Box<dyn Backend> = match variable("PPC_BENCH", "").as_str() {
         "observe" => Box::new(Observe::open(&lower).expect("to observe")),

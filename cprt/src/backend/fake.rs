@@ -15,14 +15,14 @@ pub(crate) const PAGE: u64 = 4096;
 /// The mount.
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
     changed: Condvar,
     /// For each page.
     latency: Duration,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeState {
     sizes: HashMap<u64, u64>,
     cached: BTreeSet<(u64, u64)>,
     broken: HashSet<(u64, u64)>,
@@ -54,7 +54,7 @@ impl Fake {
         self
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

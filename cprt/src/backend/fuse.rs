@@ -25,15 +25,15 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
-use self::ear::Ear;
+use self::events::FuseEvents;
 use self::pieces::{gaps, pieces, whole_pages};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::backend::fuse::mirror::lower::{Lower, Scratch};
-use crate::backend::fuse::mirror::{Listener, Mirror, Mode, Options};
+use crate::backend::fuse::mirror::{Listener, Mirror, MirrorOptions, Mode};
 use crate::machine::files::{self, Tree};
 use crate::sys::cache::cachestat;
 
-mod ear;
+mod events;
 pub(crate) mod mirror;
 mod pieces;
 mod processes;
@@ -55,15 +55,15 @@ pub(crate) enum Mounted {
 
 /// Mirrors `lower` at `at`, which may be the same, in the best way that this kernel and our
 /// privileges allow.
-pub(crate) fn mount(lower: &Path, at: &Path, options: &Options) -> io::Result<Mounted> {
-    let ear = Arc::new(Ear::new());
-    let listener = Arc::clone(&ear) as Arc<dyn Listener>;
+pub(crate) fn mount(lower: &Path, at: &Path, options: &MirrorOptions) -> io::Result<Mounted> {
+    let events = Arc::new(FuseEvents::new());
+    let listener = Arc::clone(&events) as Arc<dyn Listener>;
     let mirror = Mirror::mount(lower, at, options, Some(listener))?;
     Ok(match mirror.mode() {
-        Mode::Passthrough => Mounted::Passthrough(Passthrough { mirror, ear }),
+        Mode::Passthrough => Mounted::Passthrough(Passthrough { mirror, events }),
         Mode::Plain(why) => Mounted::Plain(Fuse {
             mirror,
-            ear,
+            events,
             why,
             page: page_size(),
             names: Mutex::default(),
@@ -78,7 +78,7 @@ pub(crate) fn mount(lower: &Path, at: &Path, options: &Options) -> io::Result<Mo
 #[derive(Debug)]
 pub(crate) struct Passthrough {
     mirror: Mirror,
-    ear: Arc<Ear>,
+    events: Arc<FuseEvents>,
 }
 
 impl Passthrough {
@@ -88,12 +88,12 @@ impl Passthrough {
 
     /// As [`Backend::want`]; of OPEN and CLOSE, nothing else comes this way.
     pub(crate) fn want(&self, kinds: Kinds) {
-        self.ear.want(kinds);
+        self.events.want(kinds);
     }
 
     /// As [`Backend::events`]. That the mount is gone is heard here.
     pub(crate) fn events(&self, into: &mut Vec<Event>) -> Flow {
-        self.ear.events(into)
+        self.events.events(into)
     }
 
     /// The lower directory, also where the mount is over it: its path in `/proc/self/fd` is a root
@@ -123,7 +123,7 @@ impl Passthrough {
 #[derive(Debug)]
 pub(crate) struct Fuse {
     mirror: Mirror,
-    ear: Arc<Ear>,
+    events: Arc<FuseEvents>,
     why: String,
     page: u64,
     /// What the policy has opened, and how often: the kernel forgets files that nobody uses.
@@ -131,11 +131,11 @@ pub(crate) struct Fuse {
     /// The files that loads under way have open.
     open: Mutex<HashMap<u64, Weak<Both>>>,
     /// The loads under way, by their cookies.
-    flying: Mutex<HashMap<u64, Flight>>,
+    flying: Mutex<HashMap<u64, FuseLoad>>,
 }
 
 #[derive(Debug, Default)]
-struct Flight {
+struct FuseLoad {
     loads: usize,
     stop: Arc<AtomicBool>,
 }
@@ -213,7 +213,7 @@ impl Fuse {
             self.mirror
                 .notifier()
                 .inval_inode(fuser::INodeNo(id), 0, 0)?;
-            self.ear.dropped(id);
+            self.events.dropped(id);
         }
         Ok(Both {
             id,
@@ -257,7 +257,7 @@ impl Fuse {
         match looked {
             // The last page of a file is there as a whole.
             Some(pages) => (pages * self.page).min(length),
-            None => self.ear.estimate(both.id, range),
+            None => self.events.estimate(both.id, range),
         }
     }
 
@@ -271,7 +271,7 @@ impl Fuse {
                     let data = both.lower.read(scratch, gap.start, length)?;
                     let id = fuser::INodeNo(both.id);
                     self.mirror.notifier().store(id, gap.start, data)?;
-                    self.ear.stored(both.id, &gap);
+                    self.events.stored(both.id, &gap);
                     fresh += data.len() as u64;
                     io::Result::Ok(())
                 })
@@ -356,16 +356,16 @@ impl Backend for Fuse {
         if kinds.contains(Kind::Touch) || kinds.contains(Kind::Progress) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP).into());
         }
-        self.ear.want(kinds);
+        self.events.want(kinds);
         Ok(())
     }
 
     fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
-        Ok(self.ear.events(into))
+        Ok(self.events.events(into))
     }
 
     fn interrupt(&self) {
-        self.ear.interrupt();
+        self.events.interrupt();
     }
 
     fn open(&self, path: &Path) -> Result<FileId, Fault> {
@@ -456,7 +456,7 @@ impl Backend for Fuse {
             }
         }
         if !unmapped {
-            self.ear.evicted(both.id, &pages);
+            self.events.evicted(both.id, &pages);
         }
         let kept = self.cached(&both, &pages);
         Ok(Evicted {

@@ -30,11 +30,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use self::hearing::Hearing;
-use self::learn::Names;
-use self::opens::{Changes, Opens};
+use self::learn::LearntNames;
+use self::opens::{NameChanges, Opens};
 use self::record::{AT_ONCE, Point};
-use self::source::Source;
-use self::table::{Found, Table};
+use self::source::RecordSource;
+use self::table::{FileTable, Found};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::backend::pagecache::Engine;
 use crate::machine::files::{self, Tree};
@@ -65,17 +65,17 @@ const SCAN_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) struct Observe {
     root: PathBuf,
     engine: Engine,
-    source: Box<dyn Source>,
+    source: Box<dyn RecordSource>,
     points: Vec<Point>,
     /// Why the better source was not to be had.
     second_best: Option<String>,
     opens: Option<Opens>,
     /// Somebody wants to hear of opens.
     tells_opens: AtomicBool,
-    changes: Changes,
+    changes: NameChanges,
     interrupt: EventFd,
-    table: Mutex<Table>,
-    names: Mutex<Names>,
+    table: Mutex<FileTable>,
+    names: Mutex<LearntNames>,
     /// What to tell, if it has changed.
     wanted: Mutex<Option<(Kinds, u64)>>,
     hearing: Mutex<Hearing>,
@@ -95,7 +95,7 @@ impl Observe {
 
     fn with(
         root: &Path,
-        source: Box<dyn Source>,
+        source: Box<dyn RecordSource>,
         second_best: Option<String>,
         layouts: &[record::Layout],
     ) -> Result<Self> {
@@ -113,10 +113,10 @@ impl Observe {
             second_best,
             opens: Opens::new().ok(),
             tells_opens: AtomicBool::new(false),
-            changes: Changes::new().map_err(system("Watching directories"))?,
+            changes: NameChanges::new().map_err(system("Watching directories"))?,
             interrupt,
             table: Mutex::default(),
-            names: Mutex::new(Names::new(layouts)),
+            names: Mutex::new(LearntNames::new(layouts)),
             wanted: Mutex::default(),
             hearing: Mutex::new(Hearing::new(partly)),
         };
@@ -136,7 +136,7 @@ impl Observe {
         self
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, FileTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

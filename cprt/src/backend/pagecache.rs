@@ -51,11 +51,11 @@ pub(crate) struct Engine {
     cachestat: AtomicBool,
     /// Through a mount of this device files are mapped as well.
     mirror: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EngineState {
     /// Loads in flight, by cookie.
     flying: HashMap<u64, Vec<Arc<AtomicBool>>>,
     loads: HashMap<Identity, Runs>,
@@ -72,19 +72,19 @@ struct Mappers {
 }
 
 /// A load in flight, which may be told to stop.
-struct Flight<'a> {
+struct LoadInFlight<'a> {
     engine: &'a Engine,
     cookie: u64,
     stop: Arc<AtomicBool>,
 }
 
-impl Flight<'_> {
+impl LoadInFlight<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for LoadInFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.engine.lock();
         if let Some(flights) = state.flying.get_mut(&self.cookie) {
@@ -112,7 +112,7 @@ impl Engine {
         self.mirror = Some(device);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,12 +235,12 @@ impl Engine {
         (pages * self.page).min(range.end - range.start)
     }
 
-    fn take_off(&self, cookie: u64) -> Flight<'_> {
+    fn take_off(&self, cookie: u64) -> LoadInFlight<'_> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut state = self.lock();
         let flights = state.flying.entry(cookie).or_default();
         flights.push(Arc::clone(&stop));
-        Flight {
+        LoadInFlight {
             engine: self,
             cookie,
             stop,

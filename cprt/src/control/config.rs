@@ -14,7 +14,7 @@ use crate::control::kind::BackendKind;
 use crate::control::protocol::{SOCKET, Settings};
 use crate::{Error, Result};
 
-pub use super::quantity::{Bytes, Span};
+pub use super::quantity::{Bytes, TimeSpan};
 
 /// Where the daemon looks unless told otherwise.
 pub const PATH: &str = "/etc/cprt.toml";
@@ -30,21 +30,21 @@ pub struct Config {
     /// Where registrations are kept for a daemon that comes back.
     pub state: PathBuf,
     /// How much memory loads may take.
-    pub memory: Memory,
+    pub memory: MemoryConfig,
     /// How loads are made.
-    pub loader: Loader,
+    pub loader: LoaderConfig,
     /// How policies are kept.
-    pub worker: Worker,
+    pub worker: WorkerConfig,
     /// How directories are mirrored through FUSE.
-    pub fuse: Fuse,
+    pub fuse: FuseConfig,
     /// Policies to register at start, by mount.
-    pub mount: BTreeMap<PathBuf, Registration>,
+    pub mount: BTreeMap<PathBuf, ConfiguredPolicy>,
 }
 
 /// How much memory loads may take.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Memory {
+pub struct MemoryConfig {
     /// Percent of the limit; with more in use loads stop and evict is called.
     pub threshold: u8,
     /// Percent of the limit below the threshold at which that ends.
@@ -53,13 +53,13 @@ pub struct Memory {
     /// counts as being over the threshold; 100 for never.
     pub pressure: u8,
     /// How often evict is called while it lasts.
-    pub interval: Span,
+    pub interval: TimeSpan,
 }
 
 /// How loads are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Loader {
+pub struct LoaderConfig {
     /// Threads of each NUMA node.
     pub threads: u16,
     /// What a thread loads at once.
@@ -71,9 +71,9 @@ pub struct Loader {
 /// How policies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Worker {
+pub struct WorkerConfig {
     /// A call that takes longer is a hang.
-    pub deadline: Span,
+    pub deadline: TimeSpan,
     /// What a worker may take for itself and its policy.
     pub memory: Bytes,
     /// Events that may wait for the policy.
@@ -85,7 +85,7 @@ pub struct Worker {
 /// How directories are mirrored through FUSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Fuse {
+pub struct FuseConfig {
     /// Whether the kernel may read the files itself, where it can (since Linux 6.9).
     pub passthrough: bool,
     /// Threads that answer the kernel where it does not.
@@ -97,7 +97,7 @@ pub struct Fuse {
 /// A policy to register.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Registration {
+pub struct ConfiguredPolicy {
     /// The library.
     pub policy: PathBuf,
     /// Handed to it.
@@ -117,27 +117,27 @@ impl Default for Config {
             socket: SOCKET.into(),
             group: "ppc".into(),
             state: "/run/cprt/state.json".into(),
-            memory: Memory::default(),
-            loader: Loader::default(),
-            worker: Worker::default(),
-            fuse: Fuse::default(),
+            memory: MemoryConfig::default(),
+            loader: LoaderConfig::default(),
+            worker: WorkerConfig::default(),
+            fuse: FuseConfig::default(),
             mount: BTreeMap::new(),
         }
     }
 }
 
-impl Default for Memory {
+impl Default for MemoryConfig {
     fn default() -> Self {
         Self {
             threshold: 80,
             hysteresis: 5,
             pressure: 20,
-            interval: Span(Duration::from_millis(100)),
+            interval: TimeSpan(Duration::from_millis(100)),
         }
     }
 }
 
-impl Default for Loader {
+impl Default for LoaderConfig {
     fn default() -> Self {
         Self {
             threads: 4,
@@ -147,7 +147,7 @@ impl Default for Loader {
     }
 }
 
-impl Default for Fuse {
+impl Default for FuseConfig {
     fn default() -> Self {
         Self {
             passthrough: true,
@@ -159,10 +159,10 @@ impl Default for Fuse {
     }
 }
 
-impl Default for Worker {
+impl Default for WorkerConfig {
     fn default() -> Self {
         Self {
-            deadline: Span(Duration::from_secs(2)),
+            deadline: TimeSpan(Duration::from_secs(2)),
             memory: Bytes(256 << 20),
             queue: 4096,
             ranges: 1 << 16,

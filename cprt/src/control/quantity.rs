@@ -13,7 +13,7 @@ pub struct Bytes(pub u64);
 
 /// A span of time: `100ms`, `2 s`, `500us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct TimeSpan(pub Duration);
 
 impl FromStr for Bytes {
     type Err = String;
@@ -38,7 +38,7 @@ impl FromStr for Bytes {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -83,7 +83,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     /// With one decimal, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(&str, u128); 4] = [
@@ -142,13 +142,13 @@ impl Visitor<'_> for BytesVisitor {
 struct SpanVisitor;
 
 impl Visitor<'_> for SpanVisitor {
-    type Value = Span;
+    type Value = TimeSpan;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a span of time with its unit, as \"100 ms\" or \"2 s\"")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<TimeSpan, E> {
         text.parse().map_err(E::custom)
     }
 }
@@ -166,13 +166,13 @@ impl Serialize for Bytes {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for TimeSpan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}us", self.0.as_micros()))
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(SpanVisitor)
     }
@@ -225,12 +225,12 @@ mod tests {
         ] {
             assert_eq!(
                 text.parse(),
-                Ok(Span(Duration::from_nanos(nanos))),
+                Ok(TimeSpan(Duration::from_nanos(nanos))),
                 "{text}"
             );
         }
         for text in ["", "100", "s", "-1 s", "1.5 s", "1 h", "99999999999999 s"] {
-            let error = text.parse::<Span>().expect_err(text);
+            let error = text.parse::<TimeSpan>().expect_err(text);
             assert!(error.contains("say \"100 ms\""), "{error}");
         }
     }
@@ -264,8 +264,11 @@ mod tests {
             (2_000_000_000, "2 s"),
             (90_050_000_000, "90 s"),
         ] {
-            assert_eq!(Span(Duration::from_nanos(nanos)).to_string(), text);
+            assert_eq!(TimeSpan(Duration::from_nanos(nanos)).to_string(), text);
         }
-        assert_eq!(format!("{:>6}|", Span(Duration::from_secs(2))), "   2 s|");
+        assert_eq!(
+            format!("{:>6}|", TimeSpan(Duration::from_secs(2))),
+            "   2 s|"
+        );
     }
 }

@@ -23,10 +23,10 @@ use crate::control::protocol::{
 };
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::Roots;
-use crate::machine::mountinfo::{self, Changes};
+use crate::machine::mountinfo::{self, MountChanges};
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
-use crate::worker::messages::{Job, Source};
+use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
 
 /// The policies of all mounts.
@@ -95,11 +95,11 @@ impl Registry {
         });
         for (path, registration) in before {
             let same = match registration.source {
-                Source::Module { device } => {
+                BackendSource::Module { device } => {
                     let found = mountinfo::rfs_at(&path);
                     found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
                 }
-                Source::Observe | Source::Fuse { .. } => true,
+                BackendSource::Observe | BackendSource::Fuse { .. } => true,
             };
             if !same {
                 log::info!(
@@ -123,8 +123,8 @@ impl Registry {
     /// Registers what the configuration names for mounts, as they appear. Never returns but on an
     /// error.
     pub(crate) fn follow_mounts(self: &Arc<Self>) -> Result<()> {
-        let mut changes = Changes::watch()?;
-        let mut done: BTreeMap<&Path, Source> = BTreeMap::new();
+        let mut changes = MountChanges::watch()?;
+        let mut done: BTreeMap<&Path, BackendSource> = BTreeMap::new();
         loop {
             self.forget_unmounted();
             for (path, registration) in &self.config.mount {
@@ -241,7 +241,7 @@ impl Registry {
         Ok(site.native())
     }
 
-    /// Changes settings of a running policy.
+    /// MountChanges settings of a running policy.
     pub(crate) fn configure(&self, mount: &Path, settings: &Settings) -> Result<MountStatus> {
         let site = self.find(mount)?;
         let slot = self.registered(&site.path)?;
@@ -264,7 +264,8 @@ impl Registry {
         if mount.is_none() {
             let slots: Vec<_> = self.slots().values().cloned().collect();
             let others = slots.iter().filter_map(|slot| slot.state().site.clone());
-            sites.extend(others.filter(|site| !matches!(site.source, Source::Module { .. })));
+            sites
+                .extend(others.filter(|site| !matches!(site.source, BackendSource::Module { .. })));
             sites.sort_by(|a, b| a.path.cmp(&b.path));
         }
         let mounts = sites.iter().map(|site| {

@@ -9,14 +9,14 @@ use crate::control::kind::BackendKind;
 use crate::control::protocol::{MountState, MountStatus};
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::mountinfo::{self, RfsMount};
-use crate::worker::messages::Source;
+use crate::worker::messages::BackendSource;
 
 /// A place for a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) path: PathBuf,
     pub(super) lower: PathBuf,
-    pub(super) source: Source,
+    pub(super) source: BackendSource,
     /// Of what is mounted there; of a directory that is observed, none if it is within a mount.
     pub(super) number: Option<u64>,
 }
@@ -27,7 +27,7 @@ impl Site {
     pub(super) fn of(
         path: &Path,
         backend: Option<BackendKind>,
-        fuse: config::Fuse,
+        fuse: config::FuseConfig,
     ) -> Result<Self> {
         match (mountinfo::rfs_at(path)?, backend) {
             (Some(found), None | Some(BackendKind::Module)) => Ok(found.into()),
@@ -42,7 +42,7 @@ impl Site {
         }
     }
 
-    fn directory(path: &Path, kind: BackendKind, fuse: config::Fuse) -> Result<Self> {
+    fn directory(path: &Path, kind: BackendKind, fuse: config::FuseConfig) -> Result<Self> {
         let refused = |message: String, remedy: Option<String>| Refusal {
             kind: RefusalKind::NotFound,
             message,
@@ -61,12 +61,12 @@ impl Site {
             return Err(refusal.into());
         }
         let source = match kind {
-            BackendKind::Fuse => Source::Fuse {
+            BackendKind::Fuse => BackendSource::Fuse {
                 lower: real.clone(),
                 options: fuse,
                 others: nix::unistd::geteuid().is_root(),
             },
-            BackendKind::Module | BackendKind::Observe => Source::Observe,
+            BackendKind::Module | BackendKind::Observe => BackendSource::Observe,
         };
         Ok(Self {
             number: mountinfo::id_at(&real),
@@ -82,8 +82,8 @@ impl Site {
             path: self.path.clone(),
             lower: self.lower.clone(),
             device: match self.source {
-                Source::Module { device } => format!("rfs{device}"),
-                Source::Observe | Source::Fuse { .. } => String::new(),
+                BackendSource::Module { device } => format!("rfs{device}"),
+                BackendSource::Observe | BackendSource::Fuse { .. } => String::new(),
             },
             state: MountState::Native,
             reason: None,
@@ -94,8 +94,10 @@ impl Site {
     /// Whether it is still what it was. A mirror is gone when its worker says so.
     pub(super) fn is_there(&self) -> bool {
         match self.source {
-            Source::Observe => mountinfo::id_at(&self.path) == self.number && self.path.is_dir(),
-            Source::Module { .. } | Source::Fuse { .. } => true,
+            BackendSource::Observe => {
+                mountinfo::id_at(&self.path) == self.number && self.path.is_dir()
+            }
+            BackendSource::Module { .. } | BackendSource::Fuse { .. } => true,
         }
     }
 }
@@ -105,7 +107,7 @@ impl From<RfsMount> for Site {
         Self {
             path: found.path,
             lower: found.lower,
-            source: Source::Module {
+            source: BackendSource::Module {
                 device: found.device,
             },
             number: None,
@@ -114,11 +116,11 @@ impl From<RfsMount> for Site {
 }
 
 /// The word for a source.
-pub(super) const fn kind(source: &Source) -> BackendKind {
+pub(super) const fn kind(source: &BackendSource) -> BackendKind {
     match source {
-        Source::Module { .. } => BackendKind::Module,
-        Source::Observe => BackendKind::Observe,
-        Source::Fuse { .. } => BackendKind::Fuse,
+        BackendSource::Module { .. } => BackendKind::Module,
+        BackendSource::Observe => BackendKind::Observe,
+        BackendSource::Fuse { .. } => BackendKind::Fuse,
     }
 }
 

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::control::protocol::Settings;
-use crate::worker::messages::Source;
+use crate::worker::messages::BackendSource;
 use crate::{Error, Result};
 
 /// A policy and the mount it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Registration {
     /// With N of `/dev/rfsN` another number is another mount, whatever its path.
-    pub(super) source: Source,
+    pub(super) source: BackendSource,
     pub(super) library: PathBuf,
     #[serde(default)]
     pub(super) settings: Settings,
@@ -74,7 +74,7 @@ mod tests {
     fn what_is_written_is_read_and_garbage_is_refused() {
         let path = std::env::temp_dir().join(format!("cprt-state-{}.json", std::process::id()));
         let registration = Registration {
-            source: Source::Module { device: 3 },
+            source: BackendSource::Module { device: 3 },
             library: "/usr/lib/ppc/shift.so".into(),
             settings: Settings::from([("length".into(), "4096".into())]),
             cgroup: None,

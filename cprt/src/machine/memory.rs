@@ -56,8 +56,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use self::cgroup::{Roots, join};
+use self::decide::LimitVerdict;
 pub use self::decide::Pressure;
-use self::decide::Verdict;
 use self::files::{Host, Level, PressureFile};
 use crate::control::config;
 
@@ -74,7 +74,7 @@ const SHARE: u32 = 5;
 
 /// What limits the page cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum LimitSource {
     /// All memory of the machine.
     Host,
     /// This memory cgroup.
@@ -83,7 +83,7 @@ pub enum Source {
     Unknown,
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for LimitSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host => f.pad("host"),
@@ -95,7 +95,7 @@ impl std::fmt::Display for Source {
 
 /// The state of memory at one moment, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct MemoryState {
     /// By the tightest limit there is.
     pub limit: u64,
     /// Of it, in use.
@@ -109,11 +109,11 @@ pub struct State {
     /// Where the system tells it, and unless the configuration does not care.
     pub pressure: Option<Pressure>,
     /// Which limit is the tightest.
-    pub source: Source,
+    pub source: LimitSource,
 }
 
-impl From<&State> for ppc::Memory {
-    fn from(state: &State) -> Self {
+impl From<&MemoryState> for ppc::Memory {
+    fn from(state: &MemoryState) -> Self {
         Self {
             limit: state.limit,
             used: state.used,
@@ -126,13 +126,13 @@ impl From<&State> for ppc::Memory {
 /// Watches the memory of one mount. All of it may be called from any thread.
 #[derive(Debug)]
 pub struct Watch {
-    config: config::Memory,
+    config: config::MemoryConfig,
     roots: Roots,
-    inner: Mutex<Inner>,
+    inner: Mutex<WatchState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WatchState {
     host: Host,
     /// The followed cgroup, then those above it.
     levels: Vec<Level>,
@@ -146,8 +146,8 @@ struct Inner {
 impl Watch {
     /// Follows nothing yet: the host limits.
     #[must_use]
-    pub fn new(config: config::Memory, roots: Roots) -> Self {
-        let inner = Inner {
+    pub fn new(config: config::MemoryConfig, roots: Roots) -> Self {
+        let inner = WatchState {
             host: Host::new(&roots.proc),
             levels: Vec::new(),
             pressure: PressureFile::new(&roots.proc),
@@ -189,11 +189,11 @@ impl Watch {
     }
 
     /// Memory now, if `ours` bytes of page cache are there because of us.
-    pub fn sample(&self, ours: u64) -> State {
+    pub fn sample(&self, ours: u64) -> MemoryState {
         self.sample_at(Instant::now(), ours)
     }
 
-    fn sample_at(&self, now: Instant, ours: u64) -> State {
+    fn sample_at(&self, now: Instant, ours: u64) -> MemoryState {
         let mut inner = self.lock();
         let due = inner.fresh_until.is_none_or(|until| now >= until);
         if due {
@@ -227,14 +227,14 @@ impl Watch {
         inner.fresh_until = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         // Whatever a panic left half done is read anew.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn update(&mut self, now: Instant, config: &config::Memory) {
+impl WatchState {
+    fn update(&mut self, now: Instant, config: &config::MemoryConfig) {
         let begin = Instant::now();
         self.host.update(now, &mut self.buffer);
         for level in &mut self.levels {
@@ -246,7 +246,7 @@ impl Inner {
         self.fresh_until = Some(now + FRESH.max(begin.elapsed() * SHARE));
     }
 
-    fn judge(&mut self, config: &config::Memory, ours: u64) -> State {
+    fn judge(&mut self, config: &config::MemoryConfig, ours: u64) -> MemoryState {
         // Loads are faster than reading: what came in since is there, too.
         let new = ours.saturating_sub(self.ours);
         let host = self.host.limit.judge(config, ours, new);
@@ -264,12 +264,12 @@ impl Inner {
         let over = tightest.as_ref().is_none_or(|(verdict, _)| verdict.over)
             || pressure.is_some_and(|pressure| pressure.over);
         let (verdict, source) = match tightest {
-            Some((verdict, Some(dir))) => (verdict, Source::Cgroup(Arc::clone(dir))),
-            Some((verdict, None)) => (verdict, Source::Host),
-            None => (Verdict::default(), Source::Unknown),
+            Some((verdict, Some(dir))) => (verdict, LimitSource::Cgroup(Arc::clone(dir))),
+            Some((verdict, None)) => (verdict, LimitSource::Host),
+            None => (LimitVerdict::default(), LimitSource::Unknown),
         };
         let left = verdict.threshold.saturating_sub(verdict.used);
-        State {
+        MemoryState {
             limit: verdict.limit,
             used: verdict.used,
             threshold: verdict.threshold,

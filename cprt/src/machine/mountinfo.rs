@@ -176,11 +176,11 @@ pub(crate) fn id_at(path: &Path) -> Option<u64> {
 
 /// Tells of changes to the list.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct MountChanges {
     list: File,
 }
 
-impl Changes {
+impl MountChanges {
     pub(crate) fn watch() -> Result<Self> {
         let list = File::open(LIST).map_err(|source| Error::Read {
             path: LIST.into(),

@@ -20,7 +20,7 @@ pub(crate) struct Crashes {
 
 /// What follows from one more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AfterCrash {
     /// It may try again, after a pause.
     Again(Duration),
     /// Not any more, for this reason.
@@ -29,16 +29,16 @@ pub(crate) enum Verdict {
 
 impl Crashes {
     /// One more.
-    pub(crate) fn add(&mut self, now: Instant, fault: &str) -> Verdict {
+    pub(crate) fn add(&mut self, now: Instant, fault: &str) -> AfterCrash {
         self.count += 1;
         self.last = Some(fault.to_owned());
         self.recent.push_back(now);
         self.recent
             .retain(|&then| now.saturating_duration_since(then) < WINDOW);
         if self.recent.len() >= MAX {
-            return Verdict::Never(self.too_many());
+            return AfterCrash::Never(self.too_many());
         }
-        Verdict::Again(PAUSE * (1 << (self.recent.len() - 1)))
+        AfterCrash::Again(PAUSE * (1 << (self.recent.len() - 1)))
     }
 
     fn too_many(&self) -> String {
@@ -75,12 +75,15 @@ mod tests {
         let mut crashes = Crashes::default();
         let start = Instant::now();
         assert_eq!(crashes.reason(), None);
-        assert_eq!(crashes.add(start, "a"), Verdict::Again(PAUSE));
-        assert_eq!(crashes.add(start + PAUSE, "b"), Verdict::Again(2 * PAUSE));
+        assert_eq!(crashes.add(start, "a"), AfterCrash::Again(PAUSE));
+        assert_eq!(
+            crashes.add(start + PAUSE, "b"),
+            AfterCrash::Again(2 * PAUSE)
+        );
         assert_eq!(crashes.reason().as_deref(), Some("it failed: b"));
         let verdict = crashes.add(start + WINDOW / 2, "killed by SIGSEGV");
         let why = "it has failed 3 times within 60 s";
-        assert_eq!(verdict, Verdict::Never(why.into()));
+        assert_eq!(verdict, AfterCrash::Never(why.into()));
         let reason = crashes.reason().expect("a reason");
         assert_eq!(reason, format!("{why}; the last time: killed by SIGSEGV"));
     }
@@ -91,7 +94,7 @@ mod tests {
         let start = Instant::now();
         for i in 0..10 {
             let now = start + WINDOW * i / 2 + Duration::from_millis(u64::from(i));
-            assert!(matches!(crashes.add(now, "x"), Verdict::Again(_)), "{i}");
+            assert!(matches!(crashes.add(now, "x"), AfterCrash::Again(_)), "{i}");
         }
         assert_eq!(crashes.count(), 10);
     }

@@ -15,7 +15,7 @@ use crate::worker::budget::Budget;
 use crate::worker::loader::Loader;
 use crate::worker::messages::{Note, Outbox};
 use crate::worker::queue::{Queue, Task};
-use crate::worker::watchdog::Guard;
+use crate::worker::watchdog::Watchdog;
 
 /// After each batch of events the thread rests: what comes meanwhile is one batch. So long, if the
 /// policy has something to say to them...
@@ -24,14 +24,14 @@ const SHORT_REST: Duration = Duration::from_millis(1);
 const LONG_REST: Duration = Duration::from_millis(16);
 
 /// The thread that hears what readers do.
-pub(super) struct Listener {
+pub(super) struct EventsThread {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) budget: Arc<Budget>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) counters: Arc<Counters>,
     pub(super) queue: Arc<Queue<Task>>,
     pub(super) loader: Arc<Loader>,
-    pub(super) guard: Arc<Guard>,
+    pub(super) watchdog: Arc<Watchdog>,
     /// Plans that the policy has made.
     pub(super) plans: Arc<AtomicU64>,
     /// Events are sent to those who watch.
@@ -40,7 +40,7 @@ pub(super) struct Listener {
     /// The process whose memory cgroup pays; 0 for none.
     pub(super) payer: Arc<AtomicU32>,
     /// `None` if the worker has a cgroup of its own, which pays.
-    pub(super) readers: Option<Readers>,
+    pub(super) readers: Option<FirstReaders>,
 }
 
 /// How long to rest.
@@ -75,13 +75,13 @@ impl Rest {
 
 /// The processes that read, as far as it matters whose memory they take.
 #[derive(Debug, Default)]
-pub(super) struct Readers {
+pub(super) struct FirstReaders {
     last: u32,
     seen: HashSet<u32>,
     first: Option<u32>,
 }
 
-impl Readers {
+impl FirstReaders {
     /// Whether this is the first reader of a service: nobody was before, or they are gone.
     fn is_first(&mut self, process: u32, alive: impl Fn(u32) -> bool) -> bool {
         // Most events are of whoever made the one before.
@@ -103,7 +103,7 @@ impl Readers {
     }
 }
 
-impl Listener {
+impl EventsThread {
     /// Listens until the mount is gone, its events cannot be read or the worker ends; in the second case
     /// it returns why.
     pub(super) fn run(mut self) -> Option<String> {
@@ -124,7 +124,7 @@ impl Listener {
                 continue;
             }
             self.hear(&events, &mut paths);
-            if let Some(fault) = self.guard.too_much("between calls") {
+            if let Some(fault) = self.watchdog.too_much("between calls") {
                 return Some(fault);
             }
             std::thread::sleep(rest.after(self.plans.load(Relaxed)));
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_first_reader_pays_until_it_is_gone() {
-        let mut readers = Readers::default();
+        let mut readers = FirstReaders::default();
         assert!(!readers.is_first(0, |_| true), "nobody");
         assert!(readers.is_first(5, |_| true));
         assert!(!readers.is_first(5, |_| false), "it is no news");

@@ -16,7 +16,7 @@ const MAX_RANGES: usize = 1 << 17;
 
 /// A range to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Drop {
+pub(crate) struct DropRange {
     pub(crate) span: Span,
     /// Pages that processes map stay.
     pub(crate) unmapped: bool,
@@ -24,21 +24,21 @@ pub(crate) struct Drop {
 
 /// The thread and what it has to do.
 pub(crate) struct Evictor {
-    inner: Arc<Inner>,
+    inner: Arc<EvictorShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Inner {
+struct EvictorShared {
     backend: Arc<dyn Backend>,
     room: Arc<dyn Room>,
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Mutex<EvictorState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    ranges: VecDeque<Drop>,
+struct EvictorState {
+    ranges: VecDeque<DropRange>,
     ending: bool,
     complained: bool,
 }
@@ -49,7 +49,7 @@ impl Evictor {
         room: Arc<dyn Room>,
         counters: Arc<Counters>,
     ) -> Self {
-        let inner = Inner {
+        let inner = EvictorShared {
             backend,
             room,
             counters,
@@ -63,7 +63,7 @@ impl Evictor {
     }
 
     /// Adds ranges.
-    pub(crate) fn submit(&self, ranges: impl IntoIterator<Item = Drop>) {
+    pub(crate) fn submit(&self, ranges: impl IntoIterator<Item = DropRange>) {
         let mut state = self.inner.lock();
         if state.ending {
             return;
@@ -115,8 +115,8 @@ impl Evictor {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl EvictorShared {
+    fn lock(&self) -> MutexGuard<'_, EvictorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    fn evict(&self, range: Drop) {
+    fn evict(&self, range: DropRange) {
         match self.backend.evict(range.span, range.unmapped) {
             Ok(evicted) => {
                 self.counters.evicted_bytes.add(evicted.dropped);

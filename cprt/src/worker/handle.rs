@@ -54,12 +54,12 @@ pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
     outbox: Outbox,
     number: AtomicU64,
-    open: Mutex<Open>,
+    open: Mutex<Pending>,
 }
 
 /// Who waits for what.
 #[derive(Debug, Default)]
-struct Open {
+struct Pending {
     stats: Vec<(u64, Sender<Stats>)>,
     configured: Vec<(u64, Sender<Option<Refusal>>)>,
     events: Vec<SyncSender<EventLine>>,
@@ -97,7 +97,7 @@ pub(crate) enum WorkerEnd {
 }
 
 /// Starts a worker and has it load the library.
-pub(crate) fn load(job: &Job, log: output::Log) -> Result<LoadedWorker> {
+pub(crate) fn load(job: &Job, log: output::LineSink) -> Result<LoadedWorker> {
     let system = |doing| move |source| Error::System { doing, source };
     let (ours, theirs) = UnixStream::pair().map_err(system("Making a socket"))?;
     let (output, their_output) = std::io::pipe().map_err(system("Making a pipe"))?;
@@ -221,14 +221,14 @@ impl LoadedWorker {
 }
 
 impl WorkerHandle {
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, Pending> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask<T>(
         &self,
         wait: Duration,
-        add: impl FnOnce(&mut Open, u64, Sender<T>),
+        add: impl FnOnce(&mut Pending, u64, Sender<T>),
         order: impl FnOnce(u64) -> Order,
     ) -> Option<T> {
         let id = self.number.fetch_add(1, Relaxed);
@@ -325,9 +325,9 @@ impl WorkerHandle {
     }
 
     fn gone(&self) {
-        let gone = Open {
+        let gone = Pending {
             gone: true,
-            ..Open::default()
+            ..Pending::default()
         };
         *self.open() = gone;
     }

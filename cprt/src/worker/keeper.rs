@@ -14,7 +14,7 @@ use std::time::Instant;
 use crate::control::protocol::Settings;
 use crate::error::{Refusal, RefusalKind, chain};
 use crate::machine::memory;
-use crate::worker::crashes::{Crashes, Verdict};
+use crate::worker::crashes::{AfterCrash, Crashes};
 use crate::worker::handle::{
     self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews, WorkerProcess,
 };
@@ -263,18 +263,18 @@ impl Kept {
             }
             let verdict = status.crashes.add(Instant::now(), fault);
             status.phase = match &verdict {
-                Verdict::Again(_) => Phase::Restarting,
-                Verdict::Never(_) => Phase::Failed,
+                AfterCrash::Again(_) => Phase::Restarting,
+                AfterCrash::Never(_) => Phase::Failed,
             };
             (status.name.clone(), verdict)
         };
         self.changed.notify_all();
         match verdict {
-            Verdict::Never(reason) => {
+            AfterCrash::Never(reason) => {
                 self.owner.failed(&name, fault, Some(&reason));
                 None
             }
-            Verdict::Again(pause) => {
+            AfterCrash::Again(pause) => {
                 self.owner.failed(&name, fault, None);
                 let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
                 let slept = self

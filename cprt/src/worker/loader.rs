@@ -31,7 +31,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use backlog::Range;
+pub(crate) use backlog::LoadRange;
 use backlog::{Aside, Backlog, Chunk};
 use pace::{Bucket, Pace};
 
@@ -42,7 +42,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Where threads of a group run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ThreadGroup {
     /// Anywhere, if it is `None`.
     pub(crate) node: Option<u16>,
     pub(crate) cpus: Vec<u16>,
@@ -50,23 +50,23 @@ pub(crate) struct Place {
 
 /// The threads and what they have to do.
 pub(crate) struct Loader {
-    inner: Arc<Inner>,
+    inner: Arc<LoaderShared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Inner {
+struct LoaderShared {
     backend: Arc<dyn Backend>,
     room: Arc<dyn Room>,
     counters: Arc<Counters>,
-    places: Vec<Place>,
+    places: Vec<ThreadGroup>,
     threads: usize,
-    state: Mutex<State>,
+    state: Mutex<LoaderState>,
     work: Condvar,
     ending: AtomicBool,
     in_flight: AtomicI64,
 }
 
-struct State {
+struct LoaderState {
     backlog: Backlog,
     pace: Pace,
     bucket: Bucket,
@@ -83,11 +83,11 @@ impl Loader {
         backend: Arc<dyn Backend>,
         room: Arc<dyn Room>,
         counters: Arc<Counters>,
-        places: Vec<Place>,
-        config: config::Loader,
+        places: Vec<ThreadGroup>,
+        config: config::LoaderConfig,
     ) -> Self {
         let threads = usize::from(config.threads);
-        let state = State {
+        let state = LoaderState {
             backlog: Backlog::new(places.len(), threads, config.chunk.0),
             pace: Pace::new(),
             bucket: Bucket::new(config.bandwidth.0),
@@ -96,7 +96,7 @@ impl Loader {
             over_since: None,
             complained: HashSet::new(),
         };
-        let inner = Inner {
+        let inner = LoaderShared {
             backend,
             room,
             counters,
@@ -121,7 +121,7 @@ impl Loader {
     }
 
     /// Adds a plan.
-    pub(crate) fn submit(&self, plan: &[(usize, Range)]) {
+    pub(crate) fn submit(&self, plan: &[(usize, LoadRange)]) {
         if plan.is_empty() || self.inner.ending.load(Relaxed) {
             return;
         }
@@ -187,8 +187,8 @@ impl Loader {
     }
 }
 
-impl State {
-    fn unstarted(&mut self, plan: &[(usize, Range)]) -> Vec<usize> {
+impl LoaderState {
+    fn unstarted(&mut self, plan: &[(usize, LoadRange)]) -> Vec<usize> {
         let mut start = Vec::new();
         for &(group, _) in plan {
             if self.started.get(group) == Some(&false) {
@@ -209,8 +209,8 @@ enum Turn {
     End,
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LoaderShared {
+    fn lock(&self) -> MutexGuard<'_, LoaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,7 +272,7 @@ impl Inner {
         }
     }
 
-    fn turn(&self, state: &mut State, group: usize) -> Turn {
+    fn turn(&self, state: &mut LoaderState, group: usize) -> Turn {
         if self.ending.load(Relaxed) {
             return Turn::End;
         }
@@ -322,7 +322,7 @@ impl Inner {
     }
 
     /// Memory is over the threshold: what is in flight stops, and is taken up again later.
-    fn hold(&self, state: &mut State, now: Instant) {
+    fn hold(&self, state: &mut LoaderState, now: Instant) {
         let flying = state.backlog.hold();
         if flying.is_empty() {
             return;
@@ -335,7 +335,7 @@ impl Inner {
     }
 
     /// Loads wait for memory, but not for ever.
-    fn out_of_memory(&self, state: &mut State, now: Instant) {
+    fn out_of_memory(&self, state: &mut LoaderState, now: Instant) {
         let since = *state.over_since.get_or_insert(now);
         if now.duration_since(since) < PATIENCE {
             return;
@@ -351,7 +351,7 @@ impl Inner {
     }
 
     fn load(&self, chunk: Chunk) -> (Result<Loaded, Fault>, Duration) {
-        let Range {
+        let LoadRange {
             span,
             charge,
             large,
@@ -377,7 +377,7 @@ impl Inner {
 
     fn settle(
         &self,
-        state: &mut State,
+        state: &mut LoaderState,
         group: usize,
         chunk: Chunk,
         (outcome, took): (Result<Loaded, Fault>, Duration),
@@ -402,7 +402,7 @@ impl Inner {
         self.stopped(state, now);
     }
 
-    fn failed(&self, state: &mut State, chunk: Chunk, fault: &Fault) {
+    fn failed(&self, state: &mut LoaderState, chunk: Chunk, fault: &Fault) {
         let file = chunk.range.span.file;
         match fault {
             Fault::Stale | Fault::NoFile => {
@@ -428,7 +428,7 @@ impl Inner {
     }
 
     /// Once nothing is left of what was to be stopped, the time is told.
-    fn stopped(&self, state: &mut State, now: Instant) {
+    fn stopped(&self, state: &mut LoaderState, now: Instant) {
         if state.backlog.marked() {
             return;
         }

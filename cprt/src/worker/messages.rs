@@ -26,7 +26,7 @@ pub(crate) const EXIT_PANICKED: i32 = 112;
 pub(crate) struct Job {
     /// The directory whose files it is about.
     pub(crate) mount: PathBuf,
-    pub(crate) source: Source,
+    pub(crate) source: BackendSource,
     /// Found trustworthy.
     pub(crate) library: PathBuf,
     pub(crate) settings: Settings,
@@ -34,15 +34,15 @@ pub(crate) struct Job {
     pub(crate) cgroup: Option<PathBuf>,
     /// As [`crate::machine::topology::Topology`] prints itself.
     pub(crate) topology: String,
-    pub(crate) memory: config::Memory,
-    pub(crate) loader: config::Loader,
-    pub(crate) worker: config::Worker,
+    pub(crate) memory: config::MemoryConfig,
+    pub(crate) loader: config::LoaderConfig,
+    pub(crate) worker: config::WorkerConfig,
 }
 
 impl Job {
     pub(crate) fn new(
         mount: PathBuf,
-        source: Source,
+        source: BackendSource,
         library: PathBuf,
         settings: Settings,
         cgroup: Option<PathBuf>,
@@ -66,7 +66,7 @@ impl Job {
 /// What is behind the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Source {
+pub(crate) enum BackendSource {
     /// It is a mount of rfs, with `/dev/rfsN`.
     Module { device: u32 },
     /// It is a directory like any other.
@@ -74,7 +74,7 @@ pub(crate) enum Source {
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,
-        options: config::Fuse,
+        options: config::FuseConfig,
         /// Whether others than its user may look.
         others: bool,
     },

@@ -12,10 +12,10 @@ const LINES: u32 = 20;
 const LENGTH: u64 = 1024;
 
 /// Where lines go.
-pub(crate) type Log = Box<dyn FnMut(String) + Send>;
+pub(crate) type LineSink = Box<dyn FnMut(String) + Send>;
 
 /// Reads until nobody can write any more.
-pub(crate) fn listen(output: PipeReader, mut log: Log) -> Result<()> {
+pub(crate) fn listen(output: PipeReader, mut log: LineSink) -> Result<()> {
     std::thread::Builder::new()
         .name("output".into())
         .stack_size(128 << 10)

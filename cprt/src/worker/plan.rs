@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use ppc::{FileId, Io, IoFlags, Op};
 
 use crate::backend::Span;
-use crate::worker::evictor::Drop;
-use crate::worker::loader::Range;
+use crate::worker::evictor::DropRange;
+use crate::worker::loader::LoadRange;
 
 /// What is known of the world while a plan is checked.
 pub(crate) trait World {
@@ -37,9 +37,9 @@ impl<T> Sound<T> {
 }
 
 /// Checks what is to be loaded.
-pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, Range)> {
+pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, LoadRange)> {
     check(Op::Load, ios, world, |io, span, world| {
-        let range = Range {
+        let range = LoadRange {
             span,
             process: io.process.unwrap_or(0),
             priority: io.priority,
@@ -53,8 +53,8 @@ pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, Range)> 
 }
 
 /// Checks what is to be dropped.
-pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<Drop> {
-    check(Op::Drop, ios, world, |io, span, _| Drop {
+pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<DropRange> {
+    check(Op::Drop, ios, world, |io, span, _| DropRange {
         span,
         unmapped: io.flags.contain(IoFlags::UNMAPPED),
     })

@@ -21,7 +21,7 @@ use crate::worker::messages::{EXIT_SOCKET_CLOSED, Note};
 use crate::worker::plan::{self, World};
 use crate::worker::queue::{Next, Queue, Task};
 use crate::worker::services::PolicyServices;
-use crate::worker::watchdog::Guard;
+use crate::worker::watchdog::Watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -33,10 +33,10 @@ const LONG: u32 = 10;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// All that the thread works with.
-pub(crate) struct Executor {
+pub(crate) struct PolicyThread {
     pub(crate) host: Arc<PolicyServices>,
     pub(crate) queue: Arc<Queue<Task>>,
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) evictor: Arc<Evictor>,
     /// Whose memory cgroup pays for a process that is not named; 0 for nobody's.
@@ -50,12 +50,12 @@ pub(crate) struct Executor {
 
 /// Which callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum Callback {
     Prefetch,
     Evict,
 }
 
-impl Executor {
+impl PolicyThread {
     /// Starts the policy, says whether that worked, and runs it until the queue is closed.
     pub(crate) fn run(mut self, table: Table, settings: &Settings, ready: impl FnOnce()) {
         let pairs: Vec<_> = settings
@@ -63,7 +63,7 @@ impl Executor {
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .collect();
         let services = Arc::clone(&self.host);
-        let started = self.guard.call("init", LONG, Instant::now(), || {
+        let started = self.watchdog.call("init", LONG, Instant::now(), || {
             Instance::start(table, services, &pairs)
         });
         let (mut instance, ios) = match started {
@@ -83,8 +83,8 @@ impl Executor {
         self.act(&ios);
         let raw = table.raw();
         self.serve(&mut instance, (raw.prefetch.is_some(), raw.evict.is_some()));
-        let guard = Arc::clone(&self.guard);
-        if let Err(error) = guard.call("exit", LONG, Instant::now(), || instance.exit()) {
+        let watchdog = Arc::clone(&self.watchdog);
+        if let Err(error) = watchdog.call("exit", LONG, Instant::now(), || instance.exit()) {
             log::warn!("its exit failed: {error}");
         }
     }
@@ -101,11 +101,11 @@ impl Executor {
                     self.host.outbox.say(&Note::Configured { id, refused });
                 }
                 Next::Woken if prefetches => {
-                    self.call(instance, Call::Prefetch, None, Instant::now());
+                    self.call(instance, Callback::Prefetch, None, Instant::now());
                 }
                 Next::Interval if evicts && self.host.budget.sample().1 => {
                     self.host.budget.recount();
-                    self.call(instance, Call::Evict, None, Instant::now());
+                    self.call(instance, Callback::Evict, None, Instant::now());
                 }
                 Next::Woken | Next::Interval => {}
                 Next::Events(events) => self.tell(instance, &events, prefetches, evicts),
@@ -130,10 +130,10 @@ impl Executor {
                 looked = Some(now);
             }
             if over {
-                now = self.call(instance, Call::Evict, Some(event), now);
+                now = self.call(instance, Callback::Evict, Some(event), now);
             }
             if prefetches {
-                now = self.call(instance, Call::Prefetch, Some(event), now);
+                now = self.call(instance, Callback::Prefetch, Some(event), now);
             }
         }
     }
@@ -149,19 +149,19 @@ impl Executor {
     fn call(
         &mut self,
         instance: &mut Instance,
-        which: Call,
+        which: Callback,
         event: Option<&Event>,
         began: Instant,
     ) -> Instant {
         let counters = &self.host.counters;
         let (name, calls) = match which {
-            Call::Prefetch => ("prefetch", &counters.prefetch_calls),
-            Call::Evict => ("evict", &counters.evict_calls),
+            Callback::Prefetch => ("prefetch", &counters.prefetch_calls),
+            Callback::Evict => ("evict", &counters.evict_calls),
         };
         calls.add(1);
-        let advice = self.guard.call(name, 1, began, || match which {
-            Call::Prefetch => instance.prefetch(event),
-            Call::Evict => instance.evict(event),
+        let advice = self.watchdog.call(name, 1, began, || match which {
+            Callback::Prefetch => instance.prefetch(event),
+            Callback::Evict => instance.evict(event),
         });
         let after = Instant::now();
         let took = u64::try_from((after - began).as_nanos()).unwrap_or(u64::MAX);
@@ -206,7 +206,7 @@ impl Executor {
 
     fn configure(&self, instance: &mut Instance, settings: &Settings) -> Option<Refusal> {
         settings.iter().find_map(|(key, value)| {
-            let done = self.guard.call("configure", 1, Instant::now(), || {
+            let done = self.watchdog.call("configure", 1, Instant::now(), || {
                 instance.configure(key, value)
             });
             let error = done.err()?;
@@ -231,7 +231,7 @@ impl Executor {
     }
 }
 
-impl World for Executor {
+impl World for PolicyThread {
     fn size(&mut self, file: FileId) -> Option<u64> {
         let info = self.host.backend.info(file).ok()?;
         self.host.budget.touched(file);

@@ -6,7 +6,7 @@
 //! socket closes, it ends: a daemon that has been killed leaves no workers behind.
 //!
 //! Its threads: this one hears orders; `events` hears the backend; `policy` calls the policy, and
-//! `guard` watches it do so; `load-…` and `evict` do what it says.
+//! `watchdog` watches it do so; `load-…` and `evict` do what it says.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -26,17 +26,17 @@ use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::{Roots, Watch};
 use crate::machine::topology::Topology;
 use crate::worker::budget::Budget;
-use crate::worker::events::{Listener, Readers};
+use crate::worker::events::{EventsThread, FirstReaders};
 use crate::worker::evictor::Evictor;
-use crate::worker::loader::{Loader, Place};
+use crate::worker::loader::{Loader, ThreadGroup};
 use crate::worker::messages::{
-    EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, Source, ends,
+    BackendSource, EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
 };
-use crate::worker::policy_thread::Executor;
+use crate::worker::policy_thread::PolicyThread;
 use crate::worker::queue::{Queue, Task};
 use crate::worker::services::PolicyServices;
 use crate::worker::watchdog;
-use crate::worker::watchdog::Guard;
+use crate::worker::watchdog::Watchdog;
 use crate::{Error, Result, sys};
 
 /// The life of a worker, from its standard input on.
@@ -138,7 +138,7 @@ struct Worker {
     queue: Arc<Queue<Task>>,
     loader: Arc<Loader>,
     evictor: Arc<Evictor>,
-    guard: Arc<Guard>,
+    watchdog: Arc<Watchdog>,
     telling: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     policy: JoinHandle<()>,
@@ -186,13 +186,13 @@ impl Worker {
             Arc::clone(&budget) as _,
             Arc::clone(&counters),
         ));
-        let guard = Arc::new(Guard::new(job.worker.deadline.0, job.worker.memory.0));
+        let watchdog = Arc::new(Watchdog::new(job.worker.deadline.0, job.worker.memory.0));
         let payer = Arc::new(AtomicU32::new(0));
         let plans = Arc::new(AtomicU64::new(0));
-        let executor = Executor {
+        let policy_thread = PolicyThread {
             host: services,
             queue: Arc::clone(&queue),
-            guard: Arc::clone(&guard),
+            watchdog: Arc::clone(&watchdog),
             loader: Arc::clone(&loader),
             evictor: Arc::clone(&evictor),
             payer: Arc::clone(&payer),
@@ -200,27 +200,27 @@ impl Worker {
             interval: job.memory.interval.0,
             plans: Arc::clone(&plans),
         };
-        let listener = Listener {
+        let listener = EventsThread {
             backend: Arc::clone(&backend),
             budget: Arc::clone(&budget),
             outbox: Arc::clone(outbox),
             counters: Arc::clone(&counters),
             queue: Arc::clone(&queue),
             loader: Arc::clone(&loader),
-            guard: Arc::clone(&guard),
+            watchdog: Arc::clone(&watchdog),
             plans,
             telling: Arc::default(),
             ending: Arc::default(),
             payer,
-            readers: job.cgroup.is_none().then(Readers::default),
+            readers: job.cgroup.is_none().then(FirstReaders::default),
         };
-        watched(&guard, outbox)?;
+        watched(&watchdog, outbox)?;
         let (telling, ending) = (Arc::clone(&listener.telling), Arc::clone(&listener.ending));
         let (settings, to_say) = (job.settings.clone(), Arc::clone(outbox));
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         Ok(Self {
             policy: thread("policy", 8 << 20, move || {
-                executor.run(table, &settings, || {
+                policy_thread.run(table, &settings, || {
                     // That nobody waits means that the events' thread has not begun.
                     let _ = ready.send(());
                 });
@@ -240,7 +240,7 @@ impl Worker {
             queue,
             loader,
             evictor,
-            guard,
+            watchdog,
             telling,
             ending,
         })
@@ -277,7 +277,7 @@ impl Worker {
         let _ = self.policy.join();
         self.evictor.end();
         let _ = self.events.join();
-        self.guard.end();
+        self.watchdog.end();
         self.backend.end();
     }
 
@@ -297,16 +297,16 @@ impl Worker {
 }
 
 /// Takes the directory, in the way that has been chosen.
-fn take(directory: &Path, source: &Source) -> Result<Arc<dyn Backend>> {
+fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
     Ok(match source {
-        Source::Module { device } => Arc::new(Module::open(directory, *device)?),
-        Source::Observe => Arc::new(Observe::open(directory)?),
-        Source::Fuse {
+        BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
+        BackendSource::Observe => Arc::new(Observe::open(directory)?),
+        BackendSource::Fuse {
             lower,
             options,
             others,
         } => {
-            let options = mirror::Options {
+            let options = mirror::MirrorOptions {
                 passthrough: options.passthrough,
                 threads: options.threads.into(),
                 readahead_kib: options.readahead.0 >> 10,
@@ -341,10 +341,10 @@ fn thread(
 }
 
 /// Has somebody watch the policy. A fault is told, and then there is no more of this process.
-fn watched(guard: &Arc<Guard>, outbox: &Arc<Outbox>) -> Result<()> {
-    let (guard, outbox) = (Arc::clone(guard), Arc::clone(outbox));
-    thread("guard", 256 << 10, move || {
-        if let Some(fault) = guard.watch() {
+fn watched(watchdog: &Arc<Watchdog>, outbox: &Arc<Outbox>) -> Result<()> {
+    let (watchdog, outbox) = (Arc::clone(watchdog), Arc::clone(outbox));
+    thread("watchdog", 256 << 10, move || {
+        if let Some(fault) = watchdog.watch() {
             fail(&outbox, fault);
         }
     })
@@ -361,8 +361,8 @@ fn fail(outbox: &Outbox, fault: String) {
 }
 
 /// A group anywhere, and one on each node if there are several to choose from.
-fn places(topology: &Topology) -> Vec<Place> {
-    let anywhere = Place {
+fn places(topology: &Topology) -> Vec<ThreadGroup> {
+    let anywhere = ThreadGroup {
         node: None,
         cpus: Vec::new(),
     };
@@ -370,7 +370,7 @@ fn places(topology: &Topology) -> Vec<Place> {
     if with_memory().count() < 2 {
         return vec![anywhere];
     }
-    let near = with_memory().map(|node| Place {
+    let near = with_memory().map(|node| ThreadGroup {
         node: Some(node.id),
         cpus: node.cpus.iter().collect(),
     });

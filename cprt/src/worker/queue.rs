@@ -24,7 +24,7 @@ pub(crate) enum Task {
 
 /// Which events may merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct MergeKey {
     process: u32,
     file: FileId,
     kind: Kind,
@@ -33,10 +33,10 @@ struct Key {
 
 /// Events that wait; a pure thing.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingEvents {
     events: VecDeque<Event>,
     /// Where in `events` the last one of each key is.
-    last: HashMap<Key, usize>,
+    last: HashMap<MergeKey, usize>,
     lost: u64,
     room: usize,
 }
@@ -49,7 +49,7 @@ enum Pushed {
     Lost,
 }
 
-impl Waiting {
+impl WaitingEvents {
     fn new(room: usize) -> Self {
         Self {
             events: VecDeque::new(),
@@ -64,7 +64,7 @@ impl Waiting {
             self.lost += event.count;
             return Pushed::Queued;
         }
-        let key = Key {
+        let key = MergeKey {
             process: event.process,
             file: event.file,
             kind: event.kind,
@@ -150,13 +150,13 @@ pub(crate) struct Tally {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Queue<Order> {
-    state: Mutex<State<Order>>,
+    state: Mutex<QueueState<Order>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<Order> {
-    waiting: Waiting,
+struct QueueState<Order> {
+    waiting: WaitingEvents,
     orders: VecDeque<Order>,
     wake_at: Option<Instant>,
     poked: bool,
@@ -167,8 +167,8 @@ impl<Order> Queue<Order> {
     /// For this many events.
     pub(crate) fn new(room: usize) -> Self {
         Self {
-            state: Mutex::new(State {
-                waiting: Waiting::new(room),
+            state: Mutex::new(QueueState {
+                waiting: WaitingEvents::new(room),
                 orders: VecDeque::new(),
                 wake_at: None,
                 poked: false,
@@ -178,7 +178,7 @@ impl<Order> Queue<Order> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<Order>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<Order>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -252,7 +252,7 @@ impl<Order> Queue<Order> {
     }
 }
 
-impl<Order> State<Order> {
+impl<Order> QueueState<Order> {
     fn ready(&mut self, due: Option<Instant>) -> Option<Next<Order>> {
         if self.closed {
             return Some(Next::Closed);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_a_process_merge_whatever_is_between() {
-        let mut waiting = Waiting::new(16);
+        let mut waiting = WaitingEvents::new(16);
         for event in [
             miss(1, 0, 10),
             miss(2, 100, 10),
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn kinds_files_and_faults_stay_apart() {
-        let mut waiting = Waiting::new(16);
+        let mut waiting = WaitingEvents::new(16);
         let mut fault = miss(1, 10, 10);
         fault.mmap = true;
         let mut other = miss(1, 10, 10);
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn opens_are_never_merged_and_beacons_move() {
-        let mut waiting = Waiting::new(16);
+        let mut waiting = WaitingEvents::new(16);
         let open = Event::new(Kind::Open, FILE, 0, 100);
         assert_eq!(waiting.push(&open), Pushed::Queued);
         assert_eq!(waiting.push(&open), Pushed::Queued);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_counted_and_told() {
-        let mut waiting = Waiting::new(2);
+        let mut waiting = WaitingEvents::new(2);
         for i in 0..10 {
             waiting.push(&miss(1, i * 100, 10));
         }

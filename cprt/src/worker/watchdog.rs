@@ -3,7 +3,7 @@
 //! There is no way to stop code that does not want to be stopped, but to end its process. Until then
 //! it must not take the time of readers: a call that is not short goes on as the nicest thread there
 //! is. So it may wait long for a processor where all of them compute; that is not counted against it.
-//! The guard's own thread sleeps while no call runs, so that an idle worker never wakes.
+//! The watchdog's own thread sleeps while no call runs, so that an idle worker never wakes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ const PATIENCE: u32 = 10;
 
 /// The watch.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    state: Mutex<State>,
+pub(crate) struct Watchdog {
+    state: Mutex<WatchdogState>,
     changed: Condvar,
     deadline: Duration,
     memory: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    call: Option<Call>,
+struct WatchdogState {
+    call: Option<RunningCall>,
     thread: Option<Pid>,
     /// Of the call that runs, or ran last.
     number: u64,
@@ -39,7 +39,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct RunningCall {
     name: &'static str,
     since: Instant,
     limit: Duration,
@@ -48,7 +48,7 @@ struct Call {
     slow: Option<Duration>,
 }
 
-impl Guard {
+impl Watchdog {
     pub(crate) fn new(deadline: Duration, memory: u64) -> Self {
         Self {
             state: Mutex::default(),
@@ -58,7 +58,7 @@ impl Guard {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchdogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,7 +76,7 @@ impl Guard {
             let mut state = self.lock();
             state.number += 1;
             let thread = *state.thread.get_or_insert_with(gettid);
-            state.call = Some(Call {
+            state.call = Some(RunningCall {
                 name,
                 since,
                 limit,
@@ -138,7 +138,7 @@ impl Guard {
     }
 
     /// A call that is not short any more.
-    fn slow_down(state: &mut State) {
+    fn slow_down(state: &mut WatchdogState) {
         let Some(call) = state.call.as_mut().filter(|call| call.slow.is_none()) else {
             return;
         };
@@ -149,7 +149,7 @@ impl Guard {
         }
     }
 
-    fn look(&self, call: Call) -> Option<String> {
+    fn look(&self, call: RunningCall) -> Option<String> {
         let waited = || waited(call.thread).saturating_sub(call.slow.unwrap_or_default());
         let taken = call.since.elapsed();
         let hangs = || taken.saturating_sub(waited()) > call.limit || taken > call.limit * PATIENCE;
@@ -209,9 +209,9 @@ mod tests {
 
     use super::*;
 
-    fn watched(guard: &Arc<Guard>) -> thread::JoinHandle<Option<String>> {
-        let guard = Arc::clone(guard);
-        thread::spawn(move || guard.watch())
+    fn watched(watchdog: &Arc<Watchdog>) -> thread::JoinHandle<Option<String>> {
+        let watchdog = Arc::clone(watchdog);
+        thread::spawn(move || watchdog.watch())
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_call_that_hangs_is_named() {
-        let guard = Arc::new(Guard::new(Duration::from_millis(30), u64::MAX));
-        let watch = watched(&guard);
-        guard.call("prefetch", 1, Instant::now(), || {
+        let watchdog = Arc::new(Watchdog::new(Duration::from_millis(30), u64::MAX));
+        let watch = watched(&watchdog);
+        watchdog.call("prefetch", 1, Instant::now(), || {
             while !watch.is_finished() {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -236,20 +236,20 @@ mod tests {
 
     #[test]
     fn quick_calls_are_none_of_its_business() {
-        let guard = Arc::new(Guard::new(Duration::from_mins(1), u64::MAX));
-        let watch = watched(&guard);
+        let watchdog = Arc::new(Watchdog::new(Duration::from_mins(1), u64::MAX));
+        let watch = watched(&watchdog);
         for _ in 0..1000 {
-            guard.call("prefetch", 1, Instant::now(), || ());
+            watchdog.call("prefetch", 1, Instant::now(), || ());
         }
-        guard.end();
+        watchdog.end();
         assert_eq!(watch.join().expect("the watch"), None);
     }
 
     #[test]
     fn too_much_memory_is_a_fault() {
-        let guard = Arc::new(Guard::new(Duration::from_mins(1), 1));
-        let watch = watched(&guard);
-        guard.call("init", 1, Instant::now(), || {
+        let watchdog = Arc::new(Watchdog::new(Duration::from_mins(1), 1));
+        let watch = watched(&watchdog);
+        watchdog.call("init", 1, Instant::now(), || {
             while !watch.is_finished() {
                 thread::sleep(Duration::from_millis(1));
             }

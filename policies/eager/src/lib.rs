@@ -33,7 +33,7 @@ impl Prefetch for Eager {
         let Some(path) = self.0.take_if(|_| reads) else {
             return Ok(());
         };
-        // From now on there is nothing to do, so nobody needs to wake us for an OPEN.
+        // From now on there is nothing to do, so an OPEN need not wake the worker.
         host.want(Kind::Miss, 0)?;
         plan.add_all(path)
     }

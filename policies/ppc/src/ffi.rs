@@ -119,7 +119,7 @@ pub struct ppc_memory {
     pub available: u64,
 }
 
-/// `struct ppc_sink`, which nobody but the host looks into.
+/// `struct ppc_sink`, which only the host looks into.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ppc_sink {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Error, Result};
 
-/// Key and value pairs. Each is taken out once; what nobody takes is a typo, and the policy is
+/// Key and value pairs. Each is taken out once; what is left over is a typo, and the policy is
 /// refused because of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_named() {
+    fn what_is_left_over_is_named() {
         let mut settings = Settings::new([("max", "1M"), ("b", "2"), ("a", "1")]);
         assert_eq!(settings.bytes("max").expect("a size"), Some(1 << 20));
         assert_eq!(settings.bytes("max").expect("taken"), None);

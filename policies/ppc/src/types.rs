@@ -478,7 +478,7 @@ pub enum Level {
     Warn = 2,
     /// Once in a life, not once per event.
     Info = 3,
-    /// For whoever writes the policy.
+    /// For the author of the policy.
     Debug = 4,
 }
 

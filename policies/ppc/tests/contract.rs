@@ -105,7 +105,7 @@ fn a_sink_has_an_end_and_what_it_took_counts() {
 }
 
 #[test]
-fn settings_that_nobody_knows_are_refused() {
+fn unknown_settings_are_refused() {
     let host = FakeHost::new();
     let refused = host.start::<Odd>(&[("pannic", "no")]).expect_err("a typo");
     assert_eq!(refused, LoadError::Init(libc::EINVAL));
@@ -377,7 +377,7 @@ impl Policy for Leaky {
     const DESCRIPTION: &'static CStr = c"Leaves something behind";
 
     fn init(host: &Host<'_>, _: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        *LEAKED.lock().expect("nobody panics") = Some(host.waker());
+        *LEAKED.lock().expect("no panic") = Some(host.waker());
         Ok(Self)
     }
 }
@@ -395,11 +395,7 @@ fn a_waker_outlives_its_host_and_does_nothing() {
     for settings in [[].as_slice(), &[("fails", "in the end")]] {
         let host = FakeHost::new();
         let started = host.start::<Leaky>(settings);
-        let waker = LEAKED
-            .lock()
-            .expect("nobody panics")
-            .take()
-            .expect("it leaked");
+        let waker = LEAKED.lock().expect("no panic").take().expect("it leaked");
         assert_eq!(waker.wake(Duration::ZERO).is_ok(), started.is_ok());
         drop(started);
         assert_eq!(
@@ -407,7 +403,7 @@ fn a_waker_outlives_its_host_and_does_nothing() {
             libc::ESHUTDOWN
         );
         let _ = host.logs();
-        waker.log(Level::Info, "nobody hears this");
+        waker.log(Level::Info, "lost");
         assert_eq!(host.logs(), []);
     }
 }

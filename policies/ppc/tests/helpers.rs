@@ -116,9 +116,9 @@ fn works(compiler: &str, language: &str, standard: &str, registered: &str) {
         "-fPIC",
         hidden,
     ];
-    let is_built = common::compile(compiler, &arguments, &source, &library);
+    let done = common::compile(compiler, &arguments, &source, &library);
     std::fs::remove_file(source).expect("it was just there");
-    if !is_built {
+    if !done {
         return;
     }
     // SAFETY: it was compiled of the lines above.

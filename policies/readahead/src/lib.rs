@@ -10,7 +10,7 @@ use ppc::{Event, Features, FileId, Host, Io, Kind, Plan, Policy, Prefetch, Resul
 
 use crate::window::Window;
 
-/// The kernel's, unless somebody has set `read_ahead_kb`.
+/// The kernel's, unless `read_ahead_kb` is set.
 const DEFAULT_MAX: u64 = 128 << 10;
 /// A mount that cannot tell of CLOSE would let the windows pile up.
 const MOST_WINDOWS: usize = 4096;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_works_where_nobody_tells_of_close() {
+    fn it_works_on_a_mount_that_cannot_tell_of_close() {
         let host = FakeHost::new()
             .features(Features::default())
             .file("a", 1 << 30);

@@ -49,7 +49,7 @@ pub(crate) struct Wanted {
     pub(crate) by: By,
     /// How long a call of a policy may take before its worker is killed [default: 2 s]
     #[arg(long = "deadline", value_name = "TIME", value_parser = deadline)]
-    pub(crate) worker: Option<config::Worker>,
+    pub(crate) worker: Option<config::WorkerConfig>,
     /// How far the kernel reads ahead, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 128)]
     pub(crate) read_ahead: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Wanted {
 }
 
 /// The usual worker, but for that.
-fn deadline(text: &str) -> Result<config::Worker, String> {
+fn deadline(text: &str) -> Result<config::WorkerConfig, String> {
     let settings = serde_json::json!({ "deadline": text });
     serde_json::from_value(settings).map_err(|error| error.to_string())
 }

@@ -56,7 +56,7 @@ pub(crate) struct Rig {
     /// How far the kernel reads ahead, in KiB, where a policy does not say otherwise.
     pub(crate) read_ahead: u64,
     /// How policies are kept.
-    pub(crate) worker: config::Worker,
+    pub(crate) worker: config::WorkerConfig,
 }
 
 /// As most kernels do.
@@ -85,7 +85,7 @@ impl Rig {
             kind,
             takes,
             read_ahead: READ_AHEAD,
-            worker: config::Worker::default(),
+            worker: config::WorkerConfig::default(),
         })
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Wanted<'a> {
     /// Where MAIO's templates are.
     pub(crate) store: &'a Path,
     /// How the policy is kept.
-    pub(crate) worker: config::Worker,
+    pub(crate) worker: config::WorkerConfig,
 }
 
 /// It ends with this.

@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use cprt::control::config::{Bytes, Span};
+use cprt::control::config::{Bytes, TimeSpan};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
@@ -127,8 +127,8 @@ pub(crate) fn quantity(description: &str, n: u64) -> String {
     };
     match description.split(' ').next() {
         Some("bytes") => format!("{}{per_second}", Bytes(n)),
-        Some("ns") => Span(Duration::from_nanos(n)).to_string(),
-        Some("ms") => Span(Duration::from_millis(n)).to_string(),
+        Some("ns") => TimeSpan(Duration::from_nanos(n)).to_string(),
+        Some("ms") => TimeSpan(Duration::from_millis(n)).to_string(),
         _ => count(n),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cprt::control::config::{Bytes, Span};
+use cprt::control::config::{Bytes, TimeSpan};
 use maio::predict::{self, Deployment, Directory, Prediction, predict_reads};
 use maio::template::{
     Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
@@ -142,7 +142,7 @@ fn age(made_s: u64) -> String {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let seconds = now.as_secs().saturating_sub(made_s);
-    Span(std::time::Duration::from_secs(seconds)).to_string()
+    TimeSpan(std::time::Duration::from_secs(seconds)).to_string()
 }
 
 fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {

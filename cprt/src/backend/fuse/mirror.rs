@@ -44,7 +44,7 @@ const PARTING: Duration = Duration::from_secs(1);
 
 /// How to mirror.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct MirrorOptions {
     /// Use it if the kernel has it.
     pub(crate) passthrough: bool,
     /// How many answer the kernel.
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     pub(crate) others: bool,
 }
 
-impl Default for Options {
+impl Default for MirrorOptions {
     fn default() -> Self {
         Self {
             passthrough: true,
@@ -93,7 +93,7 @@ impl Mirror {
     pub(crate) fn mount(
         lower: &Path,
         at: &Path,
-        options: &Options,
+        options: &MirrorOptions,
         listener: Option<Arc<dyn Listener>>,
     ) -> io::Result<Self> {
         mounting::clear_dead(at)?;
@@ -180,7 +180,7 @@ impl Drop for Mirror {
     }
 }
 
-fn config(lower: &Path, options: &Options) -> Config {
+fn config(lower: &Path, options: &MirrorOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::RO,

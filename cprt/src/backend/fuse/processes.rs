@@ -11,11 +11,11 @@ const MAX: usize = 4096;
 
 /// Threads that have asked lately.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
+pub(super) struct ThreadOwners {
     known: HashMap<u32, (u32, Instant)>,
 }
 
-impl Processes {
+impl ThreadOwners {
     /// The process of a thread. One that is gone and never was seen was perhaps the only one of its
     /// process.
     pub(super) fn of(&mut self, thread: u32) -> u32 {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn it_is_asked_for_once_and_later_again() {
-        let mut processes = Processes::default();
+        let mut processes = ThreadOwners::default();
         let start = Instant::now();
         let read = |_| Some(STATUS.to_owned());
         let never = |_| -> Option<String> { panic!("not to be asked") };
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_is_what_it_was() {
-        let mut processes = Processes::default();
+        let mut processes = ThreadOwners::default();
         let start = Instant::now();
         assert_eq!(processes.of_at(23, start, |_| Some(STATUS.to_owned())), 17);
         let later = start + Duration::from_mins(1);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn our_own_threads_are_ours() {
-        let mut processes = Processes::default();
+        let mut processes = ThreadOwners::default();
         let thread = u32::try_from(nix::unistd::gettid().as_raw()).expect("a number");
         assert_eq!(processes.of(thread), std::process::id());
     }

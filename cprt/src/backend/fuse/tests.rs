@@ -373,7 +373,7 @@ fn test_by_passthrough_lower_files_and_those_of_the_mount_lead_to_each_other() {
     let ground = Ground::new();
     ground.file("a", 2 << 20);
     // Over itself, where no path leads to the lower file.
-    let mounted = mount(&ground.lower, &ground.lower, &Options::default());
+    let mounted = mount(&ground.lower, &ground.lower, &MirrorOptions::default());
     let Mounted::Passthrough(through) = mounted.expect("to mount") else {
         return skip("this kernel has no passthrough");
     };

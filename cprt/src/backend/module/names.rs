@@ -12,7 +12,7 @@ const MAX_ASKED: usize = 1 << 16;
 /// The two names of files that a policy has opened.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    opened: HashMap<u64, Opened>,
+    opened: HashMap<u64, OpenedFile>,
     by_path: HashMap<PathBuf, u64>,
     /// The policy's name by the kernel's, where they differ.
     alias: HashMap<u64, u64>,
@@ -21,7 +21,7 @@ pub(super) struct Names {
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenedFile {
     path: PathBuf,
     now: u64,
     holders: usize,
@@ -34,7 +34,7 @@ impl Names {
         // Another file may be there by now: then it is not the one the policy has.
         let known = known.filter(|&known| self.now(known) == number);
         let name = known.unwrap_or_else(|| self.known(number));
-        let opened = self.opened.entry(name).or_insert_with(|| Opened {
+        let opened = self.opened.entry(name).or_insert_with(|| OpenedFile {
             path: path.to_owned(),
             now: number,
             holders: 0,

@@ -117,7 +117,7 @@ use Register::{Context, Control, R0, R1, R2, R3, R4, R5, Run, Stack, Who};
 
 /// Functions of the kernel.
 #[derive(Clone, Copy, Debug)]
-enum Call {
+enum HelperCall {
     MapLookup = 1,
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
@@ -162,7 +162,7 @@ impl Program {
             .push(u64::from_le_bytes([op, registers, low, high, a, b, c, d]));
     }
 
-    fn call(&mut self, function: Call) {
+    fn call(&mut self, function: HelperCall) {
         self.put(0x85, R0, R0, 0, function as i32);
     }
 
@@ -236,7 +236,7 @@ impl Program {
         self.store(Stack, INDEX, R1);
         self.map(R1, map);
         self.address(R2, INDEX);
-        self.call(Call::MapLookup);
+        self.call(HelperCall::MapLookup);
         self.jump_if_number(R0, 0, Label::End);
     }
 
@@ -283,7 +283,7 @@ impl Program {
 pub(super) fn program(layout: &Layout, maps: Maps, own: u32, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
-    program.call(Call::GetCurrentPidTgid);
+    program.call(HelperCall::GetCurrentPidTgid);
     program.copy(Who, R0);
     // The process is in the upper half.
     program.put(0x77, R0, R0, 0, 32);
@@ -311,7 +311,7 @@ pub(super) fn program(layout: &Layout, maps: Maps, own: u32, at_once: i32) -> Ve
 fn ours(program: &mut Program, maps: Maps) {
     program.map(R1, maps.files);
     program.address(R2, NEW);
-    program.call(Call::MapLookup);
+    program.call(HelperCall::MapLookup);
     program.jump_if_number(R0, 0, Label::End);
 }
 
@@ -392,9 +392,9 @@ fn remember(program: &mut Program) {
 
 /// Puts a record into the ring, or counts it; what is on the stack but time, CPU and point is there.
 fn output(program: &mut Program, record: i16, point: u32, maps: Maps) {
-    program.call(Call::KtimeGetNs);
+    program.call(HelperCall::KtimeGetNs);
     program.store(Stack, record + at::TIME, R0);
-    program.call(Call::GetSmpProcessorId);
+    program.call(HelperCall::GetSmpProcessorId);
     program.store_half(Stack, record + at::CPU, R0);
     program.set(R1, point.cast_signed());
     program.store_half(Stack, record + at::POINT, R1);
@@ -402,7 +402,7 @@ fn output(program: &mut Program, record: i16, point: u32, maps: Maps) {
     program.address(R2, record);
     program.set(R3, i32::try_from(RECORD).unwrap_or(0));
     program.load(R4, Control, at::WAKE);
-    program.call(Call::RingbufOutput);
+    program.call(HelperCall::RingbufOutput);
     program.jump_if_number(R0, 0, Label::Told);
     program.element(maps.lost, 0);
     program.set(R1, 1);

@@ -5,7 +5,7 @@ use std::io;
 use super::bpf::Bpf;
 use super::perf::Perf;
 use super::record::{Layout, Point};
-use super::source::Source;
+use super::source::RecordSource;
 use crate::sys::tracefs::Tracefs;
 
 /// The tracepoints that this kernel has.
@@ -27,7 +27,7 @@ pub(super) fn layouts() -> io::Result<Vec<Layout>> {
 }
 
 /// The better one, and why if that is not the best.
-pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn Source>, Option<String>)> {
+pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn RecordSource>, Option<String>)> {
     // Older kernels warn, in their log and for all to see, of programs at tracepoints whose tables are
     // not made in one piece; ours would be of tens of MiB then. They have few records, too.
     let is_new = layouts.iter().any(|layout| layout.point == Point::Get);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::asm::{self, Maps};
 use super::attention::Attention;
 use super::record::{AT_ONCE, Key, Layout, Point, Raw};
-use super::source::Source;
+use super::source::RecordSource;
 use crate::sys;
 use crate::sys::bpf::{self, Map, Numbers, Records};
 use crate::sys::perf::{Event, Wakes, Whose};
@@ -40,12 +40,12 @@ pub(super) struct Bpf {
     lost: Numbers,
     runs: Map,
     control: Numbers,
-    state: Mutex<State>,
+    state: Mutex<BpfState>,
 }
 
 /// What it knows between two times.
 #[derive(Debug, Default)]
-struct State {
+struct BpfState {
     attention: Attention,
     merge: u64,
     /// How many records had been lost when it was asked last.
@@ -98,7 +98,7 @@ impl Bpf {
         Ok(event)
     }
 
-    fn tell(&self, state: &State) {
+    fn tell(&self, state: &BpfState) {
         let control = asm::control(state.attention.wakes(), state.merge);
         for (place, number) in control.into_iter().enumerate() {
             self.control.at(place).store(number, SeqCst);
@@ -106,7 +106,7 @@ impl Bpf {
     }
 }
 
-impl Source for Bpf {
+impl RecordSource for Bpf {
     fn name(&self) -> &'static str {
         "bpf"
     }

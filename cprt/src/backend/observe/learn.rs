@@ -56,20 +56,20 @@ impl Rule {
 
 /// Knows the rules, and learns new ones.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct LearntNames {
     /// Where reads can be told from: kernels before 6.12 have none.
     point: Option<Layout>,
     rules: HashMap<u64, Rule>,
 }
 
 /// Hears of this thread's reads.
-struct Ear {
+struct TouchHearing {
     event: Event,
     ring: Ring,
     layout: Layout,
 }
 
-impl Names {
+impl LearntNames {
     pub(super) fn new(layouts: &[Layout]) -> Self {
         let get = layouts.iter().find(|layout| layout.point == Point::Get);
         Self {
@@ -93,7 +93,9 @@ impl Names {
             return Key::of_stat(stat.device, stat.inode);
         };
         let file = open().ok()?;
-        let truth = Ear::new(layout).and_then(|ear| ear.touch(&file)).ok()??;
+        let truth = TouchHearing::new(layout)
+            .and_then(|ear| ear.touch(&file))
+            .ok()??;
         let stacked = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
         self.rules
             .insert(stat.device, Rule::of(stat, truth, stacked));
@@ -101,7 +103,7 @@ impl Names {
     }
 }
 
-impl Ear {
+impl TouchHearing {
     fn new(layout: Layout) -> io::Result<Self> {
         let event = Event::open(layout.id.into(), Whose::Mine, Wakes::Each)?;
         let size = usize::try_from(sys::page_size()).unwrap_or(4096);
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn without_the_tracepoint_stat_has_to_do() {
-        let mut names = Names::new(&[]);
+        let mut names = LearntNames::new(&[]);
         let stat = Identity {
             device: libc::makedev(8, 1),
             inode: 5,

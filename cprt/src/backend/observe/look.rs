@@ -33,12 +33,12 @@ const MOST: usize = 256;
 
 /// How long until the next look. Pure.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct LookPace {
     wait: Duration,
     in_vain: u32,
 }
 
-impl Pace {
+impl LookPace {
     const NEW: Self = Self {
         wait: OFTEN,
         in_vain: 0,
@@ -60,7 +60,7 @@ impl Pace {
 
 /// A process and a file that it maps.
 #[derive(Debug)]
-struct Reader {
+struct LookedReader {
     file: Identity,
     pagemap: Pagemap,
     mappings: Vec<Mapping>,
@@ -69,14 +69,14 @@ struct Reader {
     /// Models are read upwards: what is new is looked for from about where something was last.
     from: u64,
     looks: u32,
-    pace: Pace,
+    pace: LookPace,
     due: Instant,
 }
 
 /// All that are looked at.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    readers: HashMap<(u32, FileId), Reader>,
+    readers: HashMap<(u32, FileId), LookedReader>,
     /// The device of the mount through which they read, if it is not the directory itself.
     mirror: Option<u64>,
 }
@@ -89,7 +89,7 @@ impl Looks {
     /// A process has read a file through a mapping.
     pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
         if let Some(reader) = self.readers.get_mut(&(process, id)) {
-            reader.pace = Pace::NEW;
+            reader.pace = LookPace::NEW;
             reader.due = reader.due.min(now + OFTEN);
             return;
         }
@@ -100,14 +100,14 @@ impl Looks {
         let Ok(pagemap) = Pagemap::open(process) else {
             return;
         };
-        let reader = Reader {
+        let reader = LookedReader {
             file,
             pagemap,
             mappings: Vec::new(),
             known: Ranges::default(),
             from: 0,
             looks: 0,
-            pace: Pace::NEW,
+            pace: LookPace::NEW,
             due: now + OFTEN,
         };
         self.readers.insert((process, id), reader);
@@ -149,7 +149,7 @@ impl Looks {
     }
 }
 
-impl Reader {
+impl LookedReader {
     fn look(&mut self, process: u32, mirror: Option<u64>) -> Option<Ranges> {
         let anew = self.looks.is_multiple_of(ANEW);
         if anew {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn who_rests_is_looked_at_less_and_then_no_more() {
-        let mut pace = Pace::NEW;
+        let mut pace = LookPace::NEW;
         let took = Duration::from_micros(100);
         assert_eq!(pace.next(true, took), Some(OFTEN));
         let mut waits = Vec::new();
@@ -211,14 +211,14 @@ mod tests {
             all > Duration::from_secs(2) && all < Duration::from_secs(4),
             "{all:?}"
         );
-        pace = Pace::NEW;
+        pace = LookPace::NEW;
         pace.next(false, took);
         assert_eq!(pace.next(true, took), Some(OFTEN), "it goes on");
     }
 
     #[test]
     fn looking_takes_a_small_part_of_the_time() {
-        let mut pace = Pace::NEW;
+        let mut pace = LookPace::NEW;
         let wait = pace.next(true, Duration::from_millis(5));
         assert_eq!(wait, Some(Duration::from_millis(100)));
     }

@@ -108,7 +108,7 @@ impl Opens {
 
 /// Tells that the files of directories are others.
 #[derive(Debug)]
-pub(super) struct Changes(Inotify);
+pub(super) struct NameChanges(Inotify);
 
 /// What has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub(super) struct Changed {
     pub(super) unmounted: bool,
 }
 
-impl Changes {
+impl NameChanges {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(Inotify::init(Flags::IN_CLOEXEC | Flags::IN_NONBLOCK)?))
     }

@@ -18,7 +18,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::attention::Attention;
 use super::record::{self, Key, Layout, Point, Raw};
-use super::source::Source;
+use super::source::RecordSource;
 use crate::machine::topology::CpuSet;
 use crate::sys;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
@@ -163,7 +163,7 @@ fn allow_many() {
     }
 }
 
-impl Source for Perf {
+impl RecordSource for Perf {
     fn name(&self) -> &'static str {
         "perf"
     }

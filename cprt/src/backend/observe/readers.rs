@@ -43,7 +43,7 @@ pub(super) struct Readers {
 struct Reader {
     /// Bytes since the last beacon.
     unsaid: u64,
-    requests: HashMap<u32, Request>,
+    requests: HashMap<u32, ReadRequest>,
     /// What it has got by mappings, as far as we know.
     mapped: Ranges,
     /// It has some.
@@ -52,14 +52,14 @@ struct Reader {
 
 /// A thread's read under way.
 #[derive(Clone, Copy, Debug, Default)]
-struct Request {
+struct ReadRequest {
     at: u64,
     /// Up to here it has been counted.
     counted: u64,
     end: u64,
 }
 
-impl Request {
+impl ReadRequest {
     /// Goes on to `range`, of which the end is that of the request; returns how much has been read
     /// meanwhile.
     fn advance(&mut self, range: &Range<u64>) -> u64 {
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_long_request_has_come_no_further_than_it_has() {
-        let mut request = Request::default();
+        let mut request = ReadRequest::default();
         let end = 1 << 30;
         assert_eq!(request.advance(&(0..end)), AT_ONCE);
         assert_eq!(request.advance(&(0..end)), 0, "tried once more");

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::record::{Key, Point, Raw};
 
 /// Tells what readers do. One thread takes; any may call the rest.
-pub(super) trait Source: Debug + Send + Sync {
+pub(super) trait RecordSource: Debug + Send + Sync {
     /// For people.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests go by it"))]
     fn name(&self) -> &'static str;

@@ -51,14 +51,14 @@ pub(super) struct Known {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct FileTable {
     last: u64,
     files: HashMap<u64, Known>,
     by_identity: HashMap<Identity, u64>,
     by_key: HashMap<Key, u64>,
 }
 
-impl Table {
+impl FileTable {
     /// These are the files there are, and no others.
     pub(super) fn replace(&mut self, found: Vec<Found>) {
         let (mut seen, mut there) = (HashSet::new(), HashSet::new());
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_file_keeps_its_number_wherever_it_goes() {
-        let mut table = Table::default();
+        let mut table = FileTable::default();
         table.replace(vec![found("a", 1), found("b", 2), found("also-a", 1)]);
         let (a, b) = (table.at(Path::new("a")), table.at(Path::new("b")));
         assert_eq!(
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn another_file_with_the_number_of_an_old_one_is_another() {
-        let mut table = Table::default();
+        let mut table = FileTable::default();
         let old = table.add(found("a", 1));
         table.hold(old);
         table.learn(old, key(1));
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_a_policy_holds_is_remembered_until_it_lets_go() {
-        let mut table = Table::default();
+        let mut table = FileTable::default();
         let file = table.add(found("a", 1));
         table.learn(file, key(1));
         table.hold(file);

@@ -56,7 +56,7 @@ fn drop_cached(path: &Path) {
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("to drop");
 }
 
-type Opened = io::Result<Box<dyn Source>>;
+type Opened = io::Result<Box<dyn RecordSource>>;
 
 /// With each source that there is; none, and it is said why.
 fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe + Sync))) {

@@ -35,7 +35,7 @@ impl Default for Roots {
 
 /// Where a process is, as far as it can be seen.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct CgroupPlace {
     /// Who is charged; none in the root of v2.
     pub(super) memory: Option<PathBuf>,
     /// Whose `memory.pressure` there may be.
@@ -105,7 +105,7 @@ impl Roots {
         Ok(dir)
     }
 
-    pub(super) fn place(&self, pid: u32) -> Result<Place> {
+    pub(super) fn place(&self, pid: u32) -> Result<CgroupPlace> {
         let path = self.proc.join(pid.to_string()).join("cgroup");
         let text = fs::read(&path).map_err(|source| Error::Read { path, source })?;
         let mounts = self.mounts();
@@ -116,7 +116,7 @@ impl Roots {
             Some(path) => locate(&mounts, Version::V1, &path),
             None => unified.clone(),
         };
-        Ok(Place {
+        Ok(CgroupPlace {
             // One of v2 that does not control memory has its processes charged to one above it.
             memory: memory.and_then(|(dir, top)| climb(&dir, &top, charges)),
             unified: unified.and_then(|(dir, top)| climb(&dir, &top, is_cgroup)),

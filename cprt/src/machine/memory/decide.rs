@@ -67,7 +67,7 @@ pub(super) struct Limit {
 
 /// What a limit comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct LimitVerdict {
     pub(super) limit: u64,
     pub(super) used: u64,
     pub(super) threshold: u64,
@@ -78,16 +78,16 @@ impl Limit {
     /// With `ours` of the page cache being ours, `new` of it since the reading.
     pub(super) fn judge(
         &mut self,
-        config: &config::Memory,
+        config: &config::MemoryConfig,
         ours: u64,
         new: u64,
-    ) -> Option<Verdict> {
+    ) -> Option<LimitVerdict> {
         let reading = self.reading?;
         let used = reading.used(ours, new);
         let threshold = percent(reading.limit, config.threshold);
         let fall = config.threshold.saturating_sub(config.hysteresis);
         let fall = percent(reading.limit, fall);
-        Some(Verdict {
+        Some(LimitVerdict {
             limit: reading.limit,
             used,
             threshold,
@@ -96,7 +96,7 @@ impl Limit {
     }
 }
 
-impl Verdict {
+impl LimitVerdict {
     /// Orders by how tight it is, the tightest first: those that are over, then by what is left.
     pub(super) fn tightness(&self) -> (bool, i128) {
         let left = i128::from(self.threshold) - i128::from(self.used);

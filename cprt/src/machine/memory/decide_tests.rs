@@ -1,16 +1,16 @@
 //! Tables of what is decided on what.
 
 use super::*;
-use crate::control::config::Span;
+use crate::control::config::TimeSpan;
 
 const GIB: u64 = 1 << 30;
 
-fn config() -> config::Memory {
-    config::Memory {
+fn config() -> config::MemoryConfig {
+    config::MemoryConfig {
         threshold: 80,
         hysteresis: 5,
         pressure: 20,
-        interval: Span(Duration::from_millis(100)),
+        interval: TimeSpan(Duration::from_millis(100)),
     }
 }
 
@@ -101,7 +101,7 @@ fn no_reading_no_verdict() {
 fn extremes_do_not_overflow() {
     for bytes in [0, 1, u64::MAX] {
         for percentage in [0, 1, 100, 255] {
-            let odd = config::Memory {
+            let odd = config::MemoryConfig {
                 threshold: percentage,
                 hysteresis: 255,
                 ..config()

@@ -36,12 +36,12 @@ fn garbage() -> io::Error {
 
 /// When to look again, and whether a failure was told.
 #[derive(Debug, Default)]
-struct Rest {
+struct Backoff {
     until: Option<Instant>,
     told: bool,
 }
 
-impl Rest {
+impl Backoff {
     fn lasts(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
@@ -66,7 +66,7 @@ impl Rest {
 pub(super) struct Host {
     path: PathBuf,
     file: Option<File>,
-    rest: Rest,
+    rest: Backoff,
     pub(super) limit: Limit,
 }
 
@@ -75,7 +75,7 @@ impl Host {
         Self {
             path: proc.join("meminfo"),
             file: None,
-            rest: Rest::default(),
+            rest: Backoff::default(),
             limit: Limit::default(),
         }
     }
@@ -112,7 +112,7 @@ fn opened<T>(slot: &mut Option<T>, open: impl FnOnce() -> io::Result<T>) -> io::
 pub(super) struct Level {
     pub(super) dir: Arc<Path>,
     files: Option<Files>,
-    rest: Rest,
+    rest: Backoff,
     pub(super) limit: Limit,
 }
 
@@ -130,7 +130,7 @@ impl Level {
         Self {
             dir: dir.into(),
             files: None,
-            rest: Rest::default(),
+            rest: Backoff::default(),
             limit: Limit::default(),
         }
     }
@@ -211,7 +211,7 @@ impl Files {
 pub(super) struct PressureFile {
     candidates: Vec<PathBuf>,
     file: Option<File>,
-    rest: Rest,
+    rest: Backoff,
     gauge: Gauge,
 }
 
@@ -220,7 +220,7 @@ impl PressureFile {
         Self {
             candidates: vec![proc.join("pressure/memory")],
             file: None,
-            rest: Rest::default(),
+            rest: Backoff::default(),
             gauge: Gauge::default(),
         }
     }

@@ -139,7 +139,7 @@ impl Tree {
     }
 
     fn watch(&self) -> Watch {
-        Watch::new(config::Memory::default(), self.roots())
+        Watch::new(config::MemoryConfig::default(), self.roots())
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for Tree {
     }
 }
 
-fn mib(state: &State) -> [u64; 4] {
+fn mib(state: &MemoryState) -> [u64; 4] {
     [state.limit, state.used, state.threshold, state.available].map(|bytes| bytes / MIB)
 }
 
@@ -159,7 +159,7 @@ fn host_alone() {
     let tree = Tree::v2();
     let state = tree.watch().sample(0);
     assert_eq!(mib(&state), [1000, 100, 800, 700]);
-    assert_eq!((state.over, state.source), (false, Source::Host));
+    assert_eq!((state.over, state.source), (false, LimitSource::Host));
     assert_eq!(state.pressure, None);
     let state = tree.watch().sample(300 * MIB);
     assert_eq!(mib(&state), [1000, 400, 800, 400]);
@@ -174,7 +174,7 @@ fn cgroup_of_a_process() {
     assert_eq!(watch.follow_process(7), Some(dir.clone()));
     let state = watch.sample(50 * MIB);
     assert_eq!(mib(&state), [400, 150, 320, 170]);
-    assert_eq!(state.source, Source::Cgroup(dir.as_path().into()));
+    assert_eq!(state.source, LimitSource::Cgroup(dir.as_path().into()));
     let memory = ppc::Memory::from(&state);
     assert_eq!(memory.available, state.available);
 }
@@ -201,7 +201,7 @@ fn ancestors_count() {
     watch.follow_cgroup(&dir);
     let state = watch.sample(0);
     assert_eq!(mib(&state), [800, 620, 640, 20]);
-    assert_eq!(state.source, Source::Cgroup(pod.into()));
+    assert_eq!(state.source, LimitSource::Cgroup(pod.into()));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn unlimited_cgroups_leave_the_host() {
     let watch = tree.watch();
     let start = Instant::now();
     watch.follow_cgroup(&dir);
-    assert_eq!(watch.sample_at(start, 0).source, Source::Host);
+    assert_eq!(watch.sample_at(start, 0).source, LimitSource::Host);
     // A limit that is set later is found.
     tree.write("cgroup/a/memory.max", "209715200\n");
     let state = watch.sample_at(start + STEP, 0);
@@ -311,7 +311,7 @@ fn removed_cgroup_leaves_its_ancestors_and_may_come_back() {
     fs::remove_dir_all(&dir).expect("is there");
     for round in 1..4 {
         let state = watch.sample_at(start + round * STEP, 0);
-        assert_eq!(state.source, Source::Cgroup(pod.as_path().into()));
+        assert_eq!(state.source, LimitSource::Cgroup(pod.as_path().into()));
     }
     tree.cgroup_v2("pod/box", "104857600", 0);
     let back = watch.sample_at(start + 4 * STEP, 0);
@@ -331,7 +331,7 @@ fn garbage_falls_back_to_the_host() {
         tree.write(&format!("cgroup/a/memory.{name}"), text);
         let watch = tree.watch();
         watch.follow_cgroup(&dir);
-        assert_eq!(watch.sample(0).source, Source::Host, "{name} {text:?}");
+        assert_eq!(watch.sample(0).source, LimitSource::Host, "{name} {text:?}");
     }
 }
 
@@ -341,7 +341,7 @@ fn cgroup_that_is_not_there_yet() {
     let watch = tree.watch();
     let start = Instant::now();
     watch.follow_cgroup(&tree.path("cgroup/a"));
-    assert_eq!(watch.sample_at(start, 0).source, Source::Host);
+    assert_eq!(watch.sample_at(start, 0).source, LimitSource::Host);
     tree.cgroup_v2("a", "209715200", 0);
     assert_eq!(watch.sample_at(start + STEP, 0).limit, 200 * MIB);
 }
@@ -357,7 +357,7 @@ fn process_that_is_gone_changes_nothing() {
     // One that is in the root does.
     tree.process(8, "0::/\n");
     assert_eq!(watch.follow_process(8), None);
-    assert_eq!(watch.sample(0).source, Source::Host);
+    assert_eq!(watch.sample(0).source, LimitSource::Host);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn nothing_known_nothing_taken() {
     let start = Instant::now();
     let state = watch.sample_at(start, 0);
     assert_eq!((state.over, state.available), (true, 0));
-    assert_eq!(state.source, Source::Unknown);
+    assert_eq!(state.source, LimitSource::Unknown);
     tree.meminfo(1000, 900, 500);
     assert!(!watch.sample_at(start + STEP, 0).over);
 }
@@ -425,9 +425,9 @@ fn pressure_that_nobody_cares_for() {
     let tree = Tree::v2();
     let text = "some avg10=100.00 avg60=0.00 avg300=0.00 total=0\n";
     tree.write("proc/pressure/memory", text);
-    let config = config::Memory {
+    let config = config::MemoryConfig {
         pressure: 100,
-        ..config::Memory::default()
+        ..config::MemoryConfig::default()
     };
     let state = Watch::new(config, tree.roots()).sample(0);
     assert_eq!((state.pressure, state.over), (None, false));
@@ -468,15 +468,15 @@ fn threads_may_sample_and_follow() {
 /// Whatever this machine has.
 #[test]
 fn this_machine() {
-    let watch = Watch::new(config::Memory::default(), Roots::default());
+    let watch = Watch::new(config::MemoryConfig::default(), Roots::default());
     let host = watch.sample(0);
     assert!(host.limit > 0 && host.threshold < host.limit);
-    assert_eq!(host.source, Source::Host);
+    assert_eq!(host.source, LimitSource::Host);
     let followed = watch.follow_process(std::process::id());
     let state = watch.sample(u64::MAX);
     assert_eq!(state.over, state.available == 0);
-    assert_ne!(state.source, Source::Unknown);
-    if let Source::Cgroup(dir) = &state.source {
+    assert_ne!(state.source, LimitSource::Unknown);
+    if let LimitSource::Cgroup(dir) = &state.source {
         assert!(followed.is_some_and(|followed| followed.starts_with(dir)));
     }
 }

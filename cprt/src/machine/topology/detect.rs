@@ -28,7 +28,7 @@ const CONSOLES: [u16; 4] = [0x4752, 0x5969, 0x515e, 0x5159];
 
 /// A PCI device, as hwloc has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct PciDevice {
     pub(super) kind: Kind,
     pub(super) pci: PciAddress,
     /// The nodes of what it hangs on.
@@ -39,7 +39,7 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) nodes: Vec<Node>,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<PciDevice>,
     /// Between each two nodes in the order of the above; empty if nobody tells.
     pub(super) distances: Vec<Vec<u64>>,
 }
@@ -139,12 +139,12 @@ fn cpus(object: &TopologyObject) -> CpuSet {
         .collect()
 }
 
-fn found(object: &TopologyObject) -> Option<Found> {
+fn found(object: &TopologyObject) -> Option<PciDevice> {
     let Some(ObjectAttributes::PCIDevice(pci)) = object.attributes() else {
         return None;
     };
     let nodes = object.first_non_io_ancestor()?.nodeset()?;
-    Some(Found {
+    Some(PciDevice {
         kind: kind(pci.class_id(), pci.vendor_id(), pci.device_id())?,
         pci: PciAddress {
             domain: pci.domain().into(),

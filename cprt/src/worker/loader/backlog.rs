@@ -16,7 +16,7 @@ use crate::backend::Span;
 
 /// A range to load, already found sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct LoadRange {
     pub(crate) span: Span,
     /// 0: no particular one.
     pub(crate) process: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Range {
 /// A piece of a range that a thread loads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    pub(crate) range: Range,
+    pub(crate) range: LoadRange,
     /// Names it while it is in flight.
     pub(crate) cookie: u64,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Aside {
 struct Stream {
     process: u32,
     priority: i32,
-    ranges: VecDeque<Range>,
+    ranges: VecDeque<LoadRange>,
     /// When it was its turn for the last time.
     turn: u64,
 }
@@ -120,7 +120,7 @@ impl Backlog {
     }
 
     /// Adds a plan, whose ranges come with the groups that they are for.
-    pub(crate) fn submit(&mut self, plan: &[(usize, Range)]) -> Aside {
+    pub(crate) fn submit(&mut self, plan: &[(usize, LoadRange)]) -> Aside {
         let mut aside = self.push_aside(plan);
         for &(group, range) in plan {
             let Some(group) = self.groups.get_mut(group) else {
@@ -142,7 +142,7 @@ impl Backlog {
             });
             append(
                 &mut streams[at].ranges,
-                Range {
+                LoadRange {
                     replaces: false,
                     ..range
                 },
@@ -156,10 +156,10 @@ impl Backlog {
 
     /// Where ranges replace, what is left of older plans of the same processes goes: of the same file, as the reader is
     /// elsewhere by now, and where threads are short, all of it.
-    fn push_aside(&mut self, plan: &[(usize, Range)]) -> Aside {
+    fn push_aside(&mut self, plan: &[(usize, LoadRange)]) -> Aside {
         let mut same = HashSet::new();
         let mut short = HashSet::new();
-        let replaces = |range: &Range| range.process != 0 && range.replaces;
+        let replaces = |range: &LoadRange| range.process != 0 && range.replaces;
         for &(group, range) in plan.iter().filter(|(_, range)| replaces(range)) {
             same.insert((range.process, range.span.file));
             let group = self.groups.get(group);
@@ -167,7 +167,7 @@ impl Backlog {
                 short.insert(range.process);
             }
         }
-        let stays = |range: &Range| {
+        let stays = |range: &LoadRange| {
             !short.contains(&range.process) && !same.contains(&(range.process, range.span.file))
         };
         let mut aside = Aside::default();
@@ -218,7 +218,7 @@ impl Backlog {
     }
 
     /// Takes the next piece out of the streams.
-    fn next(&mut self, group: usize) -> Option<Range> {
+    fn next(&mut self, group: usize) -> Option<LoadRange> {
         self.turn += 1;
         let turn = self.turn;
         let group = self.groups.get_mut(group)?;
@@ -273,7 +273,7 @@ impl Backlog {
     }
 
     /// What is left of a piece that was stopped, unless nobody wants it any more.
-    pub(crate) fn rest(&self, chunk: Chunk, done: u64) -> Option<Range> {
+    pub(crate) fn rest(&self, chunk: Chunk, done: u64) -> Option<LoadRange> {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         let wanted = flying.any(|it| it.chunk.cookie == chunk.cookie && !it.dropped);
         let mut rest = chunk.range;
@@ -283,7 +283,7 @@ impl Backlog {
     }
 
     /// A thread is through with a piece; what it gives back comes first again.
-    pub(crate) fn done(&mut self, group: usize, cookie: u64, back: Option<Range>) {
+    pub(crate) fn done(&mut self, group: usize, cookie: u64, back: Option<LoadRange>) {
         let Some(group) = self.groups.get_mut(group) else {
             return;
         };
@@ -389,7 +389,7 @@ impl Stream {
 
     fn cancel(&mut self, gone: &Span) {
         let (start, end) = (gone.offset, gone.offset.saturating_add(gone.length));
-        let touches = |range: &Range| {
+        let touches = |range: &LoadRange| {
             let Span {
                 file,
                 offset,
@@ -400,7 +400,7 @@ impl Stream {
         if !self.ranges.iter().any(touches) {
             return;
         }
-        let part = |range: &Range, from: u64, to: u64| {
+        let part = |range: &LoadRange, from: u64, to: u64| {
             let mut part = *range;
             (part.span.offset, part.span.length) = (from, to.saturating_sub(from));
             part
@@ -420,7 +420,7 @@ impl Stream {
 }
 
 /// Adds a range, to the last one if it goes on there.
-fn append(ranges: &mut VecDeque<Range>, range: Range) {
+fn append(ranges: &mut VecDeque<LoadRange>, range: LoadRange) {
     if let Some(last) = ranges.back_mut() {
         let mut next = *last;
         next.span.offset = last.span.offset + last.span.length;
@@ -437,9 +437,9 @@ fn append(ranges: &mut VecDeque<Range>, range: Range) {
 mod tests {
     use super::*;
 
-    fn range(process: u32, offset: u64, length: u64) -> (usize, Range) {
+    fn range(process: u32, offset: u64, length: u64) -> (usize, LoadRange) {
         let file = FileId(1);
-        let range = Range {
+        let range = LoadRange {
             span: Span {
                 file,
                 offset,
@@ -455,12 +455,12 @@ mod tests {
         (0, range)
     }
 
-    fn urgent(mut range: (usize, Range)) -> (usize, Range) {
+    fn urgent(mut range: (usize, LoadRange)) -> (usize, LoadRange) {
         range.1.priority = 1;
         range
     }
 
-    fn instead(mut range: (usize, Range)) -> (usize, Range) {
+    fn instead(mut range: (usize, LoadRange)) -> (usize, LoadRange) {
         range.1.replaces = true;
         range
     }
@@ -468,7 +468,7 @@ mod tests {
     fn taken(backlog: &mut Backlog) -> Vec<(u32, u64, u64)> {
         let mut all = Vec::new();
         while let Some(chunk) = backlog.take(0) {
-            let Range { process, span, .. } = chunk.range;
+            let LoadRange { process, span, .. } = chunk.range;
             all.push((process, span.offset, span.length));
             backlog.done(0, chunk.cookie, None);
         }

@@ -43,11 +43,11 @@ impl Rig {
         let fake = Arc::new(fake);
         let memory = Arc::new(Memory::default());
         let counters = Arc::new(Counters::default());
-        let anywhere = Place {
+        let anywhere = ThreadGroup {
             node: None,
             cpus: Vec::new(),
         };
-        let config = config::Loader {
+        let config = config::LoaderConfig {
             threads,
             chunk: Bytes(chunk_pages * PAGE),
             bandwidth: Bytes(0),
@@ -68,7 +68,7 @@ impl Rig {
     }
 
     fn submit(&self, process: u32, file: u64, pages: std::ops::Range<u64>) {
-        let range = Range {
+        let range = LoadRange {
             span: Span {
                 file: FileId(file),
                 offset: pages.start * PAGE,

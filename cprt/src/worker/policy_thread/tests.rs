@@ -12,7 +12,7 @@ use crate::control::stats::Counters;
 use crate::machine::memory::{Roots, Watch};
 use crate::machine::topology::Topology;
 use crate::worker::budget::Budget;
-use crate::worker::loader::Place;
+use crate::worker::loader::ThreadGroup;
 use crate::worker::messages::{Inbox, ends};
 
 const FILE: FileId = FileId(1);
@@ -97,11 +97,11 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
     let (notes, _) = ends(theirs).expect("ends");
     let (_, outbox) = ends(ours).expect("ends");
-    let memory = config::Memory {
+    let memory = config::MemoryConfig {
         threshold,
         hysteresis: 0,
         pressure: 100,
-        ..config::Memory::default()
+        ..config::MemoryConfig::default()
     };
     let queue = Arc::new(Queue::new(16));
     let counters = Arc::new(Counters::default());
@@ -122,7 +122,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         Arc::clone(&counters),
         second,
     ));
-    let anywhere = vec![Place {
+    let anywhere = vec![ThreadGroup {
         node: None,
         cpus: Vec::new(),
     }];
@@ -132,17 +132,17 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         Arc::clone(&budget) as _,
         Arc::clone(&counters),
         anywhere,
-        config::Loader::default(),
+        config::LoaderConfig::default(),
     ));
     let evictor = Arc::new(Evictor::new(
         Arc::clone(&fake) as _,
         Arc::clone(&budget) as _,
         Arc::clone(&counters),
     ));
-    let executor = Executor {
+    let policy_thread = PolicyThread {
         host: services,
         queue: Arc::clone(&queue),
-        guard: Arc::new(Guard::new(second, u64::MAX)),
+        watchdog: Arc::new(Watchdog::new(second, u64::MAX)),
         loader: Arc::clone(&loader),
         evictor: Arc::clone(&evictor),
         payer: Arc::new(AtomicU32::new(0)),
@@ -163,7 +163,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         evictor,
         counters,
         notes,
-        thread: std::thread::spawn(move || executor.run(table, &settings, || ())),
+        thread: std::thread::spawn(move || policy_thread.run(table, &settings, || ())),
     }
 }
 

@@ -53,7 +53,7 @@ impl Desk {
             wake,
         };
         let desk = Box::into_raw(Box::new(Self { raw, services }));
-        // SAFETY: it comes of a Box, and nobody else knows it yet.
+        // SAFETY: it comes of a Box, and the pointer has not left this function.
         unsafe {
             (*desk).raw.ctx = desk.cast();
             NonNull::new_unchecked(desk)
@@ -271,7 +271,7 @@ unsafe extern "C" fn read(
     buf: *mut c_void,
     size: u64,
 ) -> i64 {
-    // SAFETY: a ctx; what is copied is no longer than the buffer, which nobody has to have filled.
+    // SAFETY: a ctx; what is copied is no longer than the buffer, which need not be filled before.
     unsafe {
         serve(ctx, |services| {
             let size = usize::try_from(size).map_err(|_| Error::Errno(libc::EINVAL))?;

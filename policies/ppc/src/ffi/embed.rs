@@ -110,7 +110,7 @@ impl Table {
         }
         // SAFETY: all of its fields may be zero.
         let mut own: ppc_policy = unsafe { zeroed() };
-        // SAFETY: ours is no shorter, as was checked, and nobody else has it.
+        // SAFETY: ours is no shorter, as was checked, and only we have it.
         unsafe {
             let to = (&raw mut own).cast::<u8>();
             ptr::copy_nonoverlapping(policy.cast::<u8>(), to, bytes as usize);
@@ -334,7 +334,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // What it says has no hearer left.
         let _ = self.end();
         // SAFETY: start() made it of a Box, and exit was the last to use it.
         drop(unsafe { Box::from_raw(self.desk.as_ptr()) });

@@ -319,7 +319,7 @@ struct Live<P> {
     host: *const ppc_host,
     policy: P,
     waker: Waker,
-    /// It panicked, so nobody knows what state it is in.
+    /// It panicked, so its state is unknown.
     broken: bool,
 }
 
@@ -460,7 +460,7 @@ unsafe fn advise<P: Policy>(
 ) -> c_int {
     // SAFETY: NULL or an event, no shorter than the one of our version.
     let event = match unsafe { event.as_ref() }.map(ppc_event::typed) {
-        // A kind we do not know; somebody else's, as we cannot have asked for it.
+        // A kind of a later version, which this policy cannot have asked for.
         Some(None) => return 0,
         Some(known) => known,
         None => None,

@@ -30,7 +30,7 @@ impl Waker {
         Self(Arc::new(Mutex::new(Some(Door(host)))))
     }
 
-    /// Waits for those who are inside, and lets nobody in any more.
+    /// Waits for the threads that are inside, and keeps out all others from then on.
     pub(super) fn shut(&self) {
         *self.door() = None;
     }
@@ -52,7 +52,7 @@ impl Waker {
         }
     }
 
-    /// Says a line; after the policy's exit nobody hears it.
+    /// Says a line; after the policy's exit it is lost.
     pub fn log(&self, level: Level, message: impl fmt::Display) {
         let line = line(&message);
         if let Some(Door(host)) = &*self.door() {

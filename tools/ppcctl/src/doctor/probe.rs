@@ -131,13 +131,13 @@ fn limit(roots: &Roots) -> Option<Memory> {
         proc: roots.proc.clone(),
         cgroup: roots.sys.join("fs/cgroup"),
     };
-    let watch = memory::Watch::new(config::Memory::default(), of);
+    let watch = memory::Watch::new(config::MemoryConfig::default(), of);
     watch.follow_process(std::process::id());
     let state = watch.sample(0);
     let cgroup = match state.source {
-        memory::Source::Unknown => return None,
-        memory::Source::Host => None,
-        memory::Source::Cgroup(dir) => Some(dir.to_path_buf()),
+        memory::LimitSource::Unknown => return None,
+        memory::LimitSource::Host => None,
+        memory::LimitSource::Cgroup(dir) => Some(dir.to_path_buf()),
     };
     Some(Memory {
         limit: state.limit,

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use cprt::control::config::{Bytes, Span};
+use cprt::control::config::{Bytes, TimeSpan};
 use cprt::control::stats::Stats;
 
 use super::Summary;
@@ -63,7 +63,7 @@ fn line(stats: &Stats) -> String {
 /// What was done; nothing if there was nobody to do it.
 pub(super) fn summary(summary: &Summary) -> Option<String> {
     let (backend, policy) = (summary.backend.as_ref()?, summary.policy.as_ref()?);
-    let took = Span(Duration::from_millis(millis(summary.seconds)));
+    let took = TimeSpan(Duration::from_millis(millis(summary.seconds)));
     let Some(stats) = &summary.stats else {
         return Some(format!(
             "{policy} on {backend}: nothing is known; the command took {took}"

@@ -32,7 +32,7 @@ pub(crate) struct Directory {
 
 /// What is at a name.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct LowerFile {
     fd: OwnedFd,
     pub(crate) metadata: Metadata,
 }
@@ -66,7 +66,7 @@ impl Directory {
     }
 
     /// What is at a name; of a link, the link.
-    pub(crate) fn find(&self, name: &OsStr) -> io::Result<Found> {
+    pub(crate) fn find(&self, name: &OsStr) -> io::Result<LowerFile> {
         let bytes = name.as_bytes();
         if matches!(bytes, b"" | b"." | b"..") || bytes.contains(&b'/') || bytes.contains(&0) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -85,7 +85,7 @@ impl Directory {
         let file = File::from(fd);
         let metadata = file.metadata()?;
         let fd = file.into();
-        Ok(Found { fd, metadata })
+        Ok(LowerFile { fd, metadata })
     }
 
     /// All names in it but its own and its parent's.
@@ -114,7 +114,7 @@ impl Directory {
     }
 }
 
-impl Found {
+impl LowerFile {
     pub(crate) fn identity(&self) -> FileIdentity {
         FileIdentity::of(&self.metadata)
     }
@@ -145,7 +145,7 @@ pub(crate) struct Lower {
 }
 
 impl Lower {
-    pub(crate) fn open(found: &Found) -> io::Result<Self> {
+    pub(crate) fn open(found: &LowerFile) -> io::Result<Self> {
         if !found.metadata.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }

@@ -50,14 +50,14 @@ pub(super) struct Server {
     /// How many file systems are on top of each other from the lower one to this; `None` if there is
     /// to be no passthrough.
     depth: Option<u32>,
-    files: RwLock<HashMap<u64, Open>>,
+    files: RwLock<HashMap<u64, OpenFile>>,
     listings: RwLock<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
 }
 
 /// What a reader has opened.
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenFile {
     lower: Arc<Lower>,
     thread: u32,
     size: u64,
@@ -122,7 +122,7 @@ impl Server {
         ))
     }
 
-    fn file(&self, handle: FileHandle) -> io::Result<Open> {
+    fn file(&self, handle: FileHandle) -> io::Result<OpenFile> {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         let bad = || io::Error::from_raw_os_error(libc::EBADF);
         files.get(&handle.0).cloned().ok_or_else(bad)
@@ -259,7 +259,7 @@ impl Filesystem for Server {
         };
         let handle = self.handle();
         let thread = request.pid();
-        let open = Open {
+        let open = OpenFile {
             lower: Arc::clone(&lower),
             thread,
             size: metadata.len(),

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::identity::{ContentStamp, FileIdentity};
-use super::lower::{Directory, Found, Lower};
-use super::table::{Known, Node, Place, ROOT, Table};
+use super::lower::{Directory, Lower, LowerFile};
+use super::table::{KnownNode, LowerPlace, MirrorNode, NodeTable, ROOT};
 
 /// Hears what readers do, on a thread that serves them: so it must not wait for anything that waits
 /// for the mount.
@@ -47,7 +47,7 @@ pub(crate) enum Mode {
 
 pub(crate) struct Core {
     root: Arc<Directory>,
-    table: Mutex<Table>,
+    table: Mutex<NodeTable>,
     pub(super) listener: Option<Arc<dyn Listener>>,
     /// Set once, before there are readers.
     pub(super) mode: OnceLock<Mode>,
@@ -77,7 +77,7 @@ impl Core {
         let identity = FileIdentity::of(&root.metadata()?);
         let root = Arc::new(root);
         Ok(Self {
-            table: Mutex::new(Table::new(Arc::clone(&root), identity)),
+            table: Mutex::new(NodeTable::new(Arc::clone(&root), identity)),
             root,
             listener,
             mode: OnceLock::new(),
@@ -92,7 +92,7 @@ impl Core {
         &self.root
     }
 
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, NodeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +100,7 @@ impl Core {
         matches!(self.mode.get(), Some(Mode::Passthrough))
     }
 
-    fn place(&self, id: u64) -> io::Result<(FileIdentity, Place)> {
+    fn place(&self, id: u64) -> io::Result<(FileIdentity, LowerPlace)> {
         let table = self.table();
         let node = table.get(id).ok_or_else(stale)?;
         Ok((node.identity, node.place.clone()))
@@ -108,15 +108,15 @@ impl Core {
 
     pub(super) fn directory(&self, id: u64) -> io::Result<Arc<Directory>> {
         match self.place(id)?.1 {
-            Place::Directory(directory) => Ok(directory),
-            Place::Leaf { .. } => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+            LowerPlace::Directory(directory) => Ok(directory),
+            LowerPlace::Leaf { .. } => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
         }
     }
 
     /// What is at the place of a file that is no directory, if it is the same one. Otherwise it is
     /// stale, upon which the kernel looks its path up once more.
-    pub(super) fn leaf(&self, id: u64) -> io::Result<Found> {
-        let (identity, Place::Leaf { parent, name }) = self.place(id)? else {
+    pub(super) fn leaf(&self, id: u64) -> io::Result<LowerFile> {
+        let (identity, LowerPlace::Leaf { parent, name }) = self.place(id)? else {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         };
         match parent.find(&name) {
@@ -127,24 +127,24 @@ impl Core {
     }
 
     pub(super) fn metadata(&self, id: u64) -> io::Result<Metadata> {
-        let open = |node: &Node| node.opened.clone();
+        let open = |node: &MirrorNode| node.opened.clone();
         let opened = self.table().get(id).and_then(open);
         if let Some(lower) = opened {
             return lower.file().metadata();
         }
         match self.place(id)?.1 {
-            Place::Directory(directory) => directory.metadata(),
-            Place::Leaf { .. } => Ok(self.leaf(id)?.metadata),
+            LowerPlace::Directory(directory) => directory.metadata(),
+            LowerPlace::Leaf { .. } => Ok(self.leaf(id)?.metadata),
         }
     }
 
     /// A path to the file itself, for calls that take nothing else, and what keeps it valid.
     pub(super) fn magic(&self, id: u64) -> io::Result<(PathBuf, Held)> {
         match self.place(id)?.1 {
-            Place::Directory(directory) => Ok((directory.magic(), Held::Directory(directory))),
-            Place::Leaf { .. } => {
+            LowerPlace::Directory(directory) => Ok((directory.magic(), Held::Directory(directory))),
+            LowerPlace::Leaf { .. } => {
                 let found = self.leaf(id)?;
-                Ok((found.magic(), Held::Found(found)))
+                Ok((found.magic(), Held::LowerFile(found)))
             }
         }
     }
@@ -154,14 +154,14 @@ impl Core {
         &self,
         parent: &Arc<Directory>,
         name: &OsStr,
-    ) -> io::Result<(Known, Metadata)> {
+    ) -> io::Result<(KnownNode, Metadata)> {
         let found = parent.find(name)?;
         let (identity, stamp) = (found.identity(), ContentStamp::of(&found.metadata));
         let metadata = found.metadata.clone();
         let place = if metadata.is_dir() {
-            Place::Directory(Arc::new(found.into_directory()))
+            LowerPlace::Directory(Arc::new(found.into_directory()))
         } else {
-            Place::Leaf {
+            LowerPlace::Leaf {
                 parent: Arc::clone(parent),
                 name: name.to_owned(),
             }
@@ -253,8 +253,8 @@ impl Core {
     /// Where a file is, from the root.
     pub(crate) fn path(&self, id: u64) -> io::Result<PathBuf> {
         let (directory, name) = match self.place(id)?.1 {
-            Place::Directory(directory) => (directory, OsString::new()),
-            Place::Leaf { parent, name } => {
+            LowerPlace::Directory(directory) => (directory, OsString::new()),
+            LowerPlace::Leaf { parent, name } => {
                 // It may be there no more.
                 self.leaf(id)
                     .map_err(|_| io::Error::from_raw_os_error(libc::ENOENT))?;
@@ -283,5 +283,5 @@ pub(super) fn shown(id: u64, metadata: &Metadata) -> u64 {
 #[derive(Debug)]
 pub(super) enum Held {
     Directory(#[expect(dead_code, reason = "held, not used")] Arc<Directory>),
-    Found(#[expect(dead_code, reason = "held, not used")] Found),
+    LowerFile(#[expect(dead_code, reason = "held, not used")] LowerFile),
 }

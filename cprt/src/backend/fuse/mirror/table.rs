@@ -26,7 +26,7 @@ const OURS: u64 = 1 << 63;
 
 /// Where a file is on the lower file system.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum LowerPlace {
     Directory(Arc<Directory>),
     Leaf {
         parent: Arc<Directory>,
@@ -36,9 +36,9 @@ pub(crate) enum Place {
 
 /// A file that the kernel knows.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct MirrorNode {
     pub(crate) identity: FileIdentity,
-    pub(crate) place: Place,
+    pub(crate) place: LowerPlace,
     /// The contents that the kernel's pages are of.
     pub(crate) stamp: ContentStamp,
     /// While somebody has it open.
@@ -47,9 +47,9 @@ pub(crate) struct Node {
     lookups: u64,
 }
 
-/// What [`Table::intern`] says about a file.
+/// What [`NodeTable::intern`] says about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownNode {
     pub(crate) id: u64,
     pub(crate) generation: u64,
     /// The kernel has nothing cached of it.
@@ -58,18 +58,18 @@ pub(crate) struct Known {
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Table {
-    nodes: HashMap<u64, Node>,
+pub(crate) struct NodeTable {
+    nodes: HashMap<u64, MirrorNode>,
     numbers: HashMap<(u64, u64), u64>,
     device: u64,
     next: u64,
 }
 
-impl Table {
+impl NodeTable {
     pub(crate) fn new(root: Arc<Directory>, identity: FileIdentity) -> Self {
-        let node = Node {
+        let node = MirrorNode {
             identity,
-            place: Place::Directory(root),
+            place: LowerPlace::Directory(root),
             stamp: ContentStamp::default(),
             opened: None,
             opens: 0,
@@ -83,7 +83,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&Node> {
+    pub(crate) fn get(&self, id: u64) -> Option<&MirrorNode> {
         self.nodes.get(&id)
     }
 
@@ -102,9 +102,9 @@ impl Table {
     pub(crate) fn intern(
         &mut self,
         identity: FileIdentity,
-        place: Place,
+        place: LowerPlace,
         stamp: ContentStamp,
-    ) -> Known {
+    ) -> KnownNode {
         let key = (identity.device, identity.inode);
         let id = match self.numbers.get(&key) {
             Some(&id) => id,
@@ -119,16 +119,16 @@ impl Table {
                 (node.identity, node.stamp) = (identity, stamp);
             }
             // A directory that is held stays it; of a file's names the last one counts.
-            if fresh || matches!(place, Place::Leaf { .. }) {
+            if fresh || matches!(place, LowerPlace::Leaf { .. }) {
                 node.place = place;
             }
-            return Known {
+            return KnownNode {
                 id,
                 generation,
                 fresh,
             };
         }
-        let node = Node {
+        let node = MirrorNode {
             identity,
             place,
             stamp,
@@ -137,7 +137,7 @@ impl Table {
             lookups: 1,
         };
         self.nodes.insert(id, node);
-        Known {
+        KnownNode {
             id,
             generation,
             fresh: true,
@@ -191,7 +191,7 @@ impl Table {
     }
 
     fn drop_if_unused(&mut self, id: u64) -> bool {
-        let unused = |node: &Node| node.lookups == 0 && node.opens == 0;
+        let unused = |node: &MirrorNode| node.lookups == 0 && node.opens == 0;
         if !self.nodes.get(&id).is_some_and(unused) {
             return false;
         }
@@ -209,9 +209,9 @@ mod tests {
 
     use super::*;
 
-    fn table() -> (Arc<Directory>, Table) {
+    fn table() -> (Arc<Directory>, NodeTable) {
         let root = Arc::new(Directory::root(Path::new("/")).expect("the root"));
-        let table = Table::new(Arc::clone(&root), of(7, 2, 1));
+        let table = NodeTable::new(Arc::clone(&root), of(7, 2, 1));
         (root, table)
     }
 
@@ -223,8 +223,8 @@ mod tests {
         }
     }
 
-    fn leaf(parent: &Arc<Directory>, name: &str) -> Place {
-        Place::Leaf {
+    fn leaf(parent: &Arc<Directory>, name: &str) -> LowerPlace {
+        LowerPlace::Leaf {
             parent: Arc::clone(parent),
             name: name.into(),
         }
@@ -270,7 +270,7 @@ mod tests {
         let second = table.intern(of(7, 40, 5), leaf(&root, "b"), sized(1));
         assert!(!second.fresh);
         assert!(!table.forget(40, 1));
-        let Some(Place::Leaf { name, .. }) = table.get(40).map(|node| &node.place) else {
+        let Some(LowerPlace::Leaf { name, .. }) = table.get(40).map(|node| &node.place) else {
             panic!("no leaf");
         };
         assert_eq!(name, "b");

@@ -87,7 +87,7 @@ impl Ground {
         bytes
     }
 
-    pub(crate) fn mount(&self, options: &Options) -> Mirror {
+    pub(crate) fn mount(&self, options: &MirrorOptions) -> Mirror {
         Mirror::mount(&self.lower, &self.at, options, None).expect("to mount")
     }
 }
@@ -130,16 +130,16 @@ pub(crate) fn pages(path: &Path) -> u64 {
     cachestat(&file, &(0..0)).expect("cachestat")
 }
 
-pub(crate) fn plain() -> Options {
-    Options {
+pub(crate) fn plain() -> MirrorOptions {
+    MirrorOptions {
         passthrough: false,
-        ..Options::default()
+        ..MirrorOptions::default()
     }
 }
 
 /// Both modes, as far as this kernel has them.
-fn modes() -> Vec<Options> {
-    vec![Options::default(), plain()]
+fn modes() -> Vec<MirrorOptions> {
+    vec![MirrorOptions::default(), plain()]
 }
 
 /// This program once more, as one of the helpers below.
@@ -233,7 +233,7 @@ fn helper() {
             let options = if what == "plain" {
                 plain()
             } else {
-                Options::default()
+                MirrorOptions::default()
             };
             let mirror = Mirror::mount(&lower, &at, &options, None).expect("to mount");
             println!("HELPER {:?}", mirror.mode());
@@ -307,7 +307,7 @@ fn test_a_listener_hears_opens_misses_and_the_end() {
     }
     let ground = Ground::new();
     ground.file("a", 1 << 20);
-    for (options, misses) in [(Options::default(), false), (plain(), true)] {
+    for (options, misses) in [(MirrorOptions::default(), false), (plain(), true)] {
         let ear = Arc::new(Ear::default());
         let listener = Arc::clone(&ear) as Arc<dyn Listener>;
         let mirror = Mirror::mount(&ground.lower, &ground.at, &options, Some(listener));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hwlocality::topology::builder::TopologyBuilder;
 
-use super::super::detect::{Found, Seen, builder, kind, look, nearest, number, own_cpus};
+use super::super::detect::{PciDevice, Seen, builder, kind, look, nearest, number, own_cpus};
 use super::super::{nvidia, sysfs};
 use super::tree::Tree;
 use super::*;
@@ -173,7 +173,7 @@ fn hwloc_tells_what_there_is() -> Result<()> {
     let xml = include_str!("../fixtures/hwloc-two-nodes.xml");
     let from_xml = |builder: TopologyBuilder| builder.from_xml(xml);
     let seen = look(from_xml(builder()?).map_err(|error| Error::Topology(error.to_string()))?)?;
-    let found = |kind, address, near: &[u16]| Found {
+    let found = |kind, address, near: &[u16]| PciDevice {
         kind,
         pci: pci(address),
         near: near.to_vec(),

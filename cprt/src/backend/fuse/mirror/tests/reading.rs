@@ -27,7 +27,7 @@ fn test_what_is_read_is_cached_once() {
     assert_eq!(pages(&below), 0, "plain");
     assert!(all_but_few(pages(&above), all), "opening it drops nothing");
     drop(mirror);
-    let mirror = ground.mount(&Options::default());
+    let mirror = ground.mount(&MirrorOptions::default());
     if mirror.mode() != Mode::Passthrough {
         return skip_part("this kernel has no passthrough");
     }

@@ -366,7 +366,7 @@ fn test_a_deleted_file_is_not_held() {
     }
     let ground = Ground::new();
     ground.file("a", 1 << 20);
-    let _mirror = ground.mount(&Options::default());
+    let _mirror = ground.mount(&MirrorOptions::default());
     std::fs::read(ground.at.join("a")).expect("to read");
     std::fs::remove_file(ground.lower.join("a")).expect("to remove it");
     let top = ground.lower.join("a");

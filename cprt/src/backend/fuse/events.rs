@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use ppc::{Event, FileId, Kind, Kinds};
 
-use super::processes::Processes;
+use super::processes::ThreadOwners;
 use crate::backend::Flow;
 use crate::backend::fuse::mirror::Listener;
 use crate::machine::ranges::Ranges;
@@ -34,13 +34,13 @@ struct Record {
 
 /// Records that wait; a pure thing.
 #[derive(Debug)]
-struct Waiting {
+struct UnheardEvents {
     records: VecDeque<Record>,
     room: usize,
     lost: u64,
 }
 
-impl Waiting {
+impl UnheardEvents {
     fn new(room: usize) -> Self {
         Self {
             records: VecDeque::new(),
@@ -68,19 +68,19 @@ impl Waiting {
 }
 
 #[derive(Debug)]
-struct State {
-    waiting: Waiting,
+struct FuseEventsState {
+    waiting: UnheardEvents,
     interrupted: bool,
     ended: bool,
 }
 
 /// The listener of a mount.
 #[derive(Debug)]
-pub(super) struct Ear {
-    state: Mutex<State>,
+pub(super) struct FuseEvents {
+    state: Mutex<FuseEventsState>,
     changed: Condvar,
     wanted: AtomicU32,
-    processes: Mutex<Processes>,
+    processes: Mutex<ThreadOwners>,
     /// What has been read or stored and not been dropped: the kernel may have dropped it since.
     cached: Mutex<HashMap<u64, Ranges>>,
 }
@@ -89,11 +89,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ear {
+impl FuseEvents {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
-                waiting: Waiting::new(ROOM),
+            state: Mutex::new(FuseEventsState {
+                waiting: UnheardEvents::new(ROOM),
                 interrupted: false,
                 ended: false,
             }),
@@ -110,7 +110,7 @@ impl Ear {
 
     /// As [`crate::backend::Backend::events`].
     pub(super) fn events(&self, into: &mut Vec<Event>) -> Flow {
-        let idle = |state: &mut State| {
+        let idle = |state: &mut FuseEventsState| {
             let waiting = &state.waiting;
             waiting.records.is_empty() && waiting.lost == 0 && !state.interrupted && !state.ended
         };
@@ -193,7 +193,7 @@ fn event(record: &Record, process: u32) -> Event {
     event
 }
 
-impl Listener for Ear {
+impl Listener for FuseEvents {
     fn opened(&self, file: u64, size: u64, thread: u32, direct: bool) {
         self.tell(record(Kind::Open, file, 0..size, thread, direct));
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_thread_are_one() {
-        let mut waiting = Waiting::new(8);
+        let mut waiting = UnheardEvents::new(8);
         waiting.push(miss(5, 0..10, 1));
         waiting.push(miss(5, 10..30, 1));
         // Another thread, another place, another file.
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let mut waiting = Waiting::new(1);
+        let mut waiting = UnheardEvents::new(1);
         waiting.push(miss(5, 0..10, 1));
         waiting.push(miss(6, 0..10, 1));
         waiting.push(miss(7, 0..10, 1));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn only_what_is_wanted_is_told_and_not_what_we_do() {
-        let ear = Ear::new();
+        let ear = FuseEvents::new();
         ear.opened(5, 100, 999_999_999, false);
         ear.missed(5, 0, 10, 999_999_999, false);
         let own = u32::try_from(nix::unistd::gettid().as_raw()).expect("a number");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_is_kept_and_the_end_stays() {
-        let ear = Ear::new();
+        let ear = FuseEvents::new();
         let mut events = Vec::new();
         ear.interrupt();
         assert_eq!(ear.events(&mut events), Flow::On);
