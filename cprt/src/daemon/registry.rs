@@ -241,7 +241,7 @@ impl Registry {
         Ok(site.native())
     }
 
-    /// MountChanges settings of a running policy.
+    /// Changes settings of a running policy.
     pub(crate) fn configure(&self, mount: &Path, settings: &Settings) -> Result<MountStatus> {
         let site = self.find(mount)?;
         let slot = self.registered(&site.path)?;

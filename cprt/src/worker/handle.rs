@@ -1,6 +1,6 @@
-//! A worker, as whoever started it holds it: the process and the conversation with it.
+//! A worker, as its keeper holds it: the process and the conversation with it.
 //!
-//! That is the supervisor, for a mount, or a session, for a command. [`load`] starts the process and
+//! [`load`] starts the process and
 //! has it load the library, [`LoadedWorker::go`] has it start the policy. Then there are two ends of it: the
 //! [`WorkerProcess`], for the one thread that listens, and the [`WorkerHandle`], for everybody else.
 

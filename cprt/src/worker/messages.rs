@@ -1,5 +1,5 @@
-//! What supervisor and worker say to each other: one JSON object a line, over a socket that nobody
-//! else has. Both are the same program, so nothing here has to stay as it is.
+//! The words between a worker and its keeper: one JSON object a line, over a socket of their own. Both are
+//! the same program, so nothing here has to stay as it is.
 
 use std::io::BufReader;
 use std::os::unix::net::UnixStream;
@@ -80,7 +80,7 @@ pub(crate) enum BackendSource {
     },
 }
 
-/// Supervisor to worker.
+/// Keeper to worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
@@ -101,7 +101,7 @@ pub(crate) enum Order {
     Exit,
 }
 
-/// Worker to supervisor.
+/// Worker to keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Note {

@@ -1,7 +1,7 @@
 //! A worker: the process that hosts one policy of one mount.
 //!
-//! It is started by the supervisor with one end of a socket as its standard input, and does what it
-//! is told there (`words.rs`): loads the library, which is the first moment that somebody else's
+//! It is started by its keeper with one end of a socket as its standard input, and does what it
+//! is told there (`messages.rs`): loads the library, which is the first moment that somebody else's
 //! code runs; then, when told to go, takes the mount's device and starts the policy. When the
 //! socket closes, it ends: a daemon that has been killed leaves no workers behind.
 //!
@@ -43,12 +43,12 @@ use crate::{Error, Result, sys};
 ///
 /// # Errors
 ///
-/// It was not started by a supervisor. What goes wrong later, the supervisor is told.
+/// It was not started by a keeper. What goes wrong later, the keeper is told.
 pub fn run() -> Result<()> {
     let system = |doing| move |source| Error::System { doing, source };
     // Whoever started it may wait for signals in a way of its own, which children inherit.
     let _ = nix::sys::signal::SigSet::empty().thread_set_mask();
-    let socket = take_stdin().map_err(system("Taking over the supervisor's socket"))?;
+    let socket = take_stdin().map_err(system("Taking over the keeper's socket"))?;
     let (mut inbox, outbox) = ends(socket)?;
     let outbox = Arc::new(outbox);
     log_to(&outbox);
@@ -88,7 +88,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// The supervisor's socket, and nothing in its place.
+/// The keeper's socket, and nothing in its place.
 fn take_stdin() -> std::io::Result<UnixStream> {
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
     let null = std::fs::File::open("/dev/null")?;
@@ -105,7 +105,7 @@ fn end_by_panics() {
     }));
 }
 
-/// What is logged, the supervisor hears.
+/// What is logged, the keeper hears.
 fn log_to(outbox: &Arc<Outbox>) {
     struct Log(Arc<Outbox>);
 
@@ -226,7 +226,7 @@ impl Worker {
                 });
             })?,
             events: thread("events", 256 << 10, move || {
-                // Until then they wait in the kernel: the supervisor first hears how init went.
+                // Until then they wait in the kernel: the keeper first hears how init went.
                 if started.recv().is_ok()
                     && let Some(fault) = listener.run()
                 {

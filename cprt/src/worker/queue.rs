@@ -5,7 +5,7 @@
 //! counted, and told to the policy as a LOST.
 //!
 //! The same queue wakes the policy's thread for everything else: what [`ppc::host::Services::wake`]
-//! asked for, intervals while memory is short, and orders of the supervisor.
+//! asked for, intervals while memory is short, and orders of the keeper.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -134,7 +134,7 @@ pub(crate) enum Next<Order> {
     Woken,
     /// The interval is over.
     Interval,
-    /// The supervisor wants something.
+    /// The keeper wants something.
     Order(Order),
     /// It is over.
     Closed,
