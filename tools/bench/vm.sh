@@ -3,6 +3,8 @@
 # emulated. Results and their page come back to target/bench/module.{json,html}.
 #
 #   tools/bench/vm.sh KERNEL [WORD...]     words for ppc-bench, instead of the three cases where everything stays mapped
+#
+# The guest has MEMORY MiB, 6144 if nothing is said.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,11 +20,11 @@ install -D -m 755 -t "$root/guest/usr/bin" "$built/release/ppc-bench"
 install -D -m 644 -t "$root/guest/usr/lib/ppc" "$built"/policies/*.so
 
 # The disk is in the guest's memory, and so is what is cached of it.
-bench="/usr/bin/ppc-bench --standard --slower 10 --backend module --name module --output /tmp/bench $*"
+bench="/usr/bin/ppc-bench --slower 10 --backend module --name module --output /tmp/bench $*"
 command="$bench 2>&1; code=\$?; echo == results; gzip -c /tmp/bench/module.json | base64; exit \$code"
 code=0
 GUEST_ROOT=$root/guest EXTRA=$(readlink -f "$losetup") \
-	python3 tests/vm/vm.py exec --memory 6144 --disk 64 --factor 6 "$kernel" -- "$command" |
+	python3 tests/vm/vm.py exec --memory "${MEMORY:-6144}" --disk 64 --factor 6 "$kernel" -- "$command" |
 	awk -v results="$root/results" '/^== results/ { over = 1 } /^== results|^\/tmp\/bench/ { next }
 		over { print > results; next } { print; fflush() }' ||
 	code=$?

@@ -13,7 +13,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::stat::{major, minor};
 
 use crate::outcome::{For as _, Outcome, Stop, fail};
-use crate::sys::{self, Map, PAGE};
+use crate::sys::{Map, PAGE};
 use crate::way;
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -94,7 +94,7 @@ impl Pattern {
     }
 
     /// The NUMA node of each of its pages that is cached.
-    pub(crate) fn node_of_each(&self) -> Outcome<Vec<Option<usize>>> {
+    fn node_of_each(&self) -> Outcome<Vec<Option<usize>>> {
         let file = File::open(way::view(&self.lower))?;
         let map = Map::of(&file)?;
         let cached = map.residency()?;
@@ -107,19 +107,6 @@ impl Pattern {
         let nodes = map.nodes()?.into_iter().zip(cached);
         let node = |(node, cached): (i32, bool)| usize::try_from(node).ok().filter(|_| cached);
         Ok(nodes.map(node).collect())
-    }
-}
-
-/// How many bytes of an open file are cached: asked in a way that takes no time, where the kernel has
-/// one, and what is just being read counts already.
-pub(crate) fn cached_of(file: &File) -> Outcome<u64> {
-    match sys::cachestat(file) {
-        Ok(pages) => Ok(pages * PAGE as u64),
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-            let pages = Map::of(file)?.residency()?;
-            Ok((pages.into_iter().filter(|&page| page).count() * PAGE) as u64)
-        }
-        Err(error) => Err(error.into()),
     }
 }
 

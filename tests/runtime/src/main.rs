@@ -4,18 +4,16 @@
 //! one. Exit status 0 is a pass, 77 a skip, anything else a failure; the last line is the message.
 //! `RFS_FS`, `RFS_LOWER`, `RFS_KERNEL` and `RFS_FACTOR` are as in `tests/vm/README.md`.
 //!
-//! Benchmarks (`bench`, `bench_maio`) are run by name and not in the list, but in that of `--benches`.
+//! Benchmarks (`bench`) are run by name and not in the list, but in that of `--benches`.
 //!
 //! `case` is a test and what is cleared away after it; `daemon`, `reader`, `mount`, `cgroup`, `disk`,
-//! `files`, `model`, `checkpoint` and `procfs` are what tests are made of; each `t_*` has those of one subject.
+//! `files`, `model` and `procfs` are what tests are made of; each `t_*` has those of one subject.
 
 use std::process::ExitCode;
 
 mod bench;
-mod bench_maio;
 mod case;
 mod cgroup;
-mod checkpoint;
 mod daemon;
 mod disk;
 mod files;
@@ -75,7 +73,7 @@ fn cases() -> Vec<Case> {
 
 /// What is run by name only.
 fn benches() -> Vec<Case> {
-    [bench::CASES.to_vec(), bench_maio::cases()].concat()
+    bench::CASES.to_vec()
 }
 
 fn main() -> ExitCode {

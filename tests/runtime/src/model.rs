@@ -216,7 +216,7 @@ pub(crate) fn recorded(group: &Value) -> Vec<Range<u64>> {
 }
 
 /// What it has of a file.
-pub(crate) fn recorded_of(group: &Value, file: &str) -> Vec<Range<u64>> {
+fn recorded_of(group: &Value, file: &str) -> Vec<Range<u64>> {
     let ranges = group["ranges"].as_array().into_iter().flatten();
     let ranges = ranges.filter(|range| range[0] == file);
     let range = |range: &Value| {

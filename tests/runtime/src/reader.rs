@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use crate::files::{MIB, Pattern, first_wrong};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, fail};
-use crate::procfs;
 use crate::sys::{self, Map, PAGE};
 use crate::way::Way;
 
@@ -55,12 +54,6 @@ pub(crate) struct Job {
     closed: bool,
     /// It has read so much of the beginning, and then leaves the rest to a child.
     parent: u64,
-    /// So much of the beginning is not of the pattern.
-    header: u64,
-    /// Which accelerator it works on.
-    xpu: Option<u16>,
-    /// What it reads after that.
-    then: Vec<Job>,
 }
 
 /// What a reader has done, all times taken together.
@@ -72,12 +65,6 @@ pub(crate) struct Read {
     pub(crate) cpu_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
-    /// What a disk had to give for that, and for all but the first hundredth; not known by kernels
-    /// that do not count it, such as the debug kernel.
-    pub(crate) disk: Option<u64>,
-    pub(crate) disk_late: Option<u64>,
-    /// What it had given after the first hundredth.
-    settled: Option<u64>,
     /// Where the first wrong byte was.
     pub(crate) wrong: Option<u64>,
 }
@@ -112,9 +99,6 @@ impl Job {
             heads: 0,
             closed: false,
             parent: 0,
-            header: 0,
-            xpu: None,
-            then: Vec::new(),
         }
     }
 
@@ -123,10 +107,9 @@ impl Job {
         self
     }
 
-    /// Through a mapping, as all that it reads then.
+    /// Through a mapping.
     pub(crate) fn mmap(mut self) -> Self {
         self.mmap = true;
-        self.then = self.then.into_iter().map(Self::mmap).collect();
         self
     }
 
@@ -207,29 +190,6 @@ impl Job {
         self
     }
 
-    /// So much of the beginning is something else than the pattern.
-    pub(crate) fn header(mut self, bytes: u64) -> Self {
-        self.header = bytes;
-        self
-    }
-
-    /// Works on this accelerator of the machine.
-    pub(crate) fn xpu(mut self, xpu: u16) -> Self {
-        self.xpu = Some(xpu);
-        self
-    }
-
-    /// And then these, one after the other; its mappings stay.
-    pub(crate) fn then(mut self, jobs: impl IntoIterator<Item = Self>) -> Self {
-        self.then.extend(jobs);
-        self
-    }
-
-    fn bytes(&self) -> u64 {
-        let own: u64 = self.ranges.iter().map(|it| it.end - it.start).sum();
-        own + self.then.iter().map(Self::bytes).sum::<u64>()
-    }
-
     /// Starts it.
     pub(crate) fn start(&self) -> Outcome<Reader> {
         let program = std::env::current_exe()?;
@@ -239,7 +199,6 @@ impl Job {
             .arg0(title.unwrap_or_else(|| program.clone().into()))
             .arg("--reader")
             .envs(rank)
-            .envs(self.xpu.map(|xpu| ("LOCAL_RANK", xpu.to_string())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -290,14 +249,11 @@ pub(crate) fn main() -> Outcome {
     let begin = Instant::now();
     loop {
         // What a framework has mapped, it has until the model is loaded.
-        let mut sources = Vec::new();
-        for one in std::iter::once(&job).chain(&job.then) {
-            sources.push(read_once(one, &mut read, job.bytes() / 100)?);
-        }
+        let source = read_once(&job, &mut read)?;
         read.times += 1;
         measure(&mut read, begin)?;
         linger(&job)?;
-        drop(sources);
+        drop(source);
         let Some(until) = &job.until else {
             break;
         };
@@ -322,14 +278,7 @@ fn measure(read: &mut Read, begin: Instant) -> Outcome {
     }
     read.minor_faults = usage.minor_page_faults();
     read.major_faults = usage.major_page_faults();
-    read.disk = disk_bytes();
-    read.disk_late = read.disk.map(|all| all - read.settled.unwrap_or(0));
     Ok(())
-}
-
-/// What a disk has given for this process.
-fn disk_bytes() -> Option<u64> {
-    procfs::io(std::process::id(), "read_bytes").ok()
 }
 
 fn linger(job: &Job) -> Outcome {
@@ -342,7 +291,7 @@ fn linger(job: &Job) -> Outcome {
     Ok(())
 }
 
-fn read_once(job: &Job, read: &mut Read, settles: u64) -> Outcome<Source> {
+fn read_once(job: &Job, read: &mut Read) -> Outcome<Source> {
     if job.heads > 0 {
         let source = Source::open(job)?;
         for range in &job.ranges {
@@ -365,9 +314,6 @@ fn read_once(job: &Job, read: &mut Read, settles: u64) -> Outcome<Source> {
     } else {
         for range in &job.ranges {
             source.take(job, range, read)?;
-            if read.settled.is_none() && read.bytes >= settles {
-                read.settled = disk_bytes();
-            }
             sleep(Duration::from_millis(job.pause));
         }
     }
@@ -427,16 +373,7 @@ impl Source {
                 }
                 (None, None) => fail!("{} is closed", job.path.display()),
             };
-            // Through a mapping, what is not looked at is not read.
-            let skipped = usize::try_from(job.header.saturating_sub(at))?.min(bytes.len());
-            let (header, checked) = bytes.split_at(skipped);
-            std::hint::black_box(
-                header
-                    .iter()
-                    .fold(0, |sum: u8, byte| sum.wrapping_add(*byte)),
-            );
-            let begin = at + skipped as u64;
-            if let Some(wrong) = first_wrong(checked, job.seed, begin) {
+            if let Some(wrong) = first_wrong(bytes, job.seed, at) {
                 read.wrong.get_or_insert(wrong);
             }
             at += bytes.len() as u64;

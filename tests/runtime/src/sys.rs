@@ -152,29 +152,6 @@ pub(crate) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// How many pages of a file are cached; from Linux 6.5 on.
-pub(crate) fn cachestat(file: &File) -> io::Result<u64> {
-    /// The same on all machines.
-    const NUMBER: libc::c_long = 451;
-    // From the beginning to the end.
-    let range = [0_u64; 2];
-    let mut found = [0_u64; 5];
-    // SAFETY: the kernel reads the two numbers of the range and writes five.
-    let answer = unsafe {
-        libc::syscall(
-            NUMBER,
-            file.as_raw_fd(),
-            range.as_ptr(),
-            found.as_mut_ptr(),
-            0,
-        )
-    };
-    if answer < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(found[0])
-}
-
 /// Opens a library of the tree's own as a policy.
 pub(crate) fn open_policy(library: &Path) -> Result<Table, LoadError> {
     // SAFETY: it was built of this tree, and this process is made for trying it.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use cprt::control::config;
 use cprt::control::kind::BackendKind;
 
 use crate::backend_cost::Cost;
@@ -36,6 +37,22 @@ pub(crate) struct Wanted {
     /// More readers: by read, shuffled, one and eight workers
     #[arg(long)]
     pub(crate) more: bool,
+    /// What MAIO does for four workers that share a model, each bar of it: by headers, replayed, with little
+    /// memory, with a template of others, out of order
+    #[arg(long, conflicts_with_all = ["quick", "standard", "more"])]
+    pub(crate) maio: bool,
+    /// A model of about so many MiB, for any case
+    #[arg(long, value_name = "N", conflicts_with_all = ["quick", "small"], value_parser = clap::value_parser!(u64).range(128..=1 << 20))]
+    pub(crate) mib: Option<u64>,
+    /// How the workers of --maio read
+    #[arg(long, value_enum, value_name = "HOW", default_value = "mmap")]
+    pub(crate) by: By,
+    /// How long a call of a policy may take before its worker is killed [default: 2 s]
+    #[arg(long = "deadline", value_name = "TIME", value_parser = deadline)]
+    pub(crate) worker: Option<config::Worker>,
+    /// How far the kernel reads ahead, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 128)]
+    pub(crate) read_ahead: u64,
     /// Only cases with this in their names; may be given several times
     #[arg(long = "case", value_name = "TEXT")]
     pub(crate) cases: Vec<String>,
@@ -57,6 +74,21 @@ pub(crate) struct Wanted {
     /// List the cases and end
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+/// The usual worker, but for that.
+fn deadline(text: &str) -> Result<config::Worker, String> {
+    let settings = serde_json::json!({ "deadline": text });
+    serde_json::from_value(settings).map_err(|error| error.to_string())
+}
+
+/// How bytes come to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// By `read`
+    Read,
+    /// Through mappings that stay
+    Mmap,
 }
 
 /// What a tour shows.
@@ -171,6 +203,10 @@ mod tests {
             &["--quick", "--standard"],
             &["--backend", "rfs"],
             &["--slower", "0"],
+            &["--maio", "--quick"],
+            &["--mib", "256", "--small"],
+            &["--by", "direct"],
+            &["--deadline", "soon"],
             &["cost"],
             &["cost", "--backend", "module"],
             &["cost", "--backend", "observe", "--want", "all"],

@@ -26,6 +26,9 @@ pub(crate) fn bars(results: &Results) -> Vec<Bar> {
             load: of_runs(case, |run| run.load).unwrap_or(0.0),
         };
         ledger.every_case(&mut bars);
+        if case.reader.mode == Mode::Tp && case.reader.access != Access::Direct {
+            ledger.shared(&mut bars);
+        }
         match case.regime {
             _ if is_harmless(case) => ledger.harmless(&mut bars),
             Regime::Ample => ledger.ample(&mut bars),
@@ -39,7 +42,8 @@ pub(crate) fn bars(results: &Results) -> Vec<Bar> {
 /// Where there is nothing to gain, nothing may be lost.
 fn is_harmless(case: &CaseResult) -> bool {
     let nothing = matches!(case.regime, Regime::Cached | Regime::Slow);
-    nothing || case.reader.access == Access::Direct || case.policy == Policy::MaioWrong
+    let wrong = matches!(case.policy, Policy::MaioWrong | Policy::MaioStale);
+    nothing || case.reader.access == Access::Direct || wrong
 }
 
 /// One case, and those that it is compared with.
@@ -88,6 +92,68 @@ impl Ledger<'_> {
             Regime::Ample => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.25),
             Regime::Limited => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.45),
             Regime::Cached | Regime::Slow => {}
+        }
+    }
+
+    /// What each of the workers reads that share a model: whether it is recorded as it was, and is there
+    /// before they come to it.
+    fn shared(&self, bars: &mut Vec<Bar>) {
+        let beside = |policy| beside(self.results, self.case, policy);
+        let readers = |case| of_some(case, |run| run.readers_bytes);
+        match (self.case.policy, self.case.regime) {
+            (Policy::MaioFirst, Regime::Ample) => {
+                self.recorded(bars);
+                let all = beside(Policy::Native).and_then(readers);
+                let replay = beside(Policy::MaioReplay).and_then(readers);
+                if let (Some(all), Some(replay), Some(own)) = (all, replay, readers(self.case))
+                    && all > replay
+                {
+                    let lost = (own - replay) / (all - replay);
+                    self.bar(bars, "of a replay's gain is lost", lost, 0.10);
+                }
+            }
+            (Policy::MaioReplay, Regime::Ample) => {
+                let late = of_some(self.case, |run| run.late_bytes);
+                let all = beside(Policy::Native).and_then(readers);
+                if let (Some(late), Some(all)) = (late, all.filter(|&all| all > 0.0)) {
+                    self.bar(bars, "readers' late bytes / native's", late / all, 0.01);
+                }
+            }
+            (Policy::MaioReplay, Regime::Limited) => self.dropped(bars),
+            (Policy::MaioWrong | Policy::MaioStale, _) => {
+                let device = |case| of_runs(case, |run| float(run.device_bytes));
+                let native = beside(Policy::Native).and_then(device);
+                if let (Some(own), Some(native)) = (device(self.case), native) {
+                    self.bar(bars, "device bytes / native's", own / native, 1.03);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Pages that the template of this load has wrong.
+    fn recorded(&self, bars: &mut Vec<Bar>) {
+        let wrong = of_some(self.case, |run| {
+            let found = run.recorded?;
+            let workers = found.workers == self.case.reader.workers as usize;
+            // Of a worker that is not known all is missing already.
+            Some(found.missing + found.not_read + u64::from(!workers))
+        });
+        if let Some(wrong) = wrong {
+            self.bar(bars, "pages wrong in the template", wrong, 0.0);
+        }
+    }
+
+    /// The module drops what is mapped; without it that stays, and is counted.
+    fn dropped(&self, bars: &mut Vec<Bar>) {
+        let mapped = self.case.reader.access != Access::Pread;
+        if mapped && self.results.backend != "module" {
+            return;
+        }
+        let stat = |name: &'static str| of_some(self.case, move |run| run.stats.get(name).copied());
+        if let (Some(kept), Some(dropped)) = (stat("kept_bytes"), stat("evicted_bytes")) {
+            let part = kept / dropped.max(1.0);
+            self.bar(bars, "to be dropped and stayed", part, 0.001);
         }
     }
 
@@ -157,6 +223,12 @@ impl Ledger<'_> {
     }
 }
 
+/// The median of a number that all runs have.
+fn of_some(case: &CaseResult, of: impl Fn(&Run) -> Option<u64>) -> Option<f64> {
+    let all = case.runs.iter().all(|run| of(run).is_some());
+    of_runs(case, |run| float(of(run).unwrap_or(0))).filter(|_| all)
+}
+
 /// As text: those that were missed last, where they are seen.
 pub(crate) fn list(bars: &[Bar]) -> String {
     let (passed, missed): (Vec<&Bar>, Vec<&Bar>) = bars.iter().partition(|bar| bar.passed);
@@ -183,6 +255,7 @@ pub(crate) fn list(bars: &[Bar]) -> String {
 mod tests {
     use super::*;
     use crate::reader::Profile;
+    use crate::result::Recorded;
     use crate::result::samples::results;
 
     fn bar(bars: &[Bar], what: &str) -> Option<(f64, bool)> {
@@ -221,6 +294,50 @@ mod tests {
         let found = bars(&results);
         assert_eq!(bar(&found, "load / limited floor"), Some((1.19, false)));
         assert_eq!(bar(&found, "load / native"), Some((0.5, true)));
+    }
+
+    #[test]
+    fn a_template_and_what_comes_late_are_held_against_what_was_read() {
+        let loads = [
+            (Policy::Native, 10.0),
+            (Policy::MaioFirst, 5.0),
+            (Policy::MaioReplay, 5.0),
+        ];
+        let mut results = results(Profile::tp(), Regime::Ample, &loads);
+        let what = "pages wrong in the template";
+        assert_eq!(bar(&bars(&results), what), None, "nothing was recorded");
+        for (case, bytes) in results.cases.iter_mut().zip([1000, 300, 100]) {
+            case.runs[0].readers_bytes = Some(bytes);
+            case.runs[0].late_bytes = Some(bytes / 10);
+        }
+        let mut recorded = Recorded {
+            workers: 4,
+            right: 9,
+            ..Recorded::default()
+        };
+        results.cases[1].runs[0].recorded = Some(recorded);
+        let found = bars(&results);
+        assert_eq!(bar(&found, what), Some((0.0, true)));
+        let lost = bar(&found, "of a replay's gain is lost");
+        assert_eq!(lost, Some((0.222, false)));
+        let late = bar(&found, "readers' late bytes / native's");
+        assert_eq!(late, Some((0.01, true)));
+        recorded.workers = 3;
+        recorded.missing = 7;
+        results.cases[1].runs[0].recorded = Some(recorded);
+        assert_eq!(bar(&bars(&results), what), Some((8.0, false)));
+    }
+
+    #[test]
+    fn what_was_to_be_dropped_has_to_go_where_it_can() {
+        let loads = [(Policy::Native, 10.0), (Policy::MaioReplay, 5.0)];
+        let mut results = results(Profile::tp(), Regime::Limited, &loads);
+        let stats = [("kept_bytes", 5), ("evicted_bytes", 1000)];
+        results.cases[1].runs[0].stats = stats.map(|(name, n)| (name.to_owned(), n)).into();
+        let what = "to be dropped and stayed";
+        assert_eq!(bar(&bars(&results), what), None, "it is mapped");
+        "module".clone_into(&mut results.backend);
+        assert_eq!(bar(&bars(&results), what), Some((0.005, false)));
     }
 
     #[test]

@@ -27,18 +27,23 @@ pub(crate) enum Policy {
     MaioReplay,
     /// MAIO, with a template of readers that go the other way.
     MaioWrong,
+    /// MAIO, with a template of readers that take the same in the order of the files.
+    MaioStale,
 }
 
 impl Policy {
     pub(crate) fn is_maio(self) -> bool {
-        matches!(self, Self::MaioFirst | Self::MaioReplay | Self::MaioWrong)
+        matches!(
+            self,
+            Self::MaioFirst | Self::MaioReplay | Self::MaioWrong | Self::MaioStale
+        )
     }
 
-    /// How far the kernel reads ahead, in KiB.
-    pub(crate) fn read_ahead(self) -> u64 {
+    /// How far the kernel reads ahead, in KiB, where it usually does so far.
+    pub(crate) fn read_ahead(self, usual: u64) -> u64 {
         match self {
             Self::Native4096 => 4096,
-            _ => 128,
+            _ => usual,
         }
     }
 }
@@ -55,6 +60,7 @@ impl Policy {
             Self::MaioFirst => "MAIO, first load",
             Self::MaioReplay => "MAIO, second load",
             Self::MaioWrong => "MAIO, misled",
+            Self::MaioStale => "MAIO, out of order",
         }
     }
 
@@ -88,6 +94,10 @@ impl Policy {
             Self::MaioWrong => {
                 "MAIO has a record of workers that went the other way: what a mistake of its costs."
             }
+            Self::MaioStale => {
+                "MAIO has a record of workers that read the same, in the order of the files: what it costs \
+                 that these do not."
+            }
         }
     }
 }
@@ -103,6 +113,7 @@ impl fmt::Display for Policy {
             Self::MaioFirst => "maio-first",
             Self::MaioReplay => "maio-replay",
             Self::MaioWrong => "maio-wrong",
+            Self::MaioStale => "maio-stale",
         })
     }
 }
@@ -211,6 +222,27 @@ pub(crate) fn more() -> Vec<Case> {
     .concat()
 }
 
+/// All that MAIO does for workers that share a model, and what the kernel does.
+pub(crate) fn maio(access: Access) -> Vec<Case> {
+    let tp = Profile::tp().by(access);
+    let first = [
+        Policy::Native,
+        Policy::MaioFirst,
+        Policy::MaioReplay,
+        Policy::MaioWrong,
+    ];
+    [
+        cell(&first, tp, Regime::Ample),
+        cell(&[Policy::Native, Policy::MaioReplay], tp, Regime::Limited),
+        cell(
+            &[Policy::Native, Policy::MaioStale],
+            tp.in_order(Order::Shuffled),
+            Regime::Ample,
+        ),
+    ]
+    .concat()
+}
+
 /// Those of which the name has one of these words in it; all, if there are no words.
 pub(crate) fn matching(cases: Vec<Case>, words: &[String]) -> Vec<Case> {
     let wanted = |case: &Case| {
@@ -237,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn each_way_of_maio_is_beside_what_the_kernel_does() {
+        for access in [Access::Kept, Access::Pread] {
+            let all = maio(access);
+            for case in all.iter().filter(|case| case.policy.is_maio()) {
+                let policy = Policy::Native;
+                assert!(all.contains(&Case { policy, ..*case }), "{case}");
+                assert_eq!(case.reader.tp_size(), 4);
+            }
+        }
+    }
+
+    #[test]
     fn words_choose() {
         let words = ["maio-replay/full".to_owned(), "slow".to_owned()];
         let chosen = matching(standard(), &words);
@@ -246,7 +290,12 @@ mod tests {
 
     #[test]
     fn names_in_json_are_those_that_are_shown() {
-        for policy in [ALL_BUT_WRONG.as_slice(), &[Policy::MaioWrong]].concat() {
+        for policy in [
+            ALL_BUT_WRONG.as_slice(),
+            &[Policy::MaioWrong, Policy::MaioStale],
+        ]
+        .concat()
+        {
             let json = serde_json::to_string(&policy).expect("a word");
             assert_eq!(json, format!("\"{policy}\""));
         }

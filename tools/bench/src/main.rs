@@ -29,6 +29,7 @@ mod model;
 mod place;
 mod prefetcher;
 mod reader;
+mod recorded;
 mod report;
 mod result;
 mod rig;

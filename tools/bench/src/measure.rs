@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use cprt::control::kind::BackendKind;
 
-use crate::args::Wanted;
+use crate::args::{By, Wanted};
 use crate::case::{self, Case, Regime};
 use crate::error::{Failure, Result, file};
 use crate::model::{SMALL, STANDARD, Shape};
 use crate::place::Place;
+use crate::reader::Access;
 use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
 use crate::ssd::Timing;
@@ -51,13 +52,17 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         let all = "no case has that in its name; '--list' shows all there are".to_owned();
         return Err(Failure::Said(all));
     }
-    let rounds = wanted.rounds.unwrap_or(if wanted.quick { 1 } else { 3 });
-    let (shape, takes) = if wanted.quick || wanted.small {
-        (SMALL, SMALL_TAKES)
-    } else {
-        (STANDARD, TAKES)
+    let once = wanted.quick || wanted.maio;
+    let rounds = wanted.rounds.unwrap_or(if once { 1 } else { 3 });
+    let (shape, takes) = match wanted.mib {
+        _ if wanted.quick || wanted.small => (SMALL, SMALL_TAKES),
+        None => (STANDARD, TAKES),
+        Some(mib) if mib * MIB < STANDARD.bytes() / 2 => (SMALL.of_mib(mib), SMALL_TAKES),
+        Some(mib) => (STANDARD.of_mib(mib), TAKES),
     };
     let mut rig = stand(shape, takes, wanted.backend, wanted.slower)?;
+    rig.read_ahead = wanted.read_ahead;
+    rig.worker = wanted.worker.unwrap_or_default();
     let checks = check(&mut rig)?;
     let mut results = Results {
         format: 1,
@@ -77,11 +82,11 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         .cases
         .retain(|case| !case.runs.is_empty() || !case.left_out.is_empty());
     results.bars = bars::bars(&results);
-    print!(
-        "\n{}\n{}",
-        table::table(&results),
-        bars::list(&results.bars)
-    );
+    print!("\n{}\n", table::table(&results));
+    if wanted.maio {
+        println!("{}", table::of_maio(&results));
+    }
+    print!("{}", bars::list(&results.bars));
     let name = wanted
         .name
         .clone()
@@ -99,6 +104,13 @@ pub(crate) fn selfcheck() -> Result<()> {
 }
 
 fn cases(wanted: &Wanted) -> Vec<Case> {
+    if wanted.maio {
+        let access = match wanted.by {
+            By::Read => Access::Pread,
+            By::Mmap => Access::Kept,
+        };
+        return case::matching(case::maio(access), &wanted.cases);
+    }
     let all = match (wanted.quick, wanted.standard, wanted.more) {
         (true, _, false) => case::quick(),
         (_, false, true) => case::more(),
@@ -110,6 +122,7 @@ fn cases(wanted: &Wanted) -> Vec<Case> {
 
 fn profile(wanted: &Wanted) -> String {
     match (wanted.quick, wanted.standard, wanted.more) {
+        _ if wanted.maio => "maio",
         (true, _, _) => "quick",
         (_, false, true) => "more",
         _ => "standard",

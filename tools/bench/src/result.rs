@@ -114,6 +114,12 @@ pub(crate) struct Run {
     /// Of all workers.
     pub(crate) major_faults: u64,
     pub(crate) minor_faults: u64,
+    /// What the disk gave for all workers themselves, and what of it after the first hundredth of what each
+    /// of them touched; not told by all kernels.
+    pub(crate) readers_bytes: Option<u64>,
+    pub(crate) late_bytes: Option<u64>,
+    /// How well the template that was kept says what was read.
+    pub(crate) recorded: Option<Recorded>,
     /// CPU time of all readers, of the runtime's worker with its policy, and of the simulated SSD.
     pub(crate) reader_cpu: f64,
     pub(crate) runtime_cpu: f64,
@@ -141,6 +147,19 @@ pub(crate) struct Run {
     pub(crate) notes: Vec<String>,
     /// What happened when.
     pub(crate) timeline: Timeline,
+}
+
+/// A template against what was read, in pages of all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Recorded {
+    /// Workers that it knows of.
+    pub(crate) workers: usize,
+    pub(crate) right: u64,
+    /// Read, and not in it.
+    pub(crate) missing: u64,
+    /// In it, and not read.
+    pub(crate) not_read: u64,
 }
 
 /// A run over time. Moments are seconds after its begin.

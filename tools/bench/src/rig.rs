@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cprt::control::config;
 use cprt::control::kind::BackendKind;
 
 use crate::case::Regime;
@@ -52,7 +53,14 @@ pub(crate) struct Rig {
     pub(crate) usual: Timing,
     pub(crate) kind: BackendKind,
     pub(crate) takes: Takes,
+    /// How far the kernel reads ahead, in KiB, where a policy does not say otherwise.
+    pub(crate) read_ahead: u64,
+    /// How policies are kept.
+    pub(crate) worker: config::Worker,
 }
+
+/// As most kernels do.
+const READ_AHEAD: u64 = 128;
 
 impl Rig {
     pub(crate) fn build(
@@ -76,6 +84,8 @@ impl Rig {
             usual,
             kind,
             takes,
+            read_ahead: READ_AHEAD,
+            worker: config::Worker::default(),
         })
     }
 

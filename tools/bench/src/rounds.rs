@@ -8,6 +8,7 @@ use maio::template::Store;
 use crate::case::{Case, Policy, Regime};
 use crate::error::{Result, file};
 use crate::reader::{Access, Order, Profile};
+use crate::recorded;
 use crate::result::{CaseResult, Run};
 use crate::rig::Rig;
 use crate::run::run;
@@ -81,8 +82,11 @@ fn once(rig: &mut Rig, case: &Case) -> Result<Option<Run>> {
         return Ok(None);
     };
     let mut run = run(rig, case, &store)?;
-    if case.policy == Policy::MaioFirst && !has_template(&store)? {
-        run.notes.push("no template was kept".to_owned());
+    if case.policy == Policy::MaioFirst {
+        run.recorded = recorded::check(&store, &rig.model, case.reader)?;
+        if run.recorded.is_none() {
+            run.notes.push("no template was kept".to_owned());
+        }
     }
     Ok(Some(run))
 }
@@ -93,6 +97,7 @@ fn store(rig: &mut Rig, case: &Case) -> Result<Option<PathBuf>> {
     let recorded = match case.policy {
         Policy::MaioReplay => Some(case.reader),
         Policy::MaioWrong => Some(case.reader.in_order(Order::Backwards)),
+        Policy::MaioStale => Some(case.reader.in_order(Order::Natural)),
         _ => None,
     };
     let store = rig.place.path.join("store");

@@ -80,7 +80,8 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
 
 /// Nothing is cached, or everything; says how much is that should not.
 fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
-    rig.disk.read_ahead(case.policy.read_ahead())?;
+    rig.disk
+        .read_ahead(case.policy.read_ahead(rig.read_ahead))?;
     let folder = rig.disk.path.clone();
     if case.regime == Regime::Cached {
         rig.disk.simulator.be(None)?;
@@ -107,6 +108,7 @@ fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
         },
         tp: case.reader.tp_size(),
         store,
+        worker: rig.worker,
     };
     let runtime = Runtime::start(&wanted)?;
     if case.policy == Policy::Precache
@@ -196,6 +198,9 @@ fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<Look>) {
     let sum = |of: fn(&crate::reader::Worked) -> u64| loaded.workers.iter().map(of).sum::<u64>();
     run.major_faults = sum(|it| it.major_faults);
     run.minor_faults = sum(|it| it.minor_faults);
+    let all = |of: fn(&crate::reader::Worked) -> Option<u64>| loaded.workers.iter().map(of).sum();
+    run.readers_bytes = all(|it| it.disk);
+    run.late_bytes = all(|it| it.late);
     run.reader_cpu = float(sum(|it| it.cpu_ms)) / 1e3;
     run.touched = sum(|it| it.touched);
     run.wrong = sum(|it| it.wrong);

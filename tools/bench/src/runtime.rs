@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cprt::control::config::Config;
+use cprt::control::config::{self, Config};
 use cprt::control::kind::BackendKind;
 use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
@@ -44,6 +44,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) tp: u32,
     /// Where MAIO's templates are.
     pub(crate) store: &'a Path,
+    /// How the policy is kept.
+    pub(crate) worker: config::Worker,
 }
 
 /// It ends with this.
@@ -60,7 +62,9 @@ fn library(policy: Policy) -> Option<&'static str> {
         Policy::Native | Policy::Native4096 | Policy::Framework => None,
         Policy::Eager => Some("eager"),
         Policy::Precache => Some("precache"),
-        Policy::MaioFirst | Policy::MaioReplay | Policy::MaioWrong => Some("maio"),
+        Policy::MaioFirst | Policy::MaioReplay | Policy::MaioWrong | Policy::MaioStale => {
+            Some("maio")
+        }
     }
 }
 
@@ -97,7 +101,10 @@ impl Runtime {
         };
         let library = wanted.place.library(name)?;
         // Not what this machine's daemon is told, so that results can be compared.
-        let config = Config::default();
+        let config = Config {
+            worker: wanted.worker,
+            ..Config::default()
+        };
         Self::serve(wanted.ground, library, settings(wanted), config).map(Some)
     }
 

@@ -1,5 +1,7 @@
 //! Results as a table of text.
 
+use std::fmt::Write as _;
+
 use crate::case::Policy;
 use crate::median::median;
 use crate::result::{CaseResult, Results, Run};
@@ -50,6 +52,44 @@ pub(crate) fn table(results: &Results) -> String {
         for case in results.cases.iter().filter(|case| cell(case) == name) {
             text += &row(results, case);
         }
+    }
+    text
+}
+
+const OF_MAIO: [&str; 9] = [
+    "disk MB", "readers", "late", "loaded", "dropped", "kept", "longest", "calls ms", "CPU ms",
+];
+
+/// What readers had to read themselves, and what the policy and its worker did: medians, of MB but for
+/// the times.
+pub(crate) fn of_maio(results: &Results) -> String {
+    let mut text = format!("{:<36}", "");
+    text += &OF_MAIO.map(|title| format!(" {title:>8}")).concat();
+    text.push('\n');
+    for case in results.cases.iter().filter(|case| !case.runs.is_empty()) {
+        let value = |of: &dyn Fn(&Run) -> Option<f64>| {
+            let told = case.runs.iter().all(|run| of(run).is_some());
+            let value = of_runs(case, |run| of(run).unwrap_or(0.0)).filter(|_| told);
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+        };
+        let megabytes = |bytes: u64| float(bytes) / float(MB);
+        let stat = |run: &Run, name: &str| run.stats.get(name).copied();
+        let bytes = |name| value(&|run| stat(run, name).map(megabytes));
+        let ms = |name| value(&|run| stat(run, name).map(|ns| float(ns) / 1e6));
+        let columns = [
+            value(&|run| Some(megabytes(run.device_bytes))),
+            value(&|run| run.readers_bytes.map(megabytes)),
+            value(&|run| run.late_bytes.map(megabytes)),
+            bytes("loaded_bytes"),
+            bytes("evicted_bytes"),
+            bytes("kept_bytes"),
+            ms("policy_max_ns"),
+            ms("policy_ns"),
+            value(&|run| stat(run, "worker_cpu_ms").map(float)),
+        ];
+        let columns = columns.map(|column| format!(" {column:>8}")).concat();
+        // Into a string it cannot fail.
+        let _ = writeln!(text, "{:<36}{columns}", case.name);
     }
     text
 }

@@ -65,6 +65,27 @@ impl Tensor {
 }
 
 impl Shape {
+    /// Of all tensors.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors().iter().map(Tensor::bytes).sum()
+    }
+
+    /// One of about so many MiB in four files, with tensors as large as in this one and as many layers as
+    /// there is room for.
+    pub(crate) fn of_mib(self, mib: u64) -> Self {
+        let of_layers = |layers| Self { layers, ..self }.bytes();
+        let layer = of_layers(1) - of_layers(0);
+        let room = (mib << 20).saturating_sub(of_layers(0));
+        let layers = (room / layer).max(1);
+        // A file is full when the next tensor does not fit, so each is a little smaller.
+        let shard = of_layers(layers) * 27 / 100;
+        Self {
+            layers,
+            shard,
+            ..self
+        }
+    }
+
     /// All of them, in the order of the model.
     pub(crate) fn tensors(&self) -> Vec<Tensor> {
         let Self {
@@ -121,10 +142,16 @@ mod tests {
 
     #[test]
     fn they_are_as_large_as_they_say() {
-        let bytes = |shape: Shape| shape.tensors().iter().map(Tensor::bytes).sum::<u64>();
-        assert_eq!(bytes(STANDARD) / 10_000_000, 127);
-        assert_eq!(bytes(SMALL) / 10_000_000, 29);
+        assert_eq!(STANDARD.bytes() / 10_000_000, 127);
+        assert_eq!(SMALL.bytes() / 10_000_000, 29);
         assert_eq!(STANDARD.tensors().len(), 93);
+        for (shape, mib) in [(STANDARD, 2048), (SMALL, 256)] {
+            let bytes = shape.of_mib(mib).bytes();
+            assert!(
+                bytes <= mib << 20 && bytes > (mib << 20) * 8 / 10,
+                "{bytes}"
+            );
+        }
     }
 
     #[test]

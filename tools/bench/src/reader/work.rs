@@ -19,6 +19,9 @@ use crate::model::{Model, Pattern, Shard, sum};
 use crate::sys;
 use crate::units::{PAGE, index, now, transfer};
 
+/// The first part of what a worker touches, of so many, is not late.
+const EARLY: u64 = 100;
+
 /// What became of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Worked {
@@ -30,6 +33,12 @@ pub(crate) struct Worked {
     pub(crate) minor_faults: u64,
     /// CPU time, in ms.
     pub(crate) cpu_ms: u64,
+    /// What the disk gave for this process, and what of it after the first hundredth of what it touched;
+    /// `None` where the kernel does not tell.
+    #[serde(default)]
+    pub(crate) disk: Option<u64>,
+    #[serde(default)]
+    pub(crate) late: Option<u64>,
     /// Bytes touched, and pieces of them that were not what had been written.
     pub(crate) touched: u64,
     pub(crate) wrong: u64,
@@ -58,8 +67,14 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
             ..Worked::default()
         },
     };
+    let all: u64 = steps.iter().map(|it| it.touch.end - it.touch.start).sum();
+    let given = given();
+    let mut early = None;
     for (at, step) in steps.iter().enumerate() {
         worker.step(step)?;
+        if early.is_none() && worker.worked.touched * EARLY >= all {
+            early = Some(self::given());
+        }
         let next = steps.get(at + 1).map(|it| it.shard);
         if task.profile.access != Access::Kept && next != Some(step.shard) {
             worker.open.remove(&step.shard);
@@ -69,6 +84,9 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
         mut worked, open, ..
     } = worker;
     worked.ended = now();
+    let since = |then: Option<u64>| Some(self::given()?.saturating_sub(then?));
+    worked.disk = since(given);
+    worked.late = since(early.flatten());
     let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(system("Counting page faults"))?;
     let more = |after: i64, before: i64| u64::try_from(after - before).unwrap_or(0);
     worked.major_faults = more(usage.major_page_faults(), before.major_page_faults());
@@ -80,6 +98,13 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     let _ = input.read_to_end(&mut Vec::new());
     drop(open);
     Ok(())
+}
+
+/// Bytes that the disk gave for this process so far.
+fn given() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
 }
 
 fn say(line: &str) -> Result<()> {
