@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
-#[cfg(test)]
-mod bench;
 pub(crate) mod beneath;
 #[cfg(test)]
 pub(crate) mod fake;

@@ -42,7 +42,7 @@ pub(crate) struct Wanted {
     #[arg(long, conflicts_with_all = ["quick", "standard", "more"])]
     pub(crate) maio: bool,
     /// A model of about so many MiB, for any case
-    #[arg(long, value_name = "N", conflicts_with_all = ["quick", "small"], value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["quick", "small"], value_parser = clap::value_parser!(u64).range(128..=1 << 20))]
     pub(crate) mib: Option<u64>,
     /// How the workers of --maio read
     #[arg(long, value_enum, value_name = "HOW", default_value = "mmap")]
