@@ -131,7 +131,7 @@ fn by_the_policy() -> Outcome {
         &["unknown setting", "length=BYTES"],
     )?;
     attempt(&policy("shift"), &["length=-1"], &["not a number of bytes"])?;
-    attempt(&policy("null"), &["a=b"], &["a"])?;
+    attempt(&policy("null"), &["a=b"], &["Unknown setting: a"])?;
     ensure_eq!(daemon.workers()?.len(), 0, "workers");
     // One that has none takes none while it runs.
     daemon.register(&mount, &policy("eager"), &[])?;
@@ -157,13 +157,25 @@ fn of_unknown_mounts() -> Outcome {
     }
     // A mount without a policy has nothing to take away.
     let path = mount.path.display().to_string();
-    refused(&daemon.run(&["rm-policy", &path])?, NOTHING_THERE, &[])?;
-    refused(&daemon.run(&["no-such-command"])?, USAGE, &[])?;
-    refused(&daemon.run(&["reg-policy", &path])?, USAGE, &[])?;
+    refused(
+        &daemon.run(&["rm-policy", &path])?,
+        NOTHING_THERE,
+        &[&path, "has no policy"],
+    )?;
+    refused(
+        &daemon.run(&["no-such-command"])?,
+        USAGE,
+        &["unrecognized subcommand 'no-such-command'"],
+    )?;
+    refused(
+        &daemon.run(&["reg-policy", &path])?,
+        USAGE,
+        &["required", "Usage:"],
+    )?;
     refused(
         &daemon.run(&["reg-policy", &path, "/x.so", "no-setting"])?,
         USAGE,
-        &[],
+        &["say no-setting=VALUE"],
     )?;
     let nobody = daemon.socket().with_file_name("none.sock");
     let output = std::process::Command::new("/usr/bin/ppcctl")
@@ -202,7 +214,10 @@ fn of_configurations() -> Outcome {
 }
 
 fn of_other_users() -> Outcome {
+    let mount = Mount::new()?;
     let daemon = Daemon::start()?;
+    // Then it has something to keep.
+    daemon.register(&mount, &policy("null"), &[])?;
     let socket = daemon.socket();
     let mode = socket.metadata()?.permissions().mode() & 0o777;
     ensure_eq!(mode & 0o007, 0, "the socket is open to everybody: {mode:o}");
@@ -210,11 +225,9 @@ fn of_other_users() -> Outcome {
     let scratch = scratch();
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755))?;
     let state = scratch.join("state.json");
-    if state.exists() {
-        let mode = state.metadata()?.permissions().mode() & 0o777;
-        ensure_eq!(mode & 0o077, 0, "the state is open to others: {mode:o}");
-    }
-    let status = std::os::unix::process::CommandExt::uid(
+    let mode = state.metadata()?.permissions().mode() & 0o777;
+    ensure_eq!(mode & 0o077, 0, "the state is open to others: {mode:o}");
+    let output = std::os::unix::process::CommandExt::uid(
         &mut std::process::Command::new("/usr/bin/ppcctl"),
         65534,
     )
@@ -222,11 +235,14 @@ fn of_other_users() -> Outcome {
     .arg(&socket)
     .arg("status")
     .output()?;
-    let code = status.status.code().unwrap_or_default();
-    ensure!(
-        [FAILED, NOTHING_THERE].contains(&code),
-        "nobody may talk to it: {status:?}"
+    ensure_eq!(output.status.code(), Some(FAILED), "{output:?}");
+    ensure_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "",
+        "what another user hears"
     );
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(said.contains("only root"), "{said}");
     daemon.stop()
 }
 
@@ -235,13 +251,13 @@ fn keeps_the_policy_before() -> Outcome {
     let mount = Mount::new()?;
     let daemon = Daemon::start()?;
     daemon.register(&mount, &policy("shift"), &[])?;
-    for library in [
-        test_policy("newer"),
-        test_policy("wrong_size"),
-        policy("missing"),
+    for (library, words) in [
+        (test_policy("newer"), "speaks version 99"),
+        (test_policy("wrong_size"), "damaged"),
+        (policy("missing"), "No such file"),
     ] {
         let answer = daemon.try_register(&mount.path, &library, &[])?;
-        ensure_eq!(answer.code, REFUSED, "{answer:?}");
+        refused(&answer, REFUSED, &[words])?;
     }
     let status = daemon.status(&mount)?;
     ensure_eq!(status.state, MountState::Running, "the state");
@@ -249,7 +265,7 @@ fn keeps_the_policy_before() -> Outcome {
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");
     // One whose init fails may: two cannot have the device. But somebody has to be in charge.
     let answer = daemon.try_register(&mount.path, &test_policy("init_fail"), &[])?;
-    ensure_eq!(answer.code, REFUSED, "{answer:?}");
+    refused(&answer, REFUSED, &["test-init-fail"])?;
     let status = daemon.wait_for(&mount, 10, "the policy before to be back", |status| {
         status.state == MountState::Running
     })?;
@@ -264,6 +280,6 @@ fn of_a_second_daemon() -> Outcome {
     let (status, said) = Daemon::fails(&text)?;
     ensure!(!status.success(), "two listen at one socket");
     ensure!(said.contains("control.sock"), "{said}");
-    daemon.all()?;
+    ensure_eq!(daemon.all()?.pid, daemon.pid(), "who listens there");
     daemon.stop()
 }

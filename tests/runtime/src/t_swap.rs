@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use cprt::control::protocol::State;
+
 use crate::case::{Case, scratch};
-use crate::daemon::{Daemon, policy, test_policy};
+use crate::daemon::{Answer, Daemon, FAILED, NOTHING_THERE, REFUSED, policy, test_policy};
 use crate::files::MIB;
 use crate::mount::Mount;
 use crate::outcome::{Outcome, ensure, ensure_eq, kernel_is_at_least, skip, wait_until};
@@ -96,6 +98,35 @@ fn swap(times: usize) -> Outcome {
     daemon.stop()
 }
 
+/// How often each was told yes.
+#[derive(Debug, Default)]
+struct Told {
+    yes: usize,
+    no: usize,
+}
+
+impl Told {
+    /// A yes is JSON; a no is one of a mount without a policy, of a policy that says no, or of what came
+    /// in between, and it is in words.
+    #[track_caller]
+    fn hear(&mut self, answer: &Answer) -> Outcome {
+        if answer.code == 0 {
+            self.yes += 1;
+            let value: serde_json::Value = serde_json::from_str(&answer.output)?;
+            ensure!(value.is_object() || value.is_array(), "{answer:?}");
+            return Ok(());
+        }
+        self.no += 1;
+        ensure!(
+            [FAILED, NOTHING_THERE, REFUSED].contains(&answer.code),
+            "{answer:?}"
+        );
+        let words = answer.errors.strip_prefix("ppcctl: ").unwrap_or_default();
+        ensure!(words.trim().len() > 8, "no words: {answer:?}");
+        Ok(())
+    }
+}
+
 /// Several at once ask for several things of one mount. Whoever is told no is told so in words, and
 /// in the end there is what the last one asked for.
 fn from_all_sides() -> Outcome {
@@ -103,40 +134,60 @@ fn from_all_sides() -> Outcome {
     let daemon = Daemon::start()?;
     let readers = load(&mount)?;
     let path = mount.path.display().to_string();
-    std::thread::scope(|scope| -> Outcome {
+    let told = std::thread::scope(|scope| -> Outcome<Vec<Told>> {
         let sides = [
-            scope.spawn(|| -> Outcome {
+            scope.spawn(|| -> Outcome<Told> {
+                let mut told = Told::default();
                 for n in 0..20 {
                     let library = policy(if n % 2 == 0 { "eager" } else { "shift" });
-                    daemon.try_register(&mount.path, &library, &[])?;
+                    told.hear(&daemon.try_register(&mount.path, &library, &[])?)?;
                 }
-                Ok(())
+                Ok(told)
             }),
-            scope.spawn(|| -> Outcome {
+            scope.spawn(|| -> Outcome<Told> {
+                let mut told = Told::default();
                 for _ in 0..20 {
-                    daemon.run(&["rm-policy", &path])?;
+                    told.hear(&daemon.run(&["rm-policy", &path])?)?;
                 }
-                Ok(())
+                Ok(told)
             }),
-            scope.spawn(|| -> Outcome {
+            scope.spawn(|| -> Outcome<Told> {
+                let mut told = Told::default();
                 for _ in 0..40 {
-                    daemon.all()?;
-                    daemon.run(&["stats"])?;
-                    daemon.run(&["set", &path, "length=4096"])?;
+                    ensure_eq!(daemon.all()?.mounts.len(), 1, "mounts");
+                    let stats = daemon.run(&["stats"])?;
+                    ensure_eq!(stats.code, 0, "{stats:?}");
+                    told.hear(&daemon.run(&["set", &path, "length=4096"])?)?;
                 }
-                Ok(())
+                Ok(told)
             }),
         ];
-        for side in sides {
+        let sides = sides.map(|side| {
             side.join()
-                .unwrap_or_else(|_| Err(crate::outcome::Stop::fail("a side panicked")))?;
-        }
-        Ok(())
+                .unwrap_or_else(|_| Err(crate::outcome::Stop::fail("a side panicked")))
+        });
+        sides.into_iter().collect()
     })?;
+    println!("registering, removing, setting: {told:?}");
+    // With two that register and remove in turn some of each come through.
+    for (side, told) in ["registering", "removing"].into_iter().zip(&told) {
+        ensure!(told.yes > 0, "{side} never went: {told:?}");
+    }
     daemon.register(&mount, &policy("shift"), &[])?;
+    daemon.set(&mount, "length=8192")?;
     wait_until(10, "all workers but one to be gone", || {
         Ok((daemon.workers()?.len() == 1).then_some(()))
     })?;
+    let status = daemon.status(&mount)?;
+    let last = status.policy.as_ref();
+    ensure_eq!(
+        last.map(|policy| (policy.name.as_str(), policy.crashes)),
+        Some(("shift", 0)),
+        "what was asked for last"
+    );
+    let length = last.and_then(|policy| policy.settings.get("length"));
+    ensure_eq!(length.map(String::as_str), Some("8192"), "its setting");
+    ensure_eq!(status.state, State::Running, "the state");
     end(readers)?;
     daemon.stop()
 }
