@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cprt::control::protocol::State;
+use cprt::control::protocol::MountState;
 
 use crate::case::{Case, scratch};
 use crate::daemon::{Answer, Daemon, FAILED, NOTHING_THERE, REFUSED, policy, test_policy};
@@ -187,7 +187,7 @@ fn from_all_sides() -> Outcome {
     );
     let length = last.and_then(|policy| policy.settings.get("length"));
     ensure_eq!(length.map(String::as_str), Some("8192"), "its setting");
-    ensure_eq!(status.state, State::Running, "the state");
+    ensure_eq!(status.state, MountState::Running, "the state");
     end(readers)?;
     daemon.stop()
 }
