@@ -70,6 +70,10 @@ pub(crate) struct Read {
     pub(crate) times: u64,
     pub(crate) ms: f64,
     pub(crate) cpu_ms: f64,
+    /// How long it was ready to run and another process had its processor.
+    pub(crate) queued_ms: f64,
+    /// The longest that one read took.
+    pub(crate) longest_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
     /// What a disk had to give for that, and for all but the first hundredth; not known by kernels
@@ -287,7 +291,7 @@ pub(crate) fn main() -> Outcome {
         fs::write(group, std::process::id().to_string()).of(group.display())?;
     }
     let mut read = Read::default();
-    let begin = Instant::now();
+    let begin = (Instant::now(), procfs::queued_ms(std::process::id())?);
     loop {
         // What a framework has mapped, it has until the model is loaded.
         let mut sources = Vec::new();
@@ -312,7 +316,9 @@ pub(crate) fn main() -> Outcome {
 }
 
 /// What that took so far.
-fn measure(read: &mut Read, begin: Instant) -> Outcome {
+fn measure(read: &mut Read, (begin, queued_ms): (Instant, f64)) -> Outcome {
+    // Before the clock: what it queues for in between is no part of the time.
+    read.queued_ms = procfs::queued_ms(std::process::id())? - queued_ms;
     read.ms = begin.elapsed().as_secs_f64() * 1e3;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let cpu = usage.user_time() + usage.system_time();
@@ -415,6 +421,7 @@ impl Source {
         let mut at = range.start;
         while at < range.end {
             let most = job.chunk.min(usize::try_from(range.end - at)?);
+            let begin = Instant::now();
             let bytes = match (&self.map, &self.file) {
                 (Some(map), _) => {
                     let from = usize::try_from(at)?;
@@ -427,6 +434,8 @@ impl Source {
                 }
                 (None, None) => fail!("{} is closed", job.path.display()),
             };
+            let took = begin.elapsed().as_secs_f64() * 1e3;
+            read.longest_ms = read.longest_ms.max(took);
             // Through a mapping, what is not looked at is not read.
             let skipped = usize::try_from(job.header.saturating_sub(at))?.min(bytes.len());
             let (header, checked) = bytes.split_at(skipped);
