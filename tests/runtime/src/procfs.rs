@@ -98,6 +98,14 @@ pub(crate) fn switches(pid: u32) -> Outcome<u64> {
     Ok(sum)
 }
 
+/// How long its first thread was ready to run while others had the processor, in ms.
+pub(crate) fn queued_ms(pid: u32) -> Outcome<f64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).of(&path)?;
+    let nanoseconds = text.split_whitespace().nth(1).unwrap_or_default();
+    Ok(nanoseconds.parse::<f64>().of(&path)? / 1e6)
+}
+
 /// CPU time that it and its threads took, in ms; the clock ticks each 10.
 pub(crate) fn cpu_ms(pid: u32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/stat");

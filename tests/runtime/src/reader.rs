@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{MIB, Pattern, first_wrong};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, fail};
+use crate::procfs;
 use crate::sys::{self, Map, PAGE};
 use crate::way::Way;
 
@@ -63,6 +64,10 @@ pub(crate) struct Read {
     pub(crate) times: u64,
     pub(crate) ms: f64,
     pub(crate) cpu_ms: f64,
+    /// How long it was ready to run and another process had its processor.
+    pub(crate) queued_ms: f64,
+    /// The longest that one read took.
+    pub(crate) longest_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
     /// Where the first wrong byte was.
@@ -246,7 +251,7 @@ pub(crate) fn main() -> Outcome {
         fs::write(group, std::process::id().to_string()).of(group.display())?;
     }
     let mut read = Read::default();
-    let begin = Instant::now();
+    let begin = (Instant::now(), procfs::queued_ms(std::process::id())?);
     loop {
         // What a framework has mapped, it has until the model is loaded.
         let source = read_once(&job, &mut read)?;
@@ -268,7 +273,9 @@ pub(crate) fn main() -> Outcome {
 }
 
 /// What that took so far.
-fn measure(read: &mut Read, begin: Instant) -> Outcome {
+fn measure(read: &mut Read, (begin, queued_ms): (Instant, f64)) -> Outcome {
+    // Before the clock: what it queues for in between is no part of the time.
+    read.queued_ms = procfs::queued_ms(std::process::id())? - queued_ms;
     read.ms = begin.elapsed().as_secs_f64() * 1e3;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let cpu = usage.user_time() + usage.system_time();
@@ -361,6 +368,7 @@ impl Source {
         let mut at = range.start;
         while at < range.end {
             let most = job.chunk.min(usize::try_from(range.end - at)?);
+            let begin = Instant::now();
             let bytes = match (&self.map, &self.file) {
                 (Some(map), _) => {
                     let from = usize::try_from(at)?;
@@ -373,6 +381,8 @@ impl Source {
                 }
                 (None, None) => fail!("{} is closed", job.path.display()),
             };
+            let took = begin.elapsed().as_secs_f64() * 1e3;
+            read.longest_ms = read.longest_ms.max(took);
             if let Some(wrong) = first_wrong(bytes, job.seed, at) {
                 read.wrong.get_or_insert(wrong);
             }

@@ -13,7 +13,7 @@ use crate::case::Case;
 use crate::daemon::{Daemon, policy, test_policy};
 use crate::files::{MIB, Pattern};
 use crate::mount::Mount;
-use crate::outcome::{Outcome, ensure, ensure_eq, factor, fail, median, millis, wait_until};
+use crate::outcome::{Outcome, ensure, ensure_eq, factor, median, millis, wait_until};
 use crate::procfs;
 use crate::reader::{Job, Spinner};
 use crate::way::Way;
@@ -41,35 +41,39 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const SIZE: u64 = 16 * MIB;
-const ROUNDS: usize = 5;
-const LOOKS: usize = 4;
-/// The clock of a guest is the host's, which others use, too: this only shows whether readers wait for
-/// the policy. What it costs them is measured by `bench_misbehaviour`.
-const MOST: f64 = 2.0;
+/// Of reads with and without a policy, in turn: one verdict, over all of them.
+const ROUNDS: usize = 7;
+/// How much longer reading may take in the middle of all rounds. The clock of a guest is the host's,
+/// which others use, too; what misbehaviour costs readers to a percent is measured by
+/// `bench_misbehaviour`, whose clock counts instructions.
+const MOST: f64 = 1.5;
 /// Without the module and without passthrough the worker itself serves every read, and shares its
 /// processor with what the policy has it do.
 const MOST_PLAIN: f64 = 4.0;
+/// A reader that waits for a policy waits for as long as the daemon does: 2 s as it is shipped. So in
+/// the middle of all rounds no single read may take longer than this.
+const LONGEST_MS: f64 = 500.0;
+
+/// Reads through a mirror begin with a question to the worker, and those without a policy have no
+/// mirror: 1.1 to 1.7 of 25 ms on a busy machine.
+const MOST_FUSE: f64 = 2.5;
 
 fn most() -> f64 {
-    if Way::now() == Way::Plain {
-        MOST_PLAIN
-    } else {
-        MOST
+    match Way::now() {
+        Way::Plain => MOST_PLAIN,
+        Way::Fuse => MOST_FUSE,
+        Way::Module | Way::Observe => MOST,
     }
 }
 
-/// A hang is noticed soon, but not where the machine is only slow.
-fn short_deadline() -> String {
-    format!("[worker]\ndeadline = \"{} ms\"\n", 400.0 * factor())
-}
-
-/// These take a processor, which any process may, and which the host may not have to spare for one
-/// more of the guest's. Reading without them is measured beside a process that takes one as well.
+/// These spin, which takes a processor, as any process may. Reading without them is measured beside a
+/// process that spins as well: reading beside "hang" alone took 3.6 times as long in a guest whose second
+/// processor a busy host could not give it, and none of that was waiting for the policy.
 const BUSY: [&str; 2] = ["hang", "stdout"];
 
-/// How much longer reading takes than without a policy: cold reads with and without in turn. Each
-/// time with begins with `before`, and ends with `after`. What others do on the host comes and goes; a
-/// policy that is in the way stays there, so a bad result is looked at again.
+/// Reading with a policy does not take longer than without: cold reads with and without in turn. Each
+/// time with begins with `before`, and ends with `after`. The time that a reader spent in the queue for
+/// a processor is left out on both sides.
 fn compare(
     name: &str,
     mount: &Mount,
@@ -78,32 +82,34 @@ fn compare(
     mut after: impl FnMut() -> Outcome,
 ) -> Outcome {
     let job = Job::new(mount, file);
-    let (mut with, mut without) = (Vec::new(), Vec::new());
-    let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut middle = f64::INFINITY;
-    for round in 1..=LOOKS * ROUNDS {
+    let (mut with, mut without, mut longest) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
         file.make_cold()?;
         before()?;
-        with.push(job.run()?.ms);
+        let read = job.run()?;
+        with.push(read.ms - read.queued_ms);
+        longest.push(read.longest_ms);
         after()?;
         file.make_cold()?;
         let busy = BUSY.contains(&name).then(Spinner::start).transpose()?;
-        without.push(job.run()?.ms);
+        let read = job.run()?;
         drop(busy);
-        if round % ROUNDS > 0 {
-            continue;
-        }
-        let best = least(&with) / least(&without);
-        middle = median(with.clone()) / median(without.clone());
-        println!(
-            "{name}: reading takes {middle:.2} of the time without (medians), {best:.2} (best)"
-        );
-        println!("    with {with:.0?} ms, without {without:.0?} ms");
-        if best.min(middle) <= most() {
-            return Ok(());
-        }
+        without.push(read.ms - read.queued_ms);
     }
-    fail!("{middle:.2} of the time without a policy");
+    let part = median(with.clone()) / median(without.clone());
+    let read = median(longest);
+    println!("{name}: reading takes {part:.2} of the time without, one read at most {read:.0} ms");
+    println!("    with {with:.0?} ms, without {without:.0?} ms");
+    ensure!(
+        part <= most(),
+        "{part:.2} of the time without a policy: {with:.0?} ms, {without:.0?} ms"
+    );
+    let limit = LONGEST_MS * factor();
+    ensure!(
+        read <= limit,
+        "one read took {read:.0} ms, above {limit} ms"
+    );
+    Ok(())
 }
 
 fn last_fault(status: &MountStatus) -> String {
@@ -122,7 +128,7 @@ fn crash_count(status: &MountStatus) -> u64 {
 fn crashes(name: &str, words: &[&str]) -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
-    let daemon = Daemon::with(&short_deadline())?;
+    let daemon = Daemon::start()?;
     let library = test_policy(name);
     let before = || daemon.register(&mount, &library, &[]).map(drop);
     let after = || {
@@ -257,8 +263,9 @@ fn leak() -> Outcome {
 fn flood() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, MIB)?;
-    let deadline = format!("[worker]\ndeadline = \"{} s\"\n", 30.0 * factor());
-    let daemon = Daemon::with(&deadline)?;
+    // One call names more ranges than there may be, and this is about what becomes of these: the call
+    // takes longer than a policy may.
+    let daemon = Daemon::with("[worker]\ndeadline = \"180 s\"\n")?;
     daemon.register(&mount, &test_policy("flood"), &[])?;
     let worker = daemon.worker(&mount)?;
     Job::new(&mount, &file).range(0..8).run()?;
