@@ -1,30 +1,20 @@
-//! The rank of a process among the workers of its service, from what it was started with. Pure, and the one
-//! place that knows how launchers and frameworks tell it.
+//! The rank of a process among the workers of its service, from what it was started with. Pure.
 
-/// Ranks among all workers of a service, wherever they run.
-const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+use ppc::ranks::{self, Ranks};
 
 /// By its environment and its command line, both as `/proc` has them.
 pub(super) fn rank_of(environment: &[u8], title: &[u8]) -> Option<u32> {
-    let variables = || {
+    let variable = |name: &str| {
         let all = environment.split(|&byte| byte == 0);
-        all.filter_map(|variable| std::str::from_utf8(variable).ok()?.split_once('='))
+        let mut all =
+            all.filter_map(|variable| std::str::from_utf8(variable).ok()?.split_once('='));
+        all.find_map(|(key, value)| (key == name).then_some(value))
     };
-    let named = |name: &&str| {
-        let (_, value) = variables().find(|(key, _)| key == name)?;
-        value.trim().parse().ok()
+    let by_title = || {
+        let title = title.split(|&byte| byte == 0).next()?;
+        Ranks::in_title(std::str::from_utf8(title).ok()?)?.tensor
     };
-    RANKS.iter().find_map(named).or_else(|| rank_in(title))
-}
-
-/// vLLM's and `SGLang`'s workers name themselves after their ranks: `VLLM::Worker_TP3`.
-fn rank_in(title: &[u8]) -> Option<u32> {
-    let name = std::str::from_utf8(title.split(|&byte| byte == 0).next()?).ok()?;
-    let ranks = ["VLLM::Worker_", "sglang::scheduler_"]
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))?;
-    let mut parts = ranks.split([' ', '_']);
-    parts.find_map(|part| part.strip_prefix("TP")?.parse().ok())
+    ranks::global(variable).or_else(by_title)
 }
 
 #[cfg(test)]

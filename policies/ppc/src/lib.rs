@@ -68,6 +68,7 @@ mod error;
 )]
 pub mod ffi;
 mod policy;
+pub mod ranks;
 mod settings;
 pub mod testing;
 mod types;
@@ -77,6 +78,7 @@ pub use ffi::callbacks::Callbacks;
 pub use ffi::guest::{Host, Plan};
 pub use ffi::waker::Waker;
 pub use policy::{Configure, Evict, Policy, Prefetch};
+pub use ranks::Ranks;
 pub use settings::Settings;
 pub use types::{
     Entry, Event, Features, FileId, FileInfo, Io, IoFlags, Kind, Kinds, Level, Memory, Op, Xpu,

@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use ppc::ranks::{self, Ranks};
+
 use super::{Kind, Topology, Xpu};
 
 /// What was found out about a process. Numbers are those of XPUs.
@@ -28,23 +30,6 @@ pub struct Evidence {
     pub title: String,
 }
 
-/// Variables that hold a rank among the processes of the machine, and where there is one, that
-/// which holds their number. A launcher's variables are inherited by all that the one process it
-/// started starts itself, so being the only one means nothing.
-const RANKS: [(&str, Option<&str>); 5] = [
-    ("LOCAL_RANK", None),
-    (
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ),
-    (
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        Some("MV2_COMM_WORLD_LOCAL_SIZE"),
-    ),
-    ("MPI_LOCALRANKID", Some("MPI_LOCALNRANKS")),
-    ("SLURM_LOCALID", Some("SLURM_STEP_TASKS_PER_NODE")),
-];
-
 /// Says in which order CUDA numbers.
 const CUDA_ORDER: &str = "CUDA_DEVICE_ORDER";
 
@@ -52,9 +37,7 @@ impl Evidence {
     /// Whether a variable of this name is of use.
     pub(super) fn wants(name: &str) -> bool {
         name == CUDA_ORDER
-            || RANKS
-                .iter()
-                .any(|&(rank, size)| name == rank || Some(name) == size)
+            || ranks::is_told_by(name)
             || Kind::ALL.iter().any(|kind| {
                 kind.variables()
                     .iter()
@@ -68,35 +51,16 @@ impl Evidence {
         self.environment.get(name).map(|value| value.trim())
     }
 
+    /// An index into the list of XPUs. With pipelines or replicas, a title tells none.
     fn rank(&self) -> Option<usize> {
-        let by_variable = RANKS.iter().find_map(|&(rank, size)| {
-            let alone = size
-                .and_then(|size| self.variable(size))
-                // Slurm writes 4(x2) for four on each of two machines.
-                .is_some_and(|size| size.split('(').next() == Some("1"));
-            let rank = self.variable(rank)?.parse().ok()?;
-            (!alone).then_some(rank)
-        });
-        by_variable.or_else(|| rank_in_title(&self.title))
+        let by_title = || {
+            let ranks = Ranks::in_title(&self.title)?;
+            let only_tensor = ranks.data.is_none() && ranks.pipeline.is_none() && !ranks.others;
+            ranks.tensor.filter(|_| only_tensor)
+        };
+        let rank = ranks::local(|name| self.variable(name)).or_else(by_title)?;
+        usize::try_from(rank).ok()
     }
-}
-
-/// Workers of vLLM and `SGLang` are told their rank through a pipe, but name themselves after it:
-/// `VLLM::Worker_TP3`. With pipelines or replicas it is no index any more.
-fn rank_in_title(title: &str) -> Option<usize> {
-    let name = title.split_whitespace().next()?;
-    let ranks = ["VLLM::Worker_", "sglang::scheduler_"]
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))?;
-    let mut tensor = None;
-    for part in ranks.split('_') {
-        if let Some(rank) = part.strip_prefix("TP") {
-            tensor = Some(rank.parse().ok()?);
-        } else if !part.starts_with("EP") {
-            return None;
-        }
-    }
-    tensor
 }
 
 impl Kind {
