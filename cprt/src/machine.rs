@@ -6,5 +6,6 @@ pub(crate) mod files;
 pub(crate) mod mappings;
 pub mod memory;
 pub mod mountinfo;
+pub mod probe;
 pub(crate) mod ranges;
 pub mod topology;

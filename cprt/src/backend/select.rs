@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::backend::{beneath, fuse, observe};
 use crate::control::kind::BackendKind;
-use crate::machine::mountinfo;
+use crate::machine::{mountinfo, probe};
 
 /// A backend, and whether it can be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn module(directory: &Path) -> Verdict {
         };
     }
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    if !lists_rfs(&known) {
+    if !probe::lists_file_system(&known, "rfs") {
         return Verdict::no(
             "the module rfs is not loaded",
             "build and load it: 'make install' and 'modprobe rfs'",
@@ -98,12 +98,6 @@ fn module(directory: &Path) -> Verdict {
     } else {
         Verdict::no("mounting rfs is for root", "run as root")
     }
-}
-
-/// Whether `/proc/filesystems` names it.
-fn lists_rfs(text: &str) -> bool {
-    text.lines()
-        .any(|line| line.split_ascii_whitespace().next_back() == Some("rfs"))
 }
 
 fn observe() -> Verdict {
@@ -173,7 +167,7 @@ fn has_namespaces() -> bool {
 
 pub(crate) fn has_helper() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join("fusermount3").is_file())
+    probe::find_program("fusermount3", std::env::split_paths(&path)).is_some()
 }
 
 /// What each backend can and cannot do, as Markdown: it is the one in `cprt/README.md`.
@@ -230,12 +224,6 @@ pub fn table() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rfs_is_found_among_file_systems() {
-        assert!(lists_rfs("nodev\tsysfs\nnodev\trfs\n\text4\n"));
-        assert!(!lists_rfs("nodev\terrfs\n\trfsx\n"));
-    }
 
     #[test]
     fn every_backend_is_judged_and_who_is_refused_hears_why() {

@@ -1,4 +1,4 @@
-//! What stands between a directory and fast loads: `diagnosis` finds it out, `show` tells it.
+//! What stands between a directory and fast loads: `diagnosis` finds it out, `text` puts it into words.
 //!
 //! Drivers' libraries are asked where accelerators are, and those of a broken one may crash or never
 //! come back, which is when people ask. So a second ppcctl asks them, and is not waited for too long.
@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use cprt::machine::topology::Topology;
 
-pub(crate) use self::diagnosis::Diagnosis;
 use self::diagnosis::diagnose;
-pub(crate) use self::finding::{Finding, Group, Severity};
+use self::finding::Severity;
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::screen::{print, print_json};
-use crate::{setting, show};
+use crate::setting;
 
 mod diagnosis;
 mod examine;
@@ -28,6 +27,7 @@ mod finding;
 mod probe;
 #[cfg(test)]
 mod tests;
+mod text;
 
 /// Some GPUs take seconds each until they are awake.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(crate) fn run(json: bool, directory: &Path) -> Result<Exit> {
     if json {
         print_json(&diagnosis)?;
     } else {
-        print(&show::doctor::diagnosis(&diagnosis))?;
+        print(&text::diagnosis(&diagnosis))?;
     }
     Ok(match diagnosis.severity {
         Severity::Ok | Severity::Note => Exit::Done,

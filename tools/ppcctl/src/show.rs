@@ -1,6 +1,5 @@
 //! What the daemon says and what is found out, for people. Each part turns a reply into text and does nothing else.
 
-pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod stats;
 pub(crate) mod status;

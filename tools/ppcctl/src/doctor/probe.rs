@@ -14,6 +14,7 @@ use super::facts::{
 use cprt::backend::select;
 use cprt::control::config;
 use cprt::machine::memory;
+use cprt::machine::probe::{find_program, lists_file_system};
 use cprt::machine::topology::{CpuSet, Topology};
 use cprt::{Error, Result};
 
@@ -187,7 +188,7 @@ fn kernel(roots: &Roots) -> Kernel {
     let events = roots.sys.join("kernel/tracing/events/filemap");
     Kernel {
         version: version(&release),
-        rfs: knows(&filesystems, "rfs"),
+        rfs: lists_file_system(&filesystems, "rfs"),
         module: module(&modules),
         headers: modules.join("build/Makefile").is_file(),
         tracepoints: fs::read_dir(&events)
@@ -202,13 +203,6 @@ fn kernel(roots: &Roots) -> Kernel {
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Whether a kind of file system is in `/proc/filesystems`.
-fn knows(filesystems: &str, kind: &str) -> bool {
-    filesystems
-        .lines()
-        .any(|line| line.split_whitespace().next_back() == Some(kind))
 }
 
 /// rfs among the modules of a kernel, as depmod has written them down.
@@ -268,7 +262,7 @@ fn tracefs(roots: &Roots, capabilities: u64) -> Tracefs {
     if at.join("events/filemap").is_dir() {
         return Tracefs::Open(at);
     }
-    if filesystems.is_some_and(|filesystems| !knows(&filesystems, "tracefs")) {
+    if filesystems.is_some_and(|filesystems| !lists_file_system(&filesystems, "tracefs")) {
         return Tracefs::Absent;
     }
     // Where it belongs there is an empty directory without it.
@@ -293,10 +287,8 @@ fn fuse(device: &Path) -> FuseDevice {
 }
 
 fn helper(path: &[PathBuf]) -> Option<(PathBuf, bool)> {
-    let mut programs = path.iter().map(|directory| directory.join("fusermount3"));
-    programs.find_map(|program| {
-        let metadata = fs::metadata(&program).ok().filter(fs::Metadata::is_file)?;
-        let works = metadata.uid() == 0 && metadata.mode() & 0o4000 != 0;
-        Some((program, works))
-    })
+    let program = find_program("fusermount3", path.to_vec())?;
+    let metadata = fs::metadata(&program).ok()?;
+    let works = metadata.uid() == 0 && metadata.mode() & 0o4000 != 0;
+    Some((program, works))
 }

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use super::diagnosis::Diagnosis;
 use super::facts::{
     Device, Facts, Files, FuseDevice, Kernel, Layer, Links, Machine, Memory, Namespaces, Place,
     Sample, Tracefs, User,

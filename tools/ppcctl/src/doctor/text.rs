@@ -1,6 +1,7 @@
 //! What stands between a directory and fast loads, group by group.
 
-use crate::doctor::{Diagnosis, Finding, Group, Severity};
+use super::diagnosis::Diagnosis;
+use super::finding::{Finding, Group, Severity};
 use cprt::control::config::Bytes;
 
 use crate::screen::plain;
