@@ -29,7 +29,6 @@ struct Record {
     thread: u32,
     direct: bool,
     time_ns: u64,
-    count: u64,
 }
 
 /// Records that wait; a pure thing.
@@ -49,20 +48,12 @@ impl UnheardEvents {
         }
     }
 
-    /// The kernel asks for a long range in several requests: they are one record.
+    /// The kernel asks for a long range in several requests, which the worker's queue makes one event.
     fn push(&mut self, record: Record) {
-        if let Some(last) = self.records.back_mut()
-            && record.kind == Kind::Miss
-            && (last.kind, last.file, last.thread, last.direct)
-                == (record.kind, record.file, record.thread, record.direct)
-            && last.offset + last.length == record.offset
-        {
-            last.length += record.length;
-            last.count += record.count;
-        } else if self.records.len() < self.room {
+        if self.records.len() < self.room {
             self.records.push_back(record);
         } else {
-            self.lost += record.count;
+            self.lost += 1;
         }
     }
 }
@@ -179,7 +170,6 @@ fn record(kind: Kind, file: u64, range: Range<u64>, thread: u32, direct: bool) -
         thread,
         direct,
         time_ns: sys::monotonic_ns(),
-        count: 1,
     }
 }
 
@@ -188,7 +178,6 @@ fn event(record: &Record, process: u32) -> Event {
     let mut event = Event::new(record.kind, file, record.offset, record.length).by(process);
     event.thread = record.thread;
     event.time_ns = record.time_ns;
-    event.count = record.count;
     event.direct = record.direct;
     event
 }
@@ -229,66 +218,45 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_thread_are_one() {
-        let mut waiting = UnheardEvents::new(8);
-        waiting.push(miss(5, 0..10, 1));
-        waiting.push(miss(5, 10..30, 1));
-        // Another thread, another place, another file.
-        waiting.push(miss(5, 30..40, 2));
-        waiting.push(miss(5, 90..99, 2));
-        waiting.push(miss(6, 99..100, 2));
-        let got: Vec<_> = waiting
-            .records
-            .iter()
-            .map(|record| (record.file, record.offset, record.length, record.count))
-            .collect();
-        let expected = [(5, 0, 30, 2), (5, 30, 10, 1), (5, 90, 9, 1), (6, 99, 1, 1)];
-        assert_eq!(got, expected);
-    }
-
-    #[test]
     fn what_does_not_fit_is_counted() {
         let mut waiting = UnheardEvents::new(1);
         waiting.push(miss(5, 0..10, 1));
         waiting.push(miss(6, 0..10, 1));
         waiting.push(miss(7, 0..10, 1));
-        // It still merges.
-        waiting.push(miss(5, 10..20, 1));
         assert_eq!((waiting.records.len(), waiting.lost), (1, 2));
-        assert_eq!(waiting.records[0].length, 20);
     }
 
     #[test]
     fn only_what_is_wanted_is_told_and_not_what_we_do() {
-        let ear = FuseEvents::new();
-        ear.opened(5, 100, 999_999_999, false);
-        ear.missed(5, 0, 10, 999_999_999, false);
+        let listener = FuseEvents::new();
+        listener.opened(5, 100, 999_999_999, false);
+        listener.missed(5, 0, 10, 999_999_999, false);
         let own = u32::try_from(nix::unistd::gettid().as_raw()).expect("a number");
-        ear.missed(5, 50, 10, own, false);
+        listener.missed(5, 50, 10, own, false);
         let mut events = Vec::new();
-        assert_eq!(ear.events(&mut events), Flow::On);
+        assert_eq!(listener.events(&mut events), Flow::On);
         assert_eq!(events.len(), 1);
         assert_eq!(
             (events[0].kind, events[0].process),
             (Kind::Miss, 999_999_999)
         );
         // Who read it does not matter for what is cached.
-        assert_eq!(ear.estimate(5, &(0..100)), 20);
-        ear.evicted(5, &(0..55));
-        assert_eq!(ear.estimate(5, &(0..100)), 5);
-        ear.dropped(5);
-        assert_eq!(ear.estimate(5, &(0..100)), 0);
+        assert_eq!(listener.estimate(5, &(0..100)), 20);
+        listener.evicted(5, &(0..55));
+        assert_eq!(listener.estimate(5, &(0..100)), 5);
+        listener.dropped(5);
+        assert_eq!(listener.estimate(5, &(0..100)), 0);
     }
 
     #[test]
     fn an_interrupt_is_kept_and_the_end_stays() {
-        let ear = FuseEvents::new();
+        let listener = FuseEvents::new();
         let mut events = Vec::new();
-        ear.interrupt();
-        assert_eq!(ear.events(&mut events), Flow::On);
-        ear.ended();
-        assert_eq!(ear.events(&mut events), Flow::Ended);
-        assert_eq!(ear.events(&mut events), Flow::Ended);
+        listener.interrupt();
+        assert_eq!(listener.events(&mut events), Flow::On);
+        listener.ended();
+        assert_eq!(listener.events(&mut events), Flow::Ended);
+        assert_eq!(listener.events(&mut events), Flow::Ended);
         assert!(events.is_empty());
     }
 }
