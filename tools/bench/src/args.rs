@@ -6,7 +6,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use cprt::control::config;
 use cprt::control::kind::BackendKind;
 
-use crate::backend_cost::Cost;
+pub(crate) mod cost;
+
+use self::cost::Cost;
 
 /// Measures what cache policies do for the loading of models, on a simulated SSD.
 #[derive(Debug, Parser)]

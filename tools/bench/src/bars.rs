@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::case::{Policy, Regime};
-use crate::measure::TIMING;
 use crate::reader::{Access, Mode, Order};
 use crate::result::{Bar, CaseResult, Results, Run};
+use crate::ssd::TIMING;
 use crate::table::{beside, of_runs};
 use crate::units::float;
 

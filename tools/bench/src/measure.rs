@@ -13,17 +13,10 @@ use crate::place::Place;
 use crate::reader::Access;
 use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
-use crate::ssd::Timing;
+use crate::ssd::TIMING;
 use crate::units::{MB, MIB, float};
 use crate::{bars, machine, report, rounds, selfcheck, signals, table};
 
-/// What the testbed was made with: at these, the kernel alone uses a sixth of the device, as it was
-/// found to on real machines.
-pub(crate) const TIMING: Timing = Timing {
-    latency_us: 1500,
-    bandwidth: 350 * MB,
-    slots: 64,
-};
 /// What frameworks take, for the standard model.
 pub(crate) const TAKES: Takes = Takes {
     start_ms: 2000,

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::Want;
 use super::side::Sample;
+use crate::args::cost::Want;
 use crate::median::median;
 use crate::units::float;
 

@@ -10,7 +10,7 @@ use cprt::control::stats::Stats;
 use super::case::Case;
 use super::file::{self, Ground as Files};
 use super::reader::{Reader, Taken};
-use super::{Backend, Cost, Want};
+use crate::args::cost::{Backend, Cost, Want};
 use crate::error::{Failure, Result};
 use crate::place::Place;
 use crate::runtime::{self, Runtime};

@@ -11,7 +11,7 @@ use fuser::{
     ReplyWrite, Request, WriteFlags,
 };
 
-use super::simulator::FILE;
+use super::service::FILE;
 use super::timer::Device;
 
 const ROOT: u64 = 1;

@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::meter::Readings;
+use super::service::FILE;
 use super::service::Timing;
 use super::simulate::{Order, Word};
 use crate::error::{Failure, Result, system};
-
-/// What the file is called that is the device.
-pub(crate) const FILE: &str = "disk";
 
 /// A device; it is gone when this is.
 #[derive(Debug)]

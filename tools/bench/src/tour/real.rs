@@ -23,7 +23,7 @@ use crate::reader::Profile;
 use crate::result::{Real, Results, Run, Sample, Testbed, Timeline};
 use crate::ssd::Timing;
 use crate::units::float;
-use crate::{cold, machine, measure, rounds, signals};
+use crate::{cold, machine, rounds, signals, ssd};
 
 const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 
@@ -234,7 +234,7 @@ impl<'a> Tester<'a> {
         }
         let mut run = self.tell(&ended);
         run.others = others;
-        run.disturbed = rounds::is_disturbed(&run, measure::TIMING);
+        run.disturbed = rounds::is_disturbed(&run, ssd::TIMING);
         self.compare(&mut run, &said);
         let backend = if policy.is_maio() {
             let summary =

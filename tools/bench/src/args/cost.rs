@@ -1,0 +1,104 @@
+//! What `ppc-bench cost` is told on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use cprt::control::kind::BackendKind;
+
+/// What is to be measured.
+#[derive(Debug, Args)]
+pub(crate) struct Cost {
+    /// Which backend serves the directory
+    #[arg(long, value_enum)]
+    pub(crate) backend: Backend,
+    /// Which events the policy wants; each has a column of its own
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values = ["none", "replay", "record"]
+    )]
+    pub(crate) want: Vec<Want>,
+    /// How often the sides take turns
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// How long the file is, in MiB
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub(crate) mib: u64,
+    /// Where the file is made: on a file system of a disk
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) dir: PathBuf,
+    /// Only cases with this in their names; may be given several times
+    #[arg(long = "case", value_name = "TEXT")]
+    pub(crate) cases: Vec<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A backend that needs no module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Backend {
+    /// The kernel's tracepoints, with nothing mounted
+    Observe,
+    /// A FUSE mount whose worker answers each read
+    Fuse,
+    /// A FUSE mount whose files the kernel reads from below, where they are observed
+    Passthrough,
+}
+
+impl Backend {
+    pub(crate) const fn kind(self) -> BackendKind {
+        match self {
+            Self::Observe => BackendKind::Observe,
+            Self::Fuse | Self::Passthrough => BackendKind::Fuse,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Fuse => "fuse",
+            Self::Passthrough => "passthrough",
+        }
+    }
+}
+
+/// What a policy wants to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Want {
+    /// Nothing: how far this column is from 1 is noise, and what the mount itself costs
+    None,
+    /// MISS only
+    Miss,
+    /// What MAIO wants while it replays a load: MISS, OPEN, CLOSE and PROGRESS
+    Replay,
+    /// What MAIO wants while it records a load: MISS, OPEN, CLOSE and TOUCH
+    Record,
+}
+
+impl Want {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Miss => "miss",
+            Self::Replay => "replay",
+            Self::Record => "record",
+        }
+    }
+
+    /// For the policy.
+    pub(crate) const fn kinds(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Miss => "miss",
+            Self::Replay => "miss open close progress",
+            Self::Record => "miss open close touch",
+        }
+    }
+
+    /// Whether the worker hears something even if all is cached.
+    pub(crate) const fn hears_hits(self) -> bool {
+        matches!(self, Self::Replay | Self::Record)
+    }
+}
