@@ -123,6 +123,10 @@ fn crash_count(status: &MountStatus) -> u64 {
     status.policy.as_ref().map_or(0, |policy| policy.crashes)
 }
 
+/// Within so many seconds a fault is told. The watchdog counts the time that a call runs, not the time it
+/// waits for a processor, and gives up on it in any case after ten deadlines of 2 s.
+const TOLD_S: u32 = 25;
+
 /// The whole way of a policy whose worker ends at its first event: it is said whose fault it was and
 /// what, readers do not mind, and another policy finds everything in order.
 fn crashes(name: &str, words: &[&str]) -> Outcome {
@@ -133,7 +137,7 @@ fn crashes(name: &str, words: &[&str]) -> Outcome {
     let before = || daemon.register(&mount, &library, &[]).map(drop);
     let after = || {
         let what = format!("the fault of {name} to be told");
-        let status = daemon.wait_for(&mount, 10, &what, |status| crash_count(status) > 0)?;
+        let status = daemon.wait_for(&mount, TOLD_S, &what, |status| crash_count(status) > 0)?;
         let fault = last_fault(&status);
         ensure!(!fault.is_empty(), "no fault in {status:?}");
         for word in words {
