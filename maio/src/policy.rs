@@ -49,8 +49,9 @@ const DRIFT: u64 = 5;
 const STRAY: u64 = 1 << 20;
 /// A template that has been right so often need not be written once more to say so.
 const PROVEN: u32 = 16;
-/// An event waits no longer for what its process is asked, in ns,
-const PATIENCE: u64 = 200_000_000;
+/// An event waits no longer for what its process is asked, in ns: where other processes have the processors,
+/// the thread that asks may come to it late, and a rank that is not known is another worker's,
+const PATIENCE: u64 = 2_000_000_000;
 /// nor while more events than this wait behind it.
 const MOST_WAITING: usize = 4096;
 

@@ -4,7 +4,7 @@
 //! it works on, or by what it reads first; a process that reads what another group does is taken for
 //! that one. Processes beyond those that were expected read some group's order as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ppc::Xpu;
 
@@ -183,16 +183,19 @@ impl Workers {
         all.sort_by_key(key);
         let ranks: Vec<_> = all.iter().map(key).map(|(rank, _)| rank).collect();
         let distinct = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut taken: BTreeSet<u32> = if distinct {
+            ranks.iter().copied().collect()
+        } else {
+            BTreeSet::new()
+        };
         let all = all.into_iter().zip(ranks).zip(0..);
         all.map(|((process, rank), place)| {
-            (
-                process,
-                if distinct && rank != u32::MAX {
-                    rank
-                } else {
-                    place
-                },
-            )
+            if distinct && rank != u32::MAX {
+                return (process, rank);
+            }
+            // Of a process whose rank is not known: its place, unless that is another one's rank.
+            let number = (place..=u32::MAX).find(|&number| taken.insert(number));
+            (process, number.unwrap_or(place))
         })
         .collect()
     }
@@ -285,9 +288,15 @@ mod tests {
             numbers.into_iter().collect::<Vec<_>>(),
             [(5, 2), (20, 8), (30, 9)]
         );
+        workers.add(4, unassigned_of_rank(2), 0);
+        let numbers = workers.numbers(|_| true);
+        assert_eq!(
+            numbers.into_iter().collect::<Vec<_>>(),
+            [(4, 2), (5, 3), (20, 8), (30, 9)]
+        );
         workers.add(40, unassigned_of_rank(9), 0);
         let numbers = workers.numbers(|_| true);
-        let expected = [(5, 3), (20, 0), (30, 1), (40, 2)];
+        let expected = [(4, 0), (5, 4), (20, 1), (30, 2), (40, 3)];
         assert_eq!(numbers.into_iter().collect::<Vec<_>>(), expected);
     }
 }

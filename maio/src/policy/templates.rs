@@ -20,7 +20,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// nor for more than so many deadlines of callbacks, of which the first has ten.
 const FIRST_DEADLINES: u32 = 5;
 /// And a load does not wait for it for so long, in ns.
-const SEARCH: u64 = 500_000_000;
+const SEARCH: u64 = 2_000_000_000;
 
 /// What the store has been asked.
 #[derive(Debug, Default)]
