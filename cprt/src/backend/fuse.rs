@@ -280,14 +280,14 @@ impl Fuse {
         Ok(fresh)
     }
 
-    fn take_off(&self, cookie: u64) -> Arc<AtomicBool> {
+    fn begin(&self, cookie: u64) -> Arc<AtomicBool> {
         let mut flying = lock(&self.flying);
         let flight = flying.entry(cookie).or_default();
         flight.loads += 1;
         Arc::clone(&flight.stop)
     }
 
-    fn land(&self, cookie: u64) {
+    fn finish(&self, cookie: u64) {
         let mut flying = lock(&self.flying);
         if let Some(flight) = flying.get_mut(&cookie) {
             flight.loads -= 1;
@@ -416,11 +416,11 @@ impl Backend for Fuse {
 
     fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
         // From here on a stop counts.
-        let stop = self.take_off(how.cookie);
+        let stop = self.begin(how.cookie);
         let loaded = self
             .shared(span.file)
             .and_then(|both| self.go_through(&both, span, &stop));
-        self.land(how.cookie);
+        self.finish(how.cookie);
         loaded
     }
 

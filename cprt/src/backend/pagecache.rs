@@ -123,7 +123,7 @@ impl Engine {
     pub(crate) fn load(&self, file: &File, range: &Range<u64>, how: How) -> Result<Loaded, Fault> {
         let (range, identity) = clip(file, range)?;
         let length = range.end - range.start;
-        let flight = self.take_off(how.cookie);
+        let flight = self.begin(how.cookie);
         let run = some_of(&mut self.lock().loads, identity).add(&range);
         self.count_before(file, identity, &range);
         if self.resident(file, &range).ok() == Some(length) {
@@ -235,7 +235,7 @@ impl Engine {
         (pages * self.page).min(range.end - range.start)
     }
 
-    fn take_off(&self, cookie: u64) -> LoadInFlight<'_> {
+    fn begin(&self, cookie: u64) -> LoadInFlight<'_> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut state = self.lock();
         let flights = state.flying.entry(cookie).or_default();

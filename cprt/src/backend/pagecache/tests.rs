@@ -212,7 +212,7 @@ fn a_load_that_is_stopped_says_how_far_it_came() {
         .bring(&file, &(5..16 * MIB), Way::Exact, stopped)
         .expect("to load");
     assert_eq!(done, 3 * MIB - 5, "between two pieces");
-    let flight = engine.take_off(7);
+    let flight = engine.begin(7);
     engine.stop(8);
     assert!(!flight.stopped());
     engine.stop(7);
