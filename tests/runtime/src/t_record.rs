@@ -127,7 +127,11 @@ fn threads() -> Outcome {
     // The last one comes first: it is not who comes first that is the first one.
     let workers = (0..WORKERS).rev().map(|rank| model.worker(rank).threads(3));
     let groups = groups_of(&model, &daemon, workers.collect())?;
-    ensure_exact(&groups, part)?;
+    // Without the module: where folios that are read are followed by one whose I/O is under way, as the
+    // loader's are, the kernel's filemap_get_pages returns before its tracepoint. A file that one plain
+    // process reads behind another that reads ahead has such holes in the kernel's own trace, too. They are
+    // filled where a reader goes on in requests of one length; what a jump begins with may be missing.
+    ensure_close(&groups, part, 256 << 10)?;
     daemon.stop()
 }
 
