@@ -1,6 +1,6 @@
 //! Where events come from and page-cache verbs go to.
 //!
-//! A [`Backend`] is what a mount can do, in the words of the contract between policies and their
+//! A `Backend` is what a mount can do, in the words of the contract between policies and their
 //! host. Ranges that reach it are sound: of a regular file, inside it, not empty. One thread asks it
 //! for events; any may call the rest, concurrently.
 

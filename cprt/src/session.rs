@@ -6,7 +6,7 @@
 //! of the file system that only this process and its children have ([`namespace`]); the directory keeps
 //! its path there.
 //!
-//! A worker that fails is started again, as the daemon does it: the session has a [`Keeper`].
+//! A worker that fails is started again, as the daemon does it: the session has a keeper.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl Session {
         })
     }
 
-    /// Who a command has to become ([`stage::become_user`]) to be run as who we are.
+    /// Who a command has to become ([`namespace::become_user`]) to be run as who we are.
     #[must_use]
     pub const fn user(&self) -> Option<User> {
         self.user

@@ -15,7 +15,7 @@ struct Door(*const ppc_host);
 unsafe impl Send for Door {}
 
 /// Wakes a policy from its own threads: what they have found out, the next
-/// [`prefetch`](crate::Policy::prefetch) may use. After the policy's exit it does nothing.
+/// [`prefetch`](crate::Prefetch::prefetch) may use. After the policy's exit it does nothing.
 #[derive(Clone)]
 pub struct Waker(Arc<Mutex<Option<Door>>>);
 
