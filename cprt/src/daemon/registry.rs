@@ -131,7 +131,7 @@ impl Registry {
                 let Ok(site) = Site::of(path, registration.backend, self.config.fuse) else {
                     continue;
                 };
-                // Once for each mount: what somebody registers or removes later stays so.
+                // Once for each mount: what ppcctl registers or removes later stays so.
                 let registered = self.has_policy(&site);
                 if done.insert(path, site.source.clone()) == Some(site.source) || registered {
                     continue;
@@ -161,7 +161,7 @@ impl Registry {
         })
     }
 
-    /// Of a directory that is observed, nobody else says that it is gone.
+    /// No worker tells that a directory it observes is gone, so the registry looks.
     fn forget_unmounted(&self) {
         let gone = |slot: &Arc<Slot>| {
             let state = slot.state();

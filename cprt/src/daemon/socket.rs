@@ -25,7 +25,7 @@ use crate::{Error, Result};
 
 /// More requests are not served at a time.
 const CONNECTIONS: usize = 64;
-/// Whoever has connected says what they want in this time.
+/// A client has so long to send its request.
 const TO_ASK: Duration = Duration::from_secs(10);
 
 /// The life of the daemon.
@@ -112,11 +112,11 @@ fn listen(config: &Config) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         return Err(Error::Running(path.clone()));
     }
-    // Left behind by one that was killed; anything else there is somebody's.
+    // A daemon that was killed left it behind; any other kind of file is not ours to remove.
     if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
         std::fs::remove_file(path).map_err(failed)?;
     }
-    // Nobody connects before its owner and mode are what they are to be.
+    // Clients connect only once its owner and mode are set.
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
     let listener = UnixListener::bind(path);
     nix::sys::stat::umask(before);
@@ -182,7 +182,7 @@ fn serve(stream: &UnixStream, registry: &Arc<Registry>) {
                 message: crate::error::chain(&error),
                 remedy: None,
             };
-            // Whoever has gone does not hear it.
+            // The client may have hung up.
             let _ = wire::write_line(&mut &*stream, &Reply::<()>::Error(refusal));
             return;
         }
