@@ -57,6 +57,15 @@ class Counting(unittest.TestCase):
                 part = total.verdict("vm", status, output, [Expected("vm", "*", "any", "no root")])
                 self.assertEqual((part.count, part.wrong), (expected, wrong))
 
+    def test_what_failed_is_told_again(self):
+        output = (
+            "fail  7.2 xfs evict 12 ms  t.rs:3: kept\ntest session::lost ... FAILED\n"
+            "FAIL: test_one (test_x.One)\ntest session::kept ... ok\n3 passed, 3 failed\n"
+        )
+        lines = total.verdict("all", 1, output, []).lines()
+        told = ["7.2 xfs evict 12 ms  t.rs:3: kept", "session::lost", "test_one (test_x.One)"]
+        self.assertEqual(lines[1:], [f"  failed: {line}" for line in told])
+
     def test_a_flaky_test_has_passed_unless_that_is_not_to_count(self):
         output = "flaky  6.1/ext4/b: late\n7 passed, 0 failed\n"
         self.assertEqual(total.verdict("vm", 0, output, []).count, Count(7))

@@ -29,6 +29,8 @@ CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MUL
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
 FLAKY = re.compile(r"^flaky  (.+)$", re.MULTILINE)
+# A test that failed, as the rig, cargo and unittest tell it.
+FAILED = re.compile(r"^(?:fail  (.+)|test (\S+) \.\.\. FAILED|(?:FAIL|ERROR): (.+))$", re.MULTILINE)
 
 
 @dataclass
@@ -54,13 +56,16 @@ class Part:
     count: Count = field(default_factory=Count)
     wrong: list[str] = field(default_factory=list)
     flaky: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def fail(self, why: str) -> None:
         self.count += Count(failed=1)
         self.wrong.append(why)
 
     def lines(self) -> list[str]:
-        return [f"{self.name}: {self.count}", *(f"  {line}" for line in self.wrong)]
+        """Tells failures again: in a long output the first telling is far above."""
+        lines = [*(f"failed: {line}" for line in self.failed), *self.wrong]
+        return [f"{self.name}: {self.count}", *(f"  {line[:300]}" for line in lines)]
 
 
 def of_unittest(ran: str, words: str | None) -> Count:
@@ -87,7 +92,8 @@ def count(output: str) -> Count:
 
 
 def verdict(name: str, status: int, output: str, expected: list[skips.Expected], strict: bool = False) -> Part:
-    part = Part(name, count(output), flaky=FLAKY.findall(output))
+    failed = ["".join(found) for found in FAILED.findall(output)]
+    part = Part(name, count(output), flaky=FLAKY.findall(output), failed=failed)
     ran = part.count.passed + part.count.failed
     if strict and part.flaky:
         part.count += Count(-min(len(part.flaky), part.count.passed), len(part.flaky))

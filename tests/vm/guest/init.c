@@ -160,6 +160,11 @@ static void prepare_machine(void)
 	write_file("/proc/sys/kernel/hung_task_warnings", "-1");
 	write_file("/proc/sys/kernel/sysrq", "1");
 	write_file("/sys/kernel/debug/kmemleak", "clear");
+	/*
+	 * From 7.2 on the kernel puts what a process has mapped together to huge folios, reading what
+	 * is missing of them, while a test counts pages: not before the tests have ended.
+	 */
+	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "86400000");
 	open_kmsg();
 }
 
