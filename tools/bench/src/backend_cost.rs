@@ -21,7 +21,7 @@ mod side;
 
 use self::case::CASES;
 use self::report::{CaseCost, Report};
-use self::side::{Sample, Served};
+use self::side::{RunCost, Served};
 use crate::args::cost::{Cost, Want};
 use crate::error::{Failure, Result};
 use crate::place::Place;
@@ -75,7 +75,7 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
 }
 
 /// All rounds of a case: what was measured bare, then with each want.
-fn sides(served: &Served<'_>, case: &case::Case, wanted: &Cost) -> Result<Vec<Vec<Sample>>> {
+fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Vec<Vec<RunCost>>> {
     let all: Vec<Option<Want>> = std::iter::once(None)
         .chain(wanted.want.iter().copied().map(Some))
         .collect();
@@ -92,7 +92,7 @@ fn sides(served: &Served<'_>, case: &case::Case, wanted: &Cost) -> Result<Vec<Ve
 }
 
 /// One run, made again while pages go that should stay.
-fn sound(served: &Served<'_>, case: &case::Case, want: Option<Want>) -> Result<Sample> {
+fn sound(served: &Served<'_>, case: &case::CostCase, want: Option<Want>) -> Result<RunCost> {
     for _ in 0..TRIES {
         if signals::came() {
             return Err(Failure::Interrupted);

@@ -13,7 +13,7 @@ use crate::machine;
 use crate::reader::{Ended, Loaded};
 use crate::result::{Run, Sample, Timeline};
 use crate::rig::Rig;
-use crate::runtime::{Ground, Runtime, Wanted};
+use crate::runtime::{Ground, Runtime, WorkerWanted};
 use crate::signals;
 use crate::ssd::{BIN, Readings};
 use crate::units::{float, index, seconds};
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(400);
 
 /// When, what, and the memory of the runtime's worker.
-type Look = (u64, Sample, u64);
+type TimedSample = (u64, Sample, u64);
 
 /// What there is while a load runs.
 struct Stage {
@@ -97,7 +97,7 @@ fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
 fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
     let limit = (case.regime == Regime::Limited).then(|| rig.limit());
     let group = Group::make(&std::process::id().to_string(), limit)?;
-    let wanted = Wanted {
+    let wanted = WorkerWanted {
         policy: case.policy,
         place: &rig.place,
         ground: Ground {
@@ -135,7 +135,7 @@ fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
 }
 
 /// Has it begin, and looks at it until it is over.
-fn load(stage: &mut Stage) -> Result<(Loaded, Vec<Look>)> {
+fn load(stage: &mut Stage) -> Result<(Loaded, Vec<TimedSample>)> {
     stage.driver.go()?;
     if let Some(prefetcher) = &mut stage.prefetcher {
         prefetcher.go()?;
@@ -165,7 +165,7 @@ fn load(stage: &mut Stage) -> Result<(Loaded, Vec<Look>)> {
     }
 }
 
-fn look(stage: &Stage) -> Look {
+fn look(stage: &Stage) -> TimedSample {
     let at = crate::units::now();
     let charged = stage.group.charged();
     let stats = stage
@@ -184,7 +184,7 @@ fn look(stage: &Stage) -> Look {
     (at, sample, stats.worker_rss)
 }
 
-fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<Look>) {
+fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<TimedSample>) {
     let end = loaded
         .workers
         .iter()

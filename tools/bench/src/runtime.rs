@@ -35,7 +35,7 @@ pub(crate) struct Ground<'a> {
 
 /// Where it works, and how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WorkerWanted<'a> {
     pub(crate) policy: Policy,
     /// Where its library is copied to.
     pub(crate) place: &'a Place,
@@ -68,7 +68,7 @@ fn library(policy: Policy) -> Option<&'static str> {
     }
 }
 
-fn settings(wanted: &Wanted<'_>) -> Settings {
+fn settings(wanted: &WorkerWanted<'_>) -> Settings {
     let mut settings = Settings::new();
     if wanted.policy.is_maio() {
         let pairs = [
@@ -95,7 +95,7 @@ fn route(ground: Ground<'_>) -> Result<()> {
 
 impl Runtime {
     /// Starts what a policy needs: nothing for some.
-    pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Option<Self>> {
+    pub(crate) fn start(wanted: &WorkerWanted<'_>) -> Result<Option<Self>> {
         let Some(name) = library(wanted.policy) else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@ use crate::units::MIB;
 
 /// How bytes come to the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Access {
+pub(crate) enum CostAccess {
     /// By `read`, so many bytes at a time.
     Read { piece: u64 },
     /// Out of a mapping, into a buffer.
@@ -15,24 +15,24 @@ pub(crate) enum Access {
 
 /// A case.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
+pub(crate) struct CostCase {
     pub(crate) name: &'static str,
-    pub(crate) access: Access,
+    pub(crate) access: CostAccess,
     /// Nothing is cached before; otherwise everything is.
     pub(crate) cold: bool,
 }
 
-const fn case(name: &'static str, access: Access, cold: bool) -> Case {
-    Case { name, access, cold }
+const fn case(name: &'static str, access: CostAccess, cold: bool) -> CostCase {
+    CostCase { name, access, cold }
 }
 
-const LARGE: Access = Access::Read { piece: MIB };
-const SMALL: Access = Access::Read { piece: MIB / 16 };
+const LARGE: CostAccess = CostAccess::Read { piece: MIB };
+const SMALL: CostAccess = CostAccess::Read { piece: MIB / 16 };
 
-pub(crate) const CASES: [Case; 5] = [
+pub(crate) const CASES: [CostCase; 5] = [
     case("warm read 1 MiB", LARGE, false),
     case("warm read 64 KiB", SMALL, false),
-    case("warm mmap copy", Access::Copy, false),
+    case("warm mmap copy", CostAccess::Copy, false),
     case("cold read 1 MiB", LARGE, true),
-    case("cold mmap copy", Access::Copy, true),
+    case("cold mmap copy", CostAccess::Copy, true),
 ];

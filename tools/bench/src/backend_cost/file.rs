@@ -14,13 +14,13 @@ use crate::units::{MIB, PAGE};
 const TRIES: u32 = 20;
 
 /// A folder with the one file; it is gone when this is.
-pub(super) struct Ground {
+pub(super) struct MeasuredFile {
     _folder: Folder,
     pub(super) lower: PathBuf,
     pub(super) file: PathBuf,
 }
 
-impl Ground {
+impl MeasuredFile {
     pub(super) const NAME: &str = "model";
 
     pub(super) fn make(base: &Path, mib: u64) -> Result<Self> {

@@ -9,7 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::{Deserialize, Serialize};
 
-use super::case::Access;
+use super::case::CostAccess;
 use crate::error::{Failure, Result, file, system};
 use crate::helper::{Heard, Helper};
 use crate::sys::{self, Mapped};
@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What it has to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct CostTask {
     pub(super) path: PathBuf,
-    pub(super) access: Access,
+    pub(super) access: CostAccess,
 }
 
 /// What it took, in us.
@@ -38,9 +38,9 @@ pub(crate) struct Taken {
 pub(super) struct Reader(Helper);
 
 impl Reader {
-    pub(super) fn start(path: &Path, access: Access) -> Result<Self> {
+    pub(super) fn start(path: &Path, access: CostAccess) -> Result<Self> {
         let path = path.to_owned();
-        Helper::start("read", &Task { path, access }).map(Self)
+        Helper::start("read", &CostTask { path, access }).map(Self)
     }
 
     /// Has it read the file.
@@ -56,11 +56,11 @@ impl Reader {
 }
 
 /// Is the reader: a line on standard input has it begin.
-pub(crate) fn read(task: &Task) -> Result<()> {
+pub(crate) fn read(task: &CostTask) -> Result<()> {
     sys::end_with_parent();
     let piece = match task.access {
-        Access::Read { piece } => piece,
-        Access::Copy => MIB,
+        CostAccess::Read { piece } => piece,
+        CostAccess::Copy => MIB,
     };
     // It is memory before the clock starts.
     let mut buffer = vec![1_u8; index(piece)];
@@ -72,8 +72,8 @@ pub(crate) fn read(task: &Task) -> Result<()> {
     }
     let (began, before) = (Instant::now(), cpu()?);
     let bytes = match task.access {
-        Access::Read { .. } => read_all(&task.path, &mut buffer),
-        Access::Copy => copy_all(&task.path, &mut buffer),
+        CostAccess::Read { .. } => read_all(&task.path, &mut buffer),
+        CostAccess::Copy => copy_all(&task.path, &mut buffer),
     };
     let bytes = bytes.map_err(file("Reading", &task.path))?;
     let taken = Taken {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::side::Sample;
+use super::side::RunCost;
 use crate::args::cost::Want;
 use crate::median::median;
 use crate::units::float;
@@ -71,12 +71,12 @@ impl Report {
 
 impl CaseCost {
     /// Of the bare side first, then one for each want.
-    pub(super) fn of(name: &'static str, wants: &[Want], sides: &[Vec<Sample>], mib: u64) -> Self {
+    pub(super) fn of(name: &'static str, wants: &[Want], sides: &[Vec<RunCost>], mib: u64) -> Self {
         let (bare, by) = sides
             .split_first()
             .map_or((&[][..], &[][..]), |(bare, by)| (bare.as_slice(), by));
-        let time = |side: &[Sample]| of(side, |it| it.time);
-        let cpu = |side: &[Sample]| of(side, |it| it.cpu).0;
+        let time = |side: &[RunCost]| of(side, |it| it.time);
+        let cpu = |side: &[RunCost]| of(side, |it| it.cpu).0;
         let (bare_us, bare_spread) = time(bare);
         let costs = wants.iter().zip(by).map(|(want, side)| {
             let (us, spread) = time(side);
@@ -127,7 +127,7 @@ impl CaseCost {
 }
 
 /// The median of a number, and its spread.
-fn of(side: &[Sample], number: impl Fn(&Sample) -> u64) -> (f64, f64) {
+fn of(side: &[RunCost], number: impl Fn(&RunCost) -> u64) -> (f64, f64) {
     let found = median(side.iter().map(|it| float(number(it))));
     found.map_or((0.0, 0.0), |it| (it.value, it.spread))
 }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn sides_are_compared_by_their_medians() {
         let side = |times: [u64; 3], worker_cpu| {
-            let sample = |time| Sample {
+            let sample = |time| RunCost {
                 time,
                 cpu: time / 2,
                 worker_cpu,

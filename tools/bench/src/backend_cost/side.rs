@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use cprt::control::config::Config;
 use cprt::control::stats::Stats;
 
-use super::case::Case;
-use super::file::{self, Ground as Files};
+use super::case::CostCase;
+use super::file::{self, MeasuredFile as Files};
 use super::reader::{Reader, Taken};
 use crate::args::cost::{Backend, Cost, Want};
 use crate::error::{Failure, Result};
@@ -24,7 +24,7 @@ const PROGRESS: &str = "4M";
 
 /// What one run took.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct RunCost {
     /// Of the reader, in us.
     pub(super) time: u64,
     pub(super) cpu: u64,
@@ -56,7 +56,7 @@ impl<'a> Served<'a> {
     }
 
     /// `None` if pages that were to be cached have gone meanwhile.
-    pub(super) fn run(&self, case: &Case, want: Option<Want>) -> Result<Option<Sample>> {
+    pub(super) fn run(&self, case: &CostCase, want: Option<Want>) -> Result<Option<RunCost>> {
         let runtime = want.map(|want| self.serve(want)).transpose()?;
         let folder = runtime.as_ref().and_then(Runtime::folder);
         let path = folder.unwrap_or(&self.files.lower).join(Files::NAME);
@@ -157,8 +157,8 @@ fn settled(runtime: Option<&Runtime>) -> Result<Stats> {
     ))
 }
 
-fn sample(taken: Taken, before: &Stats, after: &Stats) -> Sample {
-    Sample {
+fn sample(taken: Taken, before: &Stats, after: &Stats) -> RunCost {
+    RunCost {
         time: taken.time,
         cpu: taken.cpu,
         worker_cpu: after.worker_cpu_ms.saturating_sub(before.worker_cpu_ms),
@@ -168,9 +168,9 @@ fn sample(taken: Taken, before: &Stats, after: &Stats) -> Sample {
 
 /// Whether what was measured is what it is called.
 fn check(
-    case: &Case,
+    case: &CostCase,
     want: Option<Want>,
-    sample: &Sample,
+    sample: &RunCost,
     after: &Stats,
     notes: &[String],
 ) -> Result<()> {
@@ -200,8 +200,8 @@ mod tests {
     use super::super::case::CASES;
     use super::*;
 
-    fn judge(case: &Case, want: Option<Want>, events: u64) -> bool {
-        let sample = Sample {
+    fn judge(case: &CostCase, want: Option<Want>, events: u64) -> bool {
+        let sample = RunCost {
             time: 1,
             cpu: 1,
             worker_cpu: 0,

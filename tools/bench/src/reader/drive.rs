@@ -38,19 +38,19 @@ pub(crate) fn drive(task: &Task) -> Result<()> {
         Ok(Some((loaded, workers))) => {
             say(&Ended::Loaded(loaded))?;
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-            return workers.into_iter().try_for_each(Worker::end);
+            return workers.into_iter().try_for_each(WorkerProcess::end);
         }
         Err(failure) => Ended::Failed(cprt::error::chain(&failure)),
     };
     say(&ended)
 }
 
-fn load(task: &Task) -> Result<Option<(Loaded, Vec<Worker>)>> {
+fn load(task: &Task) -> Result<Option<(Loaded, Vec<WorkerProcess>)>> {
     if let Some(group) = &task.cgroup {
         cgroup::join(group)?;
     }
     // They wait: what starting processes takes is not to be measured.
-    let workers = (0..task.profile.workers).map(|rank| Worker::start(task, rank));
+    let workers = (0..task.profile.workers).map(|rank| WorkerProcess::start(task, rank));
     let mut workers = workers.collect::<Result<Vec<_>>>()?;
     println!("ready");
     let mut line = String::new();
@@ -65,7 +65,7 @@ fn load(task: &Task) -> Result<Option<(Loaded, Vec<Worker>)>> {
     for worker in &mut workers {
         worker.go()?;
     }
-    let worked = workers.iter_mut().map(Worker::wait);
+    let worked = workers.iter_mut().map(WorkerProcess::wait);
     let loaded = Loaded {
         began,
         workers: worked.collect::<Result<_>>()?,
@@ -80,13 +80,13 @@ fn say(ended: &Ended) -> Result<()> {
     said.map_err(system("Telling how it went"))
 }
 
-struct Worker {
+struct WorkerProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Worker {
+impl WorkerProcess {
     fn start(task: &Task, rank: u32) -> Result<Self> {
         let text = serde_json::to_string(task)?;
         let mut child = Command::new("/proc/self/exe")

@@ -58,7 +58,7 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
         return Ok(());
     }
     let before = getrusage(UsageWho::RUSAGE_SELF).map_err(system("Counting page faults"))?;
-    let mut worker = Worker {
+    let mut worker = TensorReader {
         task,
         model: &model,
         open: HashMap::new(),
@@ -80,7 +80,7 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
             worker.open.remove(&step.shard);
         }
     }
-    let Worker {
+    let TensorReader {
         mut worked, open, ..
     } = worker;
     worked.ended = now();
@@ -113,14 +113,14 @@ fn say(line: &str) -> Result<()> {
     said.map_err(system("Telling the driver"))
 }
 
-struct Worker<'a> {
+struct TensorReader<'a> {
     task: &'a Task,
     model: &'a Model,
     open: HashMap<usize, Source>,
     worked: Worked,
 }
 
-impl Worker<'_> {
+impl TensorReader<'_> {
     fn step(&mut self, step: &Step) -> Result<()> {
         let shard = &self.model.shards[step.shard];
         let path = self.task.folder.join(&shard.name);

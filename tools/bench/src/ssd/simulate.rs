@@ -17,7 +17,7 @@ use crate::{leftovers, sys};
 
 /// What it is told, one line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum Instruction {
     /// Be as fast as that; none: as you can.
     Be(Option<Timing>),
     /// Count from now on.
@@ -58,15 +58,15 @@ pub(crate) fn simulate(folder: &Path, size: u64) -> Result<()> {
     for line in io::stdin().lock().lines() {
         let line = line.map_err(system("Reading orders"))?;
         let word = match serde_json::from_str(&line)? {
-            Order::Be(timing) => {
+            Instruction::Be(timing) => {
                 device.set(timing);
                 Word::Done
             }
-            Order::Reset => {
+            Instruction::Reset => {
                 device.reset();
                 Word::Done
             }
-            Order::Read => Word::Read(device.read_meter(cpu_ms())),
+            Instruction::Read => Word::Read(device.read_meter(cpu_ms())),
         };
         say(&word)?;
     }

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use super::meter::Readings;
 use super::service::FILE;
 use super::service::Timing;
-use super::simulate::{Order, Word};
+use super::simulate::{Instruction, Word};
 use crate::error::{Failure, Result, system};
 
 /// A device; it is gone when this is.
@@ -66,23 +66,23 @@ impl Simulator {
 
     /// From now on it is as fast as that; `None`: as it can.
     pub(crate) fn be(&mut self, timing: Option<Timing>) -> Result<()> {
-        self.order(Order::Be(timing))
+        self.order(Instruction::Be(timing))
     }
 
     /// Counts from now on.
     pub(crate) fn reset(&mut self) -> Result<()> {
-        self.order(Order::Reset)
+        self.order(Instruction::Reset)
     }
 
     pub(crate) fn read(&mut self) -> Result<Readings> {
-        self.tell(Order::Read)?;
+        self.tell(Instruction::Read)?;
         match self.hear()? {
             Word::Read(readings) => Ok(readings),
             _ => Err(out_of_turn()),
         }
     }
 
-    fn order(&mut self, order: Order) -> Result<()> {
+    fn order(&mut self, order: Instruction) -> Result<()> {
         self.tell(order)?;
         match self.hear()? {
             Word::Done => Ok(()),
@@ -90,7 +90,7 @@ impl Simulator {
         }
     }
 
-    fn tell(&mut self, order: Order) -> Result<()> {
+    fn tell(&mut self, order: Instruction) -> Result<()> {
         let mut text = serde_json::to_vec(&order)?;
         text.push(b'\n');
         let pipe = self.orders.as_mut().ok_or_else(out_of_turn)?;

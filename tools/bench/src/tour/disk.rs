@@ -21,7 +21,7 @@ const SECTOR: u64 = 512;
 
 /// As far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Disk {
+pub(super) struct DiskCounters {
     /// A device and its file system.
     pub(super) name: String,
     pub(super) file_system: String,
@@ -29,7 +29,7 @@ pub(super) struct Disk {
     counters: Option<PathBuf>,
 }
 
-impl Disk {
+impl DiskCounters {
     pub(super) fn of(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let list = fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn this_programs_disk_has_a_name() {
         let program = std::env::current_exe().expect("it runs");
-        let disk = Disk::of(&program);
+        let disk = DiskCounters::of(&program);
         assert!(!disk.name.is_empty() && !disk.is_memory());
-        assert!(Disk::of(Path::new("/proc")).read_so_far().is_none());
+        assert!(DiskCounters::of(Path::new("/proc")).read_so_far().is_none());
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
 
-use super::disk::Disk;
+use super::disk::DiskCounters;
 use crate::error::{Failure, Result, system};
 use crate::{machine, signals};
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What there was at a moment, in seconds after the begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Look {
+pub(super) struct ProcessSample {
     pub(super) at: f64,
     /// Read from the disk since the begin, if that is counted.
     pub(super) read: u64,
@@ -30,10 +30,10 @@ pub(super) struct Look {
 
 /// What became of it.
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct ProcessEnd {
     pub(super) status: ExitStatus,
     pub(super) took: f64,
-    pub(super) looks: Vec<Look>,
+    pub(super) looks: Vec<ProcessSample>,
     /// CPU seconds and page faults of it and of all that it has waited for, and what they read.
     pub(super) used: Used,
 }
@@ -48,7 +48,7 @@ pub(super) struct Used {
 }
 
 /// Runs it to its end, or ends it if we are to end.
-pub(super) fn watch(mut command: Command, disk: &Disk) -> Result<Ended> {
+pub(super) fn watch(mut command: Command, disk: &DiskCounters) -> Result<ProcessEnd> {
     let before = used()?;
     let read_before = disk.read_so_far();
     let began = Instant::now();
@@ -61,7 +61,7 @@ pub(super) fn watch(mut command: Command, disk: &Disk) -> Result<Ended> {
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     let (sender, ended) = channel();
     std::thread::spawn(move || sender.send((child.wait(), Instant::now())));
-    let look = || Look {
+    let look = || ProcessSample {
         at: began.elapsed().as_secs_f64(),
         read: disk
             .read_so_far()
@@ -74,7 +74,7 @@ pub(super) fn watch(mut command: Command, disk: &Disk) -> Result<Ended> {
         match ended.recv_timeout(LOOK) {
             Ok((status, at)) => {
                 looks.push(look());
-                return Ok(Ended {
+                return Ok(ProcessEnd {
                     status: status.map_err(system("Waiting for what loads the model"))?,
                     took: at.duration_since(began).as_secs_f64(),
                     looks,
@@ -135,7 +135,7 @@ mod tests {
     fn an_end_is_seen_and_timed() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 0.25; exit 3"]);
-        let ended = watch(command, &Disk::default()).expect("a process");
+        let ended = watch(command, &DiskCounters::default()).expect("a process");
         assert_eq!(ended.status.code(), Some(3));
         assert!(ended.took >= 0.25 && ended.looks.len() >= 3, "{ended:?}");
         assert!(ended.looks.is_sorted_by(|one, other| one.at <= other.at));

@@ -8,10 +8,10 @@ use cprt::backend::select::{self, Candidate, Verdict};
 use cprt::control::stats::Stats;
 use serde::Deserialize;
 
-use super::disk::{self, Disk};
+use super::disk::{self, DiskCounters};
 use super::files::Files;
 use super::loader;
-use super::process::{self, Ended};
+use super::process::{self, ProcessEnd};
 use super::progress::Progress;
 use super::scratch::{Folder, Scratch};
 use super::screen;
@@ -31,7 +31,7 @@ const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioRe
 struct Tester<'a> {
     folder: PathBuf,
     files: Files,
-    disk: Disk,
+    disk: DiskCounters,
     command: Option<&'a str>,
     scratch: Scratch,
     library: PathBuf,
@@ -142,7 +142,7 @@ impl<'a> Tester<'a> {
     fn new(folder: &Path, command: Option<&'a str>) -> Result<Self> {
         let folder = folder.canonicalize().map_err(file("Looking for", folder))?;
         let files = Files::below(&folder)?;
-        let disk = Disk::of(files.largest());
+        let disk = DiskCounters::of(files.largest());
         if disk.is_memory() {
             return Err(Failure::Said(format!(
                 "{} is on {}, which is memory: there is no disk to load from",
@@ -274,7 +274,7 @@ impl<'a> Tester<'a> {
         Ok(command)
     }
 
-    fn tell(&self, ended: &Ended) -> Run {
+    fn tell(&self, ended: &ProcessEnd) -> Run {
         // Others use the disk as well, and what is known of processes is known of ours.
         let counted = ended.looks.last().map_or(0, |look| look.read);
         let first = ended.looks.first().map_or(0, |look| look.cached);
@@ -358,7 +358,7 @@ fn fill(run: &mut Run, summary: Summary, said: &str) -> Option<String> {
 }
 
 /// Bytes that were read in each tenth of a second, by looks that come when they come.
-fn bins(ended: &Ended) -> Vec<u64> {
+fn bins(ended: &ProcessEnd) -> Vec<u64> {
     let looks = &ended.looks;
     let until = |at: f64| {
         let after = looks.partition_point(|look| look.at <= at);
@@ -391,16 +391,16 @@ mod tests {
     use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;
-    use crate::tour::process::{Look, Used};
+    use crate::tour::process::{ProcessSample, Used};
 
     #[test]
     fn what_was_read_is_shared_out_over_time() {
-        let look = |at, read| Look {
+        let look = |at, read| ProcessSample {
             at,
             read,
             cached: 0,
         };
-        let ended = Ended {
+        let ended = ProcessEnd {
             status: std::process::ExitStatus::from_raw(0),
             took: 0.32,
             looks: vec![
