@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 pub(crate) mod bpf;
+pub(crate) mod btf;
 pub(crate) mod cache;
 pub(crate) mod huge;
 pub(crate) mod pagemap;

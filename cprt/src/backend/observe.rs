@@ -50,6 +50,8 @@ mod learn;
 mod look;
 mod opens;
 mod perf;
+mod program;
+mod reach;
 mod readers;
 mod record;
 mod source;

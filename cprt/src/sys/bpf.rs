@@ -14,6 +14,7 @@ const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
+const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
@@ -22,6 +23,8 @@ const RINGBUF: u32 = 27;
 const NO_PREALLOC: u32 = 1;
 const MMAPABLE: u32 = 1 << 10;
 const TRACEPOINT: u32 = 5;
+const TRACING: u32 = 26;
+const TRACE_RAW_TP: u32 = 23;
 
 /// Before 5.11, what is made here counts as locked memory, of which there is little by default.
 pub(crate) fn allow_memory() {
@@ -176,6 +179,7 @@ impl AsFd for Numbers {
 
 /// `union bpf_attr` of `PROG_LOAD`, as far as we go.
 #[repr(C)]
+#[derive(Debug, Default)]
 struct Load {
     kind: u32,
     count: u32,
@@ -186,6 +190,26 @@ struct Load {
     log: u64,
     version: u32,
     flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    attach_type: u32,
+    btf: u32,
+    func_info_size: u32,
+    func_info: u64,
+    func_info_count: u32,
+    line_info_size: u32,
+    line_info: u64,
+    line_info_count: u32,
+    attach_btf_id: u32,
+}
+
+/// Where a program is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramFor {
+    /// At a tracepoint by way of a perf event: it gets the record that perf would keep.
+    Perf,
+    /// At a tracepoint itself, by the number of the type of what it hands out: it gets just that.
+    Raw(u32),
 }
 
 /// How often a program is handed in before it counts as refused.
@@ -195,18 +219,20 @@ const ATTEMPTS: usize = 8;
 ///
 /// It stops checking, with EAGAIN, when it thinks that a signal waits for the thread, as it may for
 /// a moment in a process that starts others.
-pub(crate) fn load(code: &[u64]) -> io::Result<OwnedFd> {
+pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
+    let (kind, attach_type, attach_btf_id) = match for_what {
+        ProgramFor::Perf => (TRACEPOINT, 0, 0),
+        ProgramFor::Raw(id) => (TRACING, TRACE_RAW_TP, id),
+    };
     let attr = Load {
-        kind: TRACEPOINT,
+        kind,
+        attach_type,
+        attach_btf_id,
         count: u32::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         code: code.as_ptr().expose_provenance() as u64,
         // Ours, in the words of the kernel's list.
         license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        version: 0,
-        flags: 0,
+        ..Load::default()
     };
     let once = || {
         // SAFETY: the kernel reads the structure, whose size it is told, the instructions, of which
@@ -217,6 +243,33 @@ pub(crate) fn load(code: &[u64]) -> io::Result<OwnedFd> {
     (1..ATTEMPTS).fold(once(), |made, _| match made {
         Err(error) if busy(&error) => once(),
         made => made,
+    })
+}
+
+/// `union bpf_attr` of `RAW_TRACEPOINT_OPEN`, as far as we go.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Attach {
+    name: u64,
+    program: u32,
+    _padding: u32,
+}
+
+/// Has a program run where it was loaded for, until what is returned is dropped. To drop it takes a
+/// fraction of a millisecond, where a perf event takes as long as all CPUs need to leave its tracepoint.
+pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let attr = Attach {
+        program: u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX),
+        ..Attach::default()
+    };
+    // SAFETY: the kernel reads the structure, whose size it is told; it has no address in it.
+    made(unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            RAW_TRACEPOINT_OPEN,
+            &raw const attr,
+            size_of::<Attach>(),
+        )
     })
 }
 

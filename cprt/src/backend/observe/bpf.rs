@@ -1,23 +1,27 @@
 //! Tracepoints by programs in the kernel: one for each, and one ring for all of them.
 //!
-//! The programs are put together here (`asm.rs`), from where the kernel says that things are in its
-//! records: there is nothing to compile, and no knowledge of one kernel's types.
+//! The programs are put together here (`program.rs`), from where the kernel says that things are: there is
+//! nothing to compile, and no knowledge of one kernel's types. Where it tells of its types they run at the
+//! tracepoints themselves, which costs others next to nothing; otherwise by way of perf events.
 //!
 //! Only the first record wakes us (`attention.rs`).
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::asm::{self, Maps};
 use super::attention::Attention;
+use super::program::{self, Maps, Numbering, Own};
+use super::reach::Reaches;
 use super::record::{AT_ONCE, Key, Layout, Point, Raw};
 use super::source::RecordSource;
 use crate::sys;
-use crate::sys::bpf::{self, Map, Numbers, Records};
+use crate::sys::bpf::{self, Map, Numbers, ProgramFor, Records};
+use crate::sys::btf::Btf;
 use crate::sys::perf::{Event, Wakes, Whose};
 
 /// Bytes for records: some 65,000 of them.
@@ -27,19 +31,32 @@ const MAX_FILES: u32 = 1 << 20;
 /// So long after the last record we are woken again.
 const QUIET: Duration = Duration::from_millis(100);
 
+/// A program at a tracepoint, for as long as it is there.
+#[derive(Debug)]
+enum Listener {
+    Raw {
+        _link: OwnedFd,
+    },
+    /// It stays disabled, so that the kernel makes no records of its own.
+    Perf {
+        _event: Event,
+    },
+}
+
 /// The programs and what they share with us.
 #[derive(Debug)]
 pub(super) struct Bpf {
     layouts: Vec<Layout>,
-    /// Each is one that a program runs at, as long as it is there. They stay disabled, so that the
-    /// kernel makes no records of its own.
-    events: Mutex<Vec<(Point, Event)>>,
+    /// Programs that run at the tracepoints themselves; none where the kernel does not tell of its types.
+    raw: Vec<(Point, OwnedFd)>,
+    listeners: Mutex<Vec<(Point, Listener)>>,
     files: Map,
     known: Mutex<HashSet<Key>>,
     records: Records,
     lost: Numbers,
     runs: Map,
     control: Numbers,
+    numbering: Numbering,
     state: Mutex<BpfState>,
 }
 
@@ -56,31 +73,71 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// By which numbers this process knows others.
+fn numbering() -> io::Result<Numbering> {
+    /// The first namespace's, on every machine.
+    const FIRST: u64 = 0xefff_fffc;
+
+    let own = std::fs::metadata("/proc/self/ns/pid")?;
+    let device = Key::of_stat(own.dev(), own.ino()).map_or(0, |key| u64::from(key.device));
+    Ok(match own.ino() {
+        FIRST => Numbering::First,
+        inode => Numbering::Of { device, inode },
+    })
+}
+
 impl Bpf {
     pub(super) fn open(layouts: &[Layout]) -> io::Result<Self> {
-        bpf::allow_memory();
-        let points = u32::try_from(Point::ALL.len()).unwrap_or(0);
-        let bpf = Self {
-            layouts: layouts.to_vec(),
-            events: Mutex::default(),
-            files: Map::hash(asm::KEY, 8, MAX_FILES)?,
-            known: Mutex::default(),
-            records: Records::new(ROOM)?,
-            lost: Numbers::new(1)?,
-            runs: Map::array_per_cpu(asm::RUN, points)?,
-            control: Numbers::new(asm::CONTROL)?,
-            state: Mutex::default(),
-        };
-        // Whether it may is to be known now.
-        bpf.enable(&Point::ALL, 0)?;
-        bpf.enable(&[], 0)?;
+        let mut bpf = Self::new(layouts)?;
+        // Whether it may is to be known now, without holding up anybody: to let go of a perf event takes long.
+        match bpf.load_raw(layouts) {
+            Ok(raw) => bpf.raw = raw,
+            Err(error) => {
+                log::debug!("Programs run by way of perf events: {error}");
+                bpf.by_perf(&layouts[0])?;
+            }
+        }
         Ok(bpf)
     }
 
-    /// Runs a program at a tracepoint. It is a new one each time: a process that is about to be
-    /// started may still have the event of the old one open, and the kernel runs no program twice at
-    /// one tracepoint.
-    fn listen(&self, layout: &Layout) -> io::Result<Event> {
+    /// The same by way of perf events, whatever the kernel tells.
+    #[cfg(test)]
+    pub(super) fn open_by_perf(layouts: &[Layout]) -> io::Result<Self> {
+        let bpf = Self::new(layouts)?;
+        bpf.by_perf(&layouts[0])?;
+        Ok(bpf)
+    }
+
+    fn new(layouts: &[Layout]) -> io::Result<Self> {
+        bpf::allow_memory();
+        let points = u32::try_from(Point::ALL.len()).unwrap_or(0);
+        Ok(Self {
+            layouts: layouts.to_vec(),
+            raw: Vec::new(),
+            listeners: Mutex::default(),
+            files: Map::hash(program::KEY, 8, MAX_FILES)?,
+            known: Mutex::default(),
+            records: Records::new(ROOM)?,
+            lost: Numbers::new(1)?,
+            runs: Map::array_per_cpu(program::RUN, points)?,
+            control: Numbers::new(program::CONTROL)?,
+            numbering: numbering()?,
+            state: Mutex::default(),
+        })
+    }
+
+    fn load_raw(&self, layouts: &[Layout]) -> io::Result<Vec<(Point, OwnedFd)>> {
+        let btf = Btf::kernel()?;
+        let load = |layout: &Layout| {
+            let (reaches, id) =
+                Reaches::raw(layout.point, &btf).ok_or(io::ErrorKind::Unsupported)?;
+            let program = self.load(&reaches, ProgramFor::Raw(id))?;
+            Ok((layout.point, program))
+        };
+        layouts.iter().map(load).collect()
+    }
+
+    fn load(&self, reaches: &Reaches, for_what: ProgramFor) -> io::Result<OwnedFd> {
         let maps = Maps {
             files: self.files.as_fd().as_raw_fd(),
             ring: self.records.as_fd().as_raw_fd(),
@@ -88,9 +145,36 @@ impl Bpf {
             runs: self.runs.as_fd().as_raw_fd(),
             control: self.control.as_fd().as_raw_fd(),
         };
+        let own = Own {
+            process: std::process::id(),
+            numbering: self.numbering,
+        };
         let at_once = i32::try_from(AT_ONCE / sys::page_size()).unwrap_or(1);
-        let code = asm::program(layout, maps, std::process::id(), at_once);
-        let program = bpf::load(&code)?;
+        let code = program::program(reaches, maps, own, at_once);
+        bpf::load(&code, for_what)
+    }
+
+    /// Runs a program at a tracepoint.
+    fn listen(&self, layout: &Layout) -> io::Result<Listener> {
+        let raw = self.raw.iter().find(|(point, _)| *point == layout.point);
+        raw.map_or_else(
+            || {
+                Ok(Listener::Perf {
+                    _event: self.by_perf(layout)?,
+                })
+            },
+            |(_, program)| {
+                Ok(Listener::Raw {
+                    _link: bpf::attach(program.as_fd())?,
+                })
+            },
+        )
+    }
+
+    /// It is a new program each time: a process that is about to be started may still have the event of
+    /// the old one open, and the kernel runs no program twice at one tracepoint.
+    fn by_perf(&self, layout: &Layout) -> io::Result<Event> {
+        let program = self.load(&layout.into(), ProgramFor::Perf)?;
         // Any CPU will do.
         let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
         let event = Event::open(layout.id.into(), Whose::Cpu(cpu), Wakes::Each)?;
@@ -99,16 +183,24 @@ impl Bpf {
     }
 
     fn tell(&self, state: &BpfState) {
-        let control = asm::control(state.attention.wakes(), state.merge);
-        for (place, number) in control.into_iter().enumerate() {
-            self.control.at(place).store(number, SeqCst);
+        let control = program::control(state.attention.wakes(), state.merge);
+        self.set(0, &control);
+    }
+
+    fn set(&self, from: usize, numbers: &[u64]) {
+        for (place, &number) in numbers.iter().enumerate() {
+            self.control.at(from + place).store(number, SeqCst);
         }
     }
 }
 
 impl RecordSource for Bpf {
     fn name(&self) -> &'static str {
-        "bpf"
+        if self.raw.is_empty() {
+            "bpf by perf"
+        } else {
+            "bpf"
+        }
     }
 
     fn enable(&self, points: &[Point], merge: u64) -> io::Result<()> {
@@ -117,12 +209,12 @@ impl RecordSource for Bpf {
             state.merge = merge;
             self.tell(&state);
         }
-        let mut events = lock(&self.events);
-        events.retain(|(point, _)| points.contains(point));
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|(point, _)| points.contains(point));
         for layout in &self.layouts {
-            let on = events.iter().any(|&(point, _)| point == layout.point);
+            let on = listeners.iter().any(|&(point, _)| point == layout.point);
             if !on && points.contains(&layout.point) {
-                events.push((layout.point, self.listen(layout)?));
+                listeners.push((layout.point, self.listen(layout)?));
             }
         }
         Ok(())
@@ -131,11 +223,12 @@ impl RecordSource for Bpf {
     fn files(&self, keys: &[Key]) -> io::Result<()> {
         let wanted: HashSet<Key> = keys.iter().copied().collect();
         let mut known = lock(&self.known);
+        self.set(program::control(false, 0).len(), &program::bits(keys));
         for &key in known.difference(&wanted) {
-            self.files.remove(&asm::key(key))?;
+            self.files.remove(&program::key(key))?;
         }
         for &key in wanted.difference(&known) {
-            self.files.set(&asm::key(key), &1_u64.to_ne_bytes())?;
+            self.files.set(&program::key(key), &1_u64.to_ne_bytes())?;
         }
         *known = wanted;
         Ok(())
@@ -153,7 +246,8 @@ impl RecordSource for Bpf {
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {
         let from = into.len();
-        self.records.take(|bytes| into.extend(asm::decode(bytes)));
+        self.records
+            .take(|bytes| into.extend(program::decode(bytes)));
         into[from..].sort_by_key(|raw| raw.time_ns);
         let mut state = lock(&self.state);
         let before = state.attention;

@@ -63,16 +63,19 @@ struct ReadRequest {
 impl ReadRequest {
     /// Where a request began of which this is the first record. The kernel makes none for folios that are
     /// followed by one whose I/O is under way: a reader that catches up with a load then has its first
-    /// record in the middle of a request. A reader that goes on in requests of one length began it where
-    /// the one before ended.
-    fn beginning(&self, range: &Range<u64>) -> u64 {
+    /// record in the middle of a request. Where the system call does not tell, a reader that goes on in requests
+    /// of one length began it where the one before ended.
+    fn beginning(&self, range: &Range<u64>, known: Option<u64>) -> u64 {
+        if let Some(known) = known {
+            return known;
+        }
         let goes_on = self.end < range.start && range.end - self.end == self.length;
         if goes_on { self.end } else { range.start }
     }
 
     /// Goes on to `range`, of which the end is that of the request; returns where it began to read what it
     /// has not told of, and how much has been read meanwhile.
-    fn advance(&mut self, range: &Range<u64>) -> (u64, u64) {
+    fn advance(&mut self, range: &Range<u64>, beginning: Option<u64>) -> (u64, u64) {
         let same = range.end == self.end && range.start >= self.at;
         let again = range.start == self.at && self.counted == self.end;
         let to = range.end.min(range.start.saturating_add(AT_ONCE));
@@ -82,7 +85,7 @@ impl ReadRequest {
             self.counted = self.counted.max(to);
             return (range.start, new);
         }
-        let from = self.beginning(range);
+        let from = self.beginning(range, beginning);
         // The one before was read to its end, if this one goes on there.
         let rest = if self.end == from {
             self.end - self.counted
@@ -155,11 +158,12 @@ impl Readers {
                 push(into, event);
             }
         } else if self.looks() {
-            self.read(&event, raw.late, into);
+            let beginning = raw.beginning.map(|first| first.saturating_mul(page));
+            self.read(&event, beginning, raw.late, into);
         }
     }
 
-    fn read(&mut self, event: &Event, late: bool, into: &mut Vec<Event>) {
+    fn read(&mut self, event: &Event, beginning: Option<u64>, late: bool, into: &mut Vec<Event>) {
         let range = event.offset..event.end();
         let reader = self.reader(event.process, event.file);
         let (from, new) = if event.mmap {
@@ -177,7 +181,8 @@ impl Readers {
             if requests.len() > MOST {
                 requests.clear();
             }
-            requests.entry(event.thread).or_default().advance(&range)
+            let request = requests.entry(event.thread).or_default();
+            request.advance(&range, beginning)
         };
         let to = if event.mmap {
             range.end
@@ -313,6 +318,7 @@ mod tests {
                 inode: 1,
             },
             first,
+            beginning: None,
             last,
             process: 10,
             thread: 11,
@@ -354,6 +360,27 @@ mod tests {
             .map(|(_, from, length, _)| (from / PAGE, length / PAGE))
             .collect();
         assert_eq!(ranges, [(0, 64), (116, 16), (140, 11)]);
+    }
+
+    #[test]
+    fn what_a_request_began_with_is_known_by_its_system_call() {
+        let mut readers = readers(&[Kind::Touch], 0);
+        let began = |beginning, first, last| Raw {
+            beginning: Some(beginning),
+            ..raw(Point::Get, first, last)
+        };
+        let raws = [
+            began(0, 0, 31),
+            // It goes on elsewhere, in a request of the same length that it is just at the end of.
+            began(60, 60, 63),
+            began(100, 117, 131),
+            began(100, 125, 131),
+        ];
+        let ranges: Vec<_> = told(&mut readers, u64::MAX, &raws)
+            .into_iter()
+            .map(|(_, from, length, _)| (from / PAGE, length / PAGE))
+            .collect();
+        assert_eq!(ranges, [(0, 32), (60, 4), (100, 32)]);
     }
 
     #[test]
@@ -419,13 +446,20 @@ mod tests {
     fn a_long_request_has_come_no_further_than_it_has() {
         let mut request = ReadRequest::default();
         let end = 1 << 30;
-        assert_eq!(request.advance(&(0..end)).1, AT_ONCE);
-        assert_eq!(request.advance(&(0..end)).1, 0, "tried once more");
-        assert_eq!(request.advance(&(AT_ONCE..end)).1, AT_ONCE);
-        assert_eq!(request.advance(&(62 * MIB..end)).1, 60 * MIB);
-        assert_eq!(request.advance(&(end..end + MIB)).1, (end - 64 * MIB) + MIB);
-        assert_eq!(request.advance(&(end..end + MIB)).1, MIB, "read again");
-        assert_eq!(request.advance(&(5..10)).1, 5, "elsewhere");
+        assert_eq!(request.advance(&(0..end), None).1, AT_ONCE);
+        assert_eq!(request.advance(&(0..end), None).1, 0, "tried once more");
+        assert_eq!(request.advance(&(AT_ONCE..end), None).1, AT_ONCE);
+        assert_eq!(request.advance(&(62 * MIB..end), None).1, 60 * MIB);
+        assert_eq!(
+            request.advance(&(end..end + MIB), None).1,
+            (end - 64 * MIB) + MIB
+        );
+        assert_eq!(
+            request.advance(&(end..end + MIB), None).1,
+            MIB,
+            "read again"
+        );
+        assert_eq!(request.advance(&(5..10), None).1, 5, "elsewhere");
     }
 
     #[test]

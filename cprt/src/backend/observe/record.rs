@@ -69,6 +69,8 @@ pub(super) struct Raw {
     pub(super) key: Key,
     /// In pages.
     pub(super) first: u64,
+    /// With which page the read began, which may be before the first one; `None` where that is not known.
+    pub(super) beginning: Option<u64>,
     /// The last one, not the one after.
     pub(super) last: u64,
     pub(super) process: u32,
@@ -208,6 +210,7 @@ fn sample(body: &[u8], layouts: &[Layout]) -> Option<Raw> {
         point: layout.point,
         key,
         first,
+        beginning: None,
         last,
         process: half(body, 0)?,
         thread: half(body, 4)?,
@@ -348,6 +351,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
             point: Point::Get,
             key,
             first: 256,
+            beginning: None,
             last: 511,
             process: 10000,
             thread: 10001,
@@ -359,6 +363,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
             point: Point::Add,
             key,
             first: 512,
+            beginning: None,
             last: 1023,
             process: 1,
             thread: 2,

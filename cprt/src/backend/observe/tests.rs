@@ -69,15 +69,22 @@ fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe +
         return skip("the directory for temporary files keeps all pages");
     }
     let by_bpf = || -> Opened { Ok(Box::new(Bpf::open(&layouts)?)) };
+    let by_both = || -> Opened { Ok(Box::new(Bpf::open_by_perf(&layouts)?)) };
     let by_perf = || -> Opened { Ok(Box::new(Perf::open(&layouts)?)) };
-    let sources: [(&str, &(dyn Fn() -> Opened + Sync)); 2] = [("bpf", &by_bpf), ("perf", &by_perf)];
+    let sources: [(&str, &(dyn Fn() -> Opened + Sync)); 3] =
+        [("bpf", &by_bpf), ("both", &by_both), ("perf", &by_perf)];
+    if Path::new("/sys/kernel/btf/vmlinux").exists()
+        && let Ok(bpf) = by_bpf()
+    {
+        assert_eq!(bpf.name(), "bpf", "programs run at the tracepoints");
+    }
     let refused: Vec<_> = sources
         .iter()
         .filter_map(|(source, open)| Some(format!("by {source}: {}", open().err()?)))
         .collect();
     match refused.len() {
         0 => {}
-        2 => return skip(&refused.join(", ")),
+        3 => return skip(&refused.join(", ")),
         _ => skip_part(&refused.join(", ")),
     }
     for (source, open) in sources {

@@ -81,7 +81,7 @@ fn touches_and_beacons_tell_of_hits_too() {
 #[test]
 fn beacons_of_hits_come_without_each_touch() {
     each_source("beacons", |folder, open| {
-        let path = folder.file("model", 32 * MIB);
+        let path = folder.file("model", 33 * MIB);
         let observe = open(folder);
         let file = observe.open(Path::new("model")).expect("its id");
         want(&observe, &[Kind::Miss, Kind::Progress]);
@@ -93,6 +93,9 @@ fn beacons_of_hits_come_without_each_touch() {
         for piece in pieces.into_iter().skip(usize::from(!merges)) {
             warm_unheard(&observe, &path);
             reader.does(&format!("read {name} 0 {} {piece}", 32 * MIB));
+            // That a long request has come to its end is known by the next one: large folios are taken hold of by
+            // many MiB at a time.
+            reader.does(&format!("read {name} {} 4096 4096", 32 * MIB));
             let events = heard(&observe);
             let of = |event: &&Event| event.kind == Kind::Progress && event.process == reader.id();
             let beacons: Vec<_> = events.iter().filter(of).collect();

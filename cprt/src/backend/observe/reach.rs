@@ -1,0 +1,156 @@
+//! How a program in the kernel gets at what a tracepoint tells. Pure.
+//!
+//! At a tracepoint itself it is handed what the kernel's own code hands out there, and follows pointers from it,
+//! which lie where the kernel's types say ([`Btf`]). By way of a perf event it gets a record, which
+//! the kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
+
+use super::record::{Extent, Field, Layout, Point};
+use crate::sys::btf::{Btf, Member};
+
+/// One value: what is loaded from what the program is given, and from there on, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reach(pub(super) Vec<Field>);
+
+impl Reach {
+    fn then(&self, field: Field) -> Self {
+        Self(self.0.iter().copied().chain([field]).collect())
+    }
+}
+
+/// What tells how many pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pages {
+    One,
+    Last(Reach),
+    /// The binary logarithm of their number.
+    Order(Reach),
+    /// The same of a folio that has a flag, the number of a bit, and one page without.
+    Folio {
+        flags: Reach,
+        large: u32,
+        order: Reach,
+    },
+}
+
+/// Where the registers of a thread's system call are, and the numbers of those that read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) number: Field,
+    pub(super) count: Field,
+    pub(super) offset: Field,
+    pub(super) read: i32,
+    pub(super) pread: i32,
+}
+
+impl Call {
+    /// `None` on processors that we do not know this of.
+    fn of(btf: &Btf) -> Option<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        let member = |name| field(btf.member("pt_regs", name)?);
+        Some(Self {
+            number: member("orig_ax")?,
+            count: member("dx")?,
+            offset: member("r10")?,
+            read: i32::try_from(libc::SYS_read).ok()?,
+            pread: i32::try_from(libc::SYS_pread64).ok()?,
+        })
+    }
+}
+
+/// Where the values of a tracepoint are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reaches {
+    pub(super) point: Point,
+    pub(super) inode: Reach,
+    pub(super) device: Reach,
+    pub(super) first: Reach,
+    pub(super) pages: Pages,
+    /// Of reads: the system call under way.
+    pub(super) call: Option<Call>,
+}
+
+impl From<&Layout> for Reaches {
+    fn from(layout: &Layout) -> Self {
+        let reach = |field| Reach(vec![field]);
+        Self {
+            point: layout.point,
+            inode: reach(layout.inode),
+            device: reach(layout.device),
+            first: reach(layout.first),
+            pages: match layout.extent {
+                Extent::One => Pages::One,
+                Extent::Last(field) => Pages::Last(reach(field)),
+                Extent::Order(field) => Pages::Order(reach(field)),
+            },
+            call: None,
+        }
+    }
+}
+
+impl Reaches {
+    /// Those at the tracepoint itself, and the number of the type of what it hands out; `None` if this kernel
+    /// hands out something else.
+    pub(super) fn raw(point: Point, btf: &Btf) -> Option<(Self, u32)> {
+        let name = point.path().rsplit('/').next()?;
+        let id = btf.typedef(&format!("btf_trace_{name}"))?;
+        let of_mapping = point != Point::Add;
+        let (structure, numbers) = match point {
+            Point::Add => ("folio", 0),
+            Point::Fault => ("address_space", 1),
+            Point::Get | Point::Map => ("address_space", 2),
+        };
+        let mut taken = vec![None, Some(structure)];
+        taken.extend(std::iter::repeat_n(None, numbers));
+        if btf.parameters(id)? != taken {
+            return None;
+        }
+        let member = |structure, name| field(btf.member(structure, name)?);
+        // Numbers and pointers alike are handed out in eight bytes each.
+        let handed = |number: u16| {
+            let (offset, size) = (number * 8, 8);
+            Reach(vec![Field { offset, size }])
+        };
+        let mapping = if of_mapping {
+            handed(0)
+        } else {
+            handed(0).then(member("folio", "mapping")?)
+        };
+        let inode = mapping.then(member("address_space", "host")?);
+        let reaches = Self {
+            point,
+            inode: inode.then(member("inode", "i_ino")?),
+            device: inode
+                .then(member("inode", "i_sb")?)
+                .then(member("super_block", "s_dev")?),
+            first: if of_mapping {
+                handed(1)
+            } else {
+                handed(0).then(member("folio", "index")?)
+            },
+            pages: match point {
+                Point::Fault => Pages::One,
+                Point::Get | Point::Map => Pages::Last(handed(2)),
+                Point::Add => Pages::Folio {
+                    flags: handed(0).then(member("page", "flags")?),
+                    large: btf.value("pageflags", "PG_head")?,
+                    // The lowest byte of it.
+                    order: handed(0).then(Field {
+                        size: 1,
+                        ..member("folio", "_flags_1")?
+                    }),
+                },
+            },
+            call: (point == Point::Get).then(|| Call::of(btf)).flatten(),
+        };
+        Some((reaches, id))
+    }
+}
+
+/// As programs load it: a structure is a number in another guise.
+fn field(member: Member) -> Option<Field> {
+    let offset = u16::try_from(member.offset).ok()?;
+    let size = u16::try_from(member.size).ok()?;
+    matches!(size, 1 | 2 | 4 | 8).then_some(Field { offset, size })
+}

@@ -1,0 +1,318 @@
+//! What the kernel says of its own types (BTF): where members of structures are, and what tracepoints hand out.
+//!
+//! Pure, but for reading the file. Only what is asked for is looked at: the kernel has over 100,000 types.
+
+use std::io;
+
+/// Where the kernel tells of itself.
+const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+const MAGIC: u16 = 0xeb9f;
+/// No type lies deeper than this within others.
+const DEEPEST: u32 = 8;
+
+/// Kinds of types, as far as we tell them apart.
+mod kind {
+    pub(super) const INT: u32 = 1;
+    pub(super) const PTR: u32 = 2;
+    pub(super) const ARRAY: u32 = 3;
+    pub(super) const STRUCT: u32 = 4;
+    pub(super) const UNION: u32 = 5;
+    pub(super) const ENUM: u32 = 6;
+    pub(super) const TYPEDEF: u32 = 8;
+    pub(super) const VOLATILE: u32 = 9;
+    pub(super) const CONST: u32 = 10;
+    pub(super) const FUNC_PROTO: u32 = 13;
+    pub(super) const VAR: u32 = 14;
+    pub(super) const DATASEC: u32 = 15;
+    pub(super) const DECL_TAG: u32 = 17;
+    pub(super) const ENUM64: u32 = 19;
+}
+
+/// Where a member is within its structure, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) offset: u32,
+    pub(crate) size: u32,
+}
+
+/// The types, by their numbers; the first is 1.
+#[derive(Debug)]
+pub(crate) struct Btf {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    /// Where each begins.
+    places: Vec<usize>,
+}
+
+/// A type's first three numbers.
+#[derive(Clone, Copy, Debug)]
+struct Type {
+    name: u32,
+    kind: u32,
+    /// How many members, values or parameters it has.
+    count: u32,
+    /// Offsets of members have their sizes in the upper byte, if they are of bits.
+    bits: bool,
+    /// How large it is, or the type that it is another name of or points to.
+    of: u32,
+    /// Where what follows begins.
+    at: usize,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn place(bytes: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(word(bytes, at)?).ok()
+}
+
+impl Btf {
+    /// Those of the running kernel.
+    pub(crate) fn kernel() -> io::Result<Self> {
+        let bytes = std::fs::read(KERNEL)?;
+        Self::parse(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let magic = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
+        if magic != MAGIC {
+            return None;
+        }
+        let header = place(bytes, 4)?;
+        let part = |offset, length| {
+            let from = header.checked_add(place(bytes, offset)?)?;
+            bytes.get(from..from.checked_add(place(bytes, length)?)?)
+        };
+        let mut btf = Self {
+            types: part(8, 12)?.to_vec(),
+            strings: part(16, 20)?.to_vec(),
+            places: vec![0],
+        };
+        let mut at = 0;
+        while at < btf.types.len() {
+            btf.places.push(at);
+            let one = Type::read(&btf.types, at)?;
+            at = one.at.checked_add(one.rest()?)?;
+        }
+        Some(btf)
+    }
+
+    fn get(&self, id: u32) -> Option<Type> {
+        let at = *self.places.get(usize::try_from(id).ok()?)?;
+        (id > 0).then(|| Type::read(&self.types, at))?
+    }
+
+    fn name(&self, offset: u32) -> &[u8] {
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.strings.get(offset..));
+        let rest = rest.unwrap_or_default();
+        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    /// The number of the type of that kind and name.
+    fn find(&self, kind: u32, name: &str) -> Option<u32> {
+        let ids = 1..u32::try_from(self.places.len()).ok()?;
+        ids.into_iter().find(|&id| {
+            self.get(id)
+                .is_some_and(|one| one.kind == kind && self.name(one.name) == name.as_bytes())
+        })
+    }
+
+    pub(crate) fn typedef(&self, name: &str) -> Option<u32> {
+        self.find(kind::TYPEDEF, name)
+    }
+
+    /// What functions of that type take, each by the name of the structure it points to, or `None`.
+    pub(crate) fn parameters(&self, typedef: u32) -> Option<Vec<Option<&str>>> {
+        let pointer = self.get(self.get(typedef)?.of)?;
+        let function = self.get(pointer.of)?;
+        if (pointer.kind, function.kind) != (kind::PTR, kind::FUNC_PROTO) {
+            return None;
+        }
+        let count = usize::try_from(function.count).ok()?;
+        let one = |number| {
+            let id = word(&self.types, function.at + number * 8 + 4)?;
+            Some(self.points_to(id))
+        };
+        (0..count).map(one).collect()
+    }
+
+    fn points_to(&self, id: u32) -> Option<&str> {
+        let pointer = self.get(id).filter(|one| one.kind == kind::PTR)?;
+        let target = self.get(self.resolve(pointer.of)?)?;
+        let is_struct = target.kind == kind::STRUCT;
+        is_struct.then(|| std::str::from_utf8(self.name(target.name)).ok())?
+    }
+
+    /// What is behind a type's other names.
+    fn resolve(&self, mut id: u32) -> Option<u32> {
+        for _ in 0..DEEPEST {
+            let one = self.get(id)?;
+            if !matches!(one.kind, kind::TYPEDEF | kind::VOLATILE | kind::CONST) {
+                return Some(id);
+            }
+            id = one.of;
+        }
+        None
+    }
+
+    /// Where a member of a structure is, be it in a part of it that has no name.
+    pub(crate) fn member(&self, structure: &str, member: &str) -> Option<Member> {
+        self.member_of(self.find(kind::STRUCT, structure)?, member, DEEPEST)
+    }
+
+    fn member_of(&self, id: u32, wanted: &str, deepest: u32) -> Option<Member> {
+        let one = self.get(id)?;
+        if !matches!(one.kind, kind::STRUCT | kind::UNION) {
+            return None;
+        }
+        (0..usize::try_from(one.count).ok()?).find_map(|number| {
+            let at = one.at + number * 12;
+            let (name, id) = (word(&self.types, at)?, word(&self.types, at + 4)?);
+            let bits = word(&self.types, at + 8)?;
+            let bits = if one.bits { bits & 0x00ff_ffff } else { bits };
+            let id = self.resolve(id)?;
+            if self.name(name) == wanted.as_bytes() {
+                let (offset, size) = (bits / 8, self.size(id)?);
+                return Some(Member { offset, size });
+            }
+            if !self.name(name).is_empty() || deepest == 0 {
+                return None;
+            }
+            let found = self.member_of(id, wanted, deepest - 1)?;
+            let offset = found.offset + bits / 8;
+            Some(Member { offset, ..found })
+        })
+    }
+
+    fn size(&self, id: u32) -> Option<u32> {
+        let one = self.get(id)?;
+        match one.kind {
+            kind::PTR => Some(8),
+            kind::INT | kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 => Some(one.of),
+            _ => None,
+        }
+    }
+
+    /// The number that stands for one of the values of an enumeration.
+    pub(crate) fn value(&self, enumeration: &str, value: &str) -> Option<u32> {
+        let one = self.get(self.find(kind::ENUM, enumeration)?)?;
+        (0..usize::try_from(one.count).ok()?).find_map(|number| {
+            let at = one.at + number * 8;
+            let name = word(&self.types, at)?;
+            (self.name(name) == value.as_bytes()).then(|| word(&self.types, at + 4))?
+        })
+    }
+}
+
+impl Type {
+    fn read(types: &[u8], at: usize) -> Option<Self> {
+        let info = word(types, at + 4)?;
+        Some(Self {
+            name: word(types, at)?,
+            kind: info >> 24 & 0x1f,
+            count: info & 0xffff,
+            bits: info >> 31 == 1,
+            of: word(types, at + 8)?,
+            at: at + 12,
+        })
+    }
+
+    /// Bytes that follow the first three numbers.
+    fn rest(self) -> Option<usize> {
+        let each = match self.kind {
+            kind::INT | kind::VAR | kind::DECL_TAG => return Some(4),
+            kind::ARRAY => return Some(12),
+            kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12,
+            kind::ENUM | kind::FUNC_PROTO => 8,
+            _ => 0,
+        };
+        usize::try_from(self.count).ok()?.checked_mul(each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Types of a small kernel: an int, `struct file { u32 flags; union { u64 inode; u32 half; }; }`,
+    /// `void (*)(void *, struct file *)` under a name, and an enumeration.
+    fn small() -> Vec<u8> {
+        let names = b"\0int\0file\0flags\0inode\0half\0on_open\0states\0open\0shut\0long\0";
+        let name = |text: &str| {
+            let text = format!("\0{text}\0");
+            let mut windows = names.windows(text.len());
+            let at = windows.position(|window| window == text.as_bytes());
+            u32::try_from(at.expect("a name") + 1).expect("a small number")
+        };
+        let info = |kind: u32, count: u32| kind << 24 | count;
+        #[rustfmt::skip]
+        let types = [
+            name("int"), info(kind::INT, 0), 4, 32,                         // 1
+            name("file"), info(kind::STRUCT, 2), 16,                        // 2
+                name("flags"), 1, 0,
+                0, 3, 64,
+            0, info(kind::UNION, 2), 8,                                     // 3
+                name("inode"), 4, 0,
+                name("half"), 1, 0,
+            name("long"), info(kind::INT, 0), 8, 64,                        // 4
+            0, info(kind::PTR, 0), 2,                                       // 5
+            0, info(kind::FUNC_PROTO, 3), 0,                                // 6
+                0, 8, 0, 5, 0, 4,
+            0, info(kind::PTR, 0), 6,                                       // 7
+            0, info(kind::PTR, 0), 0,                                       // 8
+            name("on_open"), info(kind::TYPEDEF, 0), 7,                     // 9
+            name("states"), info(kind::ENUM, 2), 4,                         // 10
+                name("open"), 0, name("shut"), 6,
+        ];
+        let types: Vec<u8> = types
+            .iter()
+            .flat_map(|word: &u32| word.to_ne_bytes())
+            .collect();
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("few").to_ne_bytes();
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([1, 0]);
+        bytes.extend(24_u32.to_ne_bytes());
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes.extend(length(&types));
+        bytes.extend(length(&types));
+        bytes.extend(length(names));
+        bytes.extend(types);
+        bytes.extend(names);
+        bytes
+    }
+
+    #[test]
+    fn members_are_found_within_what_has_no_name() {
+        let btf = Btf::parse(&small()).expect("types");
+        let member = |offset, size| Some(Member { offset, size });
+        assert_eq!(btf.member("file", "flags"), member(0, 4));
+        assert_eq!(btf.member("file", "inode"), member(8, 8));
+        assert_eq!(btf.member("file", "half"), member(8, 4));
+        assert_eq!(btf.member("file", "nothing"), None);
+        assert_eq!(btf.member("nothing", "flags"), None);
+    }
+
+    #[test]
+    fn what_functions_take_is_told_by_name() {
+        let btf = Btf::parse(&small()).expect("types");
+        let typedef = btf.typedef("on_open").expect("a name");
+        let taken = [None, Some("file"), None];
+        assert_eq!(btf.parameters(typedef).as_deref(), Some(&taken[..]));
+        assert_eq!(btf.parameters(1), None, "no function");
+        assert_eq!(btf.typedef("file"), None, "a structure");
+        assert_eq!(btf.value("states", "shut"), Some(6));
+        assert_eq!(btf.value("states", "ajar"), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_types() {
+        let whole = small();
+        for length in 0..whole.len() {
+            assert!(Btf::parse(&whole[..length]).is_none(), "{length}");
+        }
+    }
+}
