@@ -22,7 +22,7 @@ use crate::control::stats::Stats;
 use crate::daemon::trust;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::mountinfo::{self, MountChanges, RfsMount};
-use crate::machine::topology::Topology;
+use crate::machine::topology::{Topology, TopologyChild};
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
@@ -80,25 +80,29 @@ impl Session {
     /// # Errors
     ///
     /// None does, or the policy is refused.
-    pub fn start(options: &Options, candidates: &[Candidate], log: &Log) -> Result<Self> {
+    pub fn start(
+        options: &Options,
+        candidates: impl IntoIterator<Item = Candidate>,
+        log: &Log,
+    ) -> Result<Self> {
         let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
-        let topology = Topology::by_child().to_string();
+        let mut topology = SessionTopology::Child(TopologyChild::start());
         let mut passed_over = Vec::new();
         for Candidate { kind, verdict } in candidates {
             if let Verdict::Unusable { why, .. } = verdict {
-                passed_over.push((*kind, why.clone()));
+                passed_over.push((kind, why));
                 continue;
             }
-            let tried =
-                prepare(*kind, &options.directory, options.config.fuse).and_then(|ground| {
-                    let job = job(options, ground.mount, ground.source, &library, &topology);
-                    let session = Self::with(*kind, &job, ground.user, log);
-                    if session.is_err() && ground.mounted {
-                        // It is in nobody's way but ours.
-                        let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
-                    }
-                    session
-                });
+            let tried = prepare(kind, &options.directory, options.config.fuse).and_then(|ground| {
+                let topology = topology.text();
+                let job = job(options, ground.mount, ground.source, &library, &topology);
+                let session = Self::with(kind, &job, ground.user, log);
+                if session.is_err() && ground.mounted {
+                    // It is in nobody's way but ours.
+                    let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
+                }
+                session
+            });
             match tried {
                 Ok(mut session) => {
                     session.passed_over = passed_over;
@@ -106,7 +110,7 @@ impl Session {
                 }
                 // Not the backend's fault.
                 Err(error) if is_of_the_policy(&error) => return Err(error),
-                Err(error) => passed_over.push((*kind, crate::error::chain(&error))),
+                Err(error) => passed_over.push((kind, crate::error::chain(&error))),
             }
         }
         Err(none_is_left(&options.directory, &passed_over))
@@ -140,7 +144,7 @@ impl Session {
             kind,
             verdict: Verdict::Usable { limits: Vec::new() },
         };
-        Self::start(options, &[candidate], log)
+        Self::start(options, [candidate], log)
     }
 
     fn with(kind: BackendKind, job: &Job, user: Option<User>, log: &Log) -> Result<Self> {
@@ -234,6 +238,24 @@ impl MountWatch {
         }
         *self = Self::now(keeper, at);
         self.number.is_some()
+    }
+}
+
+/// The machine's topology: a child looks while backends are tried.
+enum SessionTopology {
+    Child(TopologyChild),
+    Known(String),
+}
+
+impl SessionTopology {
+    fn text(&mut self) -> String {
+        let unknown = Self::Known(String::new());
+        let text = match std::mem::replace(self, unknown) {
+            Self::Child(child) => child.finish().to_string(),
+            Self::Known(text) => text,
+        };
+        *self = Self::Known(text.clone());
+        text
     }
 }
 

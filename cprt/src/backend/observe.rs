@@ -270,8 +270,7 @@ impl Observe {
 pub(crate) fn probe() -> Result<Vec<String>> {
     let system = |doing| move |source| Error::System { doing, source };
     let layouts = available::layouts().map_err(system("Reading the kernel's tracepoints"))?;
-    let (_, second_best) =
-        available::open(&layouts).map_err(system("Listening to the page cache"))?;
+    let second_best = available::probe(&layouts).map_err(system("Listening to the page cache"))?;
     let hits = layouts.iter().any(|layout| layout.point == Point::Get);
     Ok(limits(hits, second_best.as_deref(), Opens::new().is_ok()))
 }

@@ -57,11 +57,15 @@ impl Verdict {
 /// All there are, the best first. The first that is usable is the one to take.
 #[must_use]
 pub fn candidates(directory: &Path) -> Vec<Candidate> {
-    let judge = |kind| Candidate {
+    best_first(directory).collect()
+}
+
+/// The same, each judged when it is asked for: what is tried takes time.
+pub fn best_first(directory: &Path) -> impl Iterator<Item = Candidate> {
+    BackendKind::ALL.into_iter().map(|kind| Candidate {
         kind,
         verdict: judge(kind, directory),
-    };
-    BackendKind::ALL.into_iter().map(judge).collect()
+    })
 }
 
 /// Whether this one can be had.

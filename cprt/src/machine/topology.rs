@@ -45,6 +45,7 @@ mod text;
 use std::fmt;
 use std::path::Path;
 
+pub(crate) use child::TopologyChild;
 pub use choice::Evidence;
 pub use cpus::CpuSet;
 pub use nvidia::compute_processes;

@@ -3,6 +3,7 @@
 //! Pure, but for reading the file. Only what is asked for is looked at: the kernel has over 100,000 types.
 
 use std::io;
+use std::ops::Range;
 
 /// Where the kernel tells of itself.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -38,8 +39,10 @@ pub(crate) struct Member {
 /// The types, by their numbers; the first is 1.
 #[derive(Debug)]
 pub(crate) struct Btf {
-    types: Vec<u8>,
-    strings: Vec<u8>,
+    bytes: Vec<u8>,
+    /// Where the types are in it, and the strings.
+    types: Range<usize>,
+    strings: Range<usize>,
     /// Where each begins.
     places: Vec<usize>,
 }
@@ -71,43 +74,47 @@ fn place(bytes: &[u8], at: usize) -> Option<usize> {
 impl Btf {
     /// Those of the running kernel.
     pub(crate) fn kernel() -> io::Result<Self> {
-        let bytes = std::fs::read(KERNEL)?;
-        Self::parse(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Self::parse(std::fs::read(KERNEL)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: Vec<u8>) -> Option<Self> {
         let magic = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
         if magic != MAGIC {
             return None;
         }
-        let header = place(bytes, 4)?;
+        let header = place(&bytes, 4)?;
         let part = |offset, length| {
-            let from = header.checked_add(place(bytes, offset)?)?;
-            bytes.get(from..from.checked_add(place(bytes, length)?)?)
+            let from = header.checked_add(place(&bytes, offset)?)?;
+            let to = from.checked_add(place(&bytes, length)?)?;
+            (to <= bytes.len()).then_some(from..to)
         };
-        let mut btf = Self {
-            types: part(8, 12)?.to_vec(),
-            strings: part(16, 20)?.to_vec(),
-            places: vec![0],
-        };
-        let mut at = 0;
-        while at < btf.types.len() {
-            btf.places.push(at);
-            let one = Type::read(&btf.types, at)?;
+        let (types, strings) = (part(8, 12)?, part(16, 20)?);
+        // Most take some thirty bytes.
+        let mut places = Vec::with_capacity(types.len() / 24);
+        places.push(0);
+        let mut at = types.start;
+        while at < types.end {
+            places.push(at);
+            let one = Type::read(&bytes, at)?;
             at = one.at.checked_add(one.rest()?)?;
         }
-        Some(btf)
+        Some(Self {
+            bytes,
+            types,
+            strings,
+            places,
+        })
     }
 
     fn get(&self, id: u32) -> Option<Type> {
         let at = *self.places.get(usize::try_from(id).ok()?)?;
-        (id > 0).then(|| Type::read(&self.types, at))?
+        (id > 0).then(|| Type::read(&self.bytes[..self.types.end], at))?
     }
 
     fn name(&self, offset: u32) -> &[u8] {
         let rest = usize::try_from(offset)
             .ok()
-            .and_then(|offset| self.strings.get(offset..));
+            .and_then(|offset| self.bytes[self.strings.clone()].get(offset..));
         let rest = rest.unwrap_or_default();
         rest.split(|&byte| byte == 0).next().unwrap_or_default()
     }
@@ -134,7 +141,7 @@ impl Btf {
         }
         let count = usize::try_from(function.count).ok()?;
         let one = |number| {
-            let id = word(&self.types, function.at + number * 8 + 4)?;
+            let id = word(&self.bytes, function.at + number * 8 + 4)?;
             Some(self.points_to(id))
         };
         (0..count).map(one).collect()
@@ -171,8 +178,8 @@ impl Btf {
         }
         (0..usize::try_from(one.count).ok()?).find_map(|number| {
             let at = one.at + number * 12;
-            let (name, id) = (word(&self.types, at)?, word(&self.types, at + 4)?);
-            let bits = word(&self.types, at + 8)?;
+            let (name, id) = (word(&self.bytes, at)?, word(&self.bytes, at + 4)?);
+            let bits = word(&self.bytes, at + 8)?;
             let bits = if one.bits { bits & 0x00ff_ffff } else { bits };
             let id = self.resolve(id)?;
             if self.name(name) == wanted.as_bytes() {
@@ -202,8 +209,8 @@ impl Btf {
         let one = self.get(self.find(kind::ENUM, enumeration)?)?;
         (0..usize::try_from(one.count).ok()?).find_map(|number| {
             let at = one.at + number * 8;
-            let name = word(&self.types, at)?;
-            (self.name(name) == value.as_bytes()).then(|| word(&self.types, at + 4))?
+            let name = word(&self.bytes, at)?;
+            (self.name(name) == value.as_bytes()).then(|| word(&self.bytes, at + 4))?
         })
     }
 }
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn members_are_found_within_what_has_no_name() {
-        let btf = Btf::parse(&small()).expect("types");
+        let btf = Btf::parse(small()).expect("types");
         let member = |offset, size| Some(Member { offset, size });
         assert_eq!(btf.member("file", "flags"), member(0, 4));
         assert_eq!(btf.member("file", "inode"), member(8, 8));
@@ -298,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_functions_take_is_told_by_name() {
-        let btf = Btf::parse(&small()).expect("types");
+        let btf = Btf::parse(small()).expect("types");
         let typedef = btf.typedef("on_open").expect("a name");
         let taken = [None, Some("file"), None];
         assert_eq!(btf.parameters(typedef).as_deref(), Some(&taken[..]));
@@ -312,7 +319,7 @@ mod tests {
     fn what_is_cut_off_is_no_types() {
         let whole = small();
         for length in 0..whole.len() {
-            assert!(Btf::parse(&whole[..length]).is_none(), "{length}");
+            assert!(Btf::parse(whole[..length].to_vec()).is_none(), "{length}");
         }
     }
 }

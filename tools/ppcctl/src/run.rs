@@ -190,9 +190,14 @@ fn log_line(quiet: bool, text: &str) {
 
 /// A session on the best backend. `None` if there is none; then somebody has been told why.
 fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
-    let mut candidates = select::candidates(&options.directory);
-    if let Some(kind) = wanted.backend.0 {
-        candidates.retain(|candidate| candidate.kind == kind);
+    let asked = |one: &Candidate| wanted.backend.0.is_none_or(|kind| kind == one.kind);
+    let mut candidates = select::best_first(&options.directory).filter(asked);
+    // Those after the first that can be had are tried if that fails.
+    let mut judged = Vec::new();
+    while !judged.last().is_some_and(is_usable)
+        && let Some(candidate) = candidates.next()
+    {
+        judged.push(candidate);
     }
     let quiet = wanted.quiet;
     let log = move |level: u32, text: &str| {
@@ -201,11 +206,12 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
             log_line(quiet && level == 2, &format!("policy: {text}"));
         }
     };
-    if wanted.backend.0.is_none() && !candidates.iter().any(|one| one.verdict.is_usable()) {
-        log_line(quiet, &native(&candidates));
+    if wanted.backend.0.is_none() && !judged.iter().any(is_usable) {
+        log_line(quiet, &native(&judged));
         return Ok(None);
     }
-    match Session::start(options, &candidates, &(Arc::new(log) as _)) {
+    let candidates = judged.into_iter().chain(candidates);
+    match Session::start(options, candidates, &(Arc::new(log) as _)) {
         Ok(session) => Ok(Some(session)),
         Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
             let why = cprt::error::chain(&error);
@@ -214,6 +220,10 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_usable(candidate: &Candidate) -> bool {
+    candidate.verdict.is_usable()
 }
 
 /// Why the command runs as it would without us, in one line.

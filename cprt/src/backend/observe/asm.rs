@@ -35,6 +35,7 @@ pub(super) enum HelperCall {
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
+    ProbeReadKernel = 113,
     GetNsCurrentPidTgid = 120,
     RingbufOutput = 130,
     GetCurrentTaskBtf = 158,

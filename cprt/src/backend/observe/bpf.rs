@@ -26,8 +26,9 @@ use crate::sys::perf::{Event, Wakes, Whose};
 
 /// Bytes for records: some 65,000 of them.
 const ROOM: u32 = 4 << 20;
-/// More files than this are too many for a table in the kernel.
-const MAX_FILES: u32 = 1 << 20;
+/// More files than this are too many for a table in the kernel, which takes 16 bytes for each that it could have,
+/// and time to clear them.
+const MAX_FILES: u32 = 1 << 17;
 /// So long after the last record we are woken again.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -88,7 +89,7 @@ fn numbering() -> io::Result<Numbering> {
 
 impl Bpf {
     pub(super) fn open(layouts: &[Layout]) -> io::Result<Self> {
-        let mut bpf = Self::new(layouts)?;
+        let mut bpf = Self::new(layouts, MAX_FILES, ROOM)?;
         // Whether it may is to be known now, without holding up anybody: to let go of a perf event takes long.
         match bpf.load_raw(layouts) {
             Ok(raw) => bpf.raw = raw,
@@ -100,24 +101,31 @@ impl Bpf {
         Ok(bpf)
     }
 
+    /// Whether the kernel takes our programs: one of perf, as it would have to be asked of its types for others.
+    pub(super) fn probe(layouts: &[Layout]) -> io::Result<()> {
+        let bpf = Self::new(layouts, 1, 4096)?;
+        bpf.load(&Reaches::from(&layouts[0]), ProgramFor::Perf)
+            .map(drop)
+    }
+
     /// The same by way of perf events, whatever the kernel tells.
     #[cfg(test)]
     pub(super) fn open_by_perf(layouts: &[Layout]) -> io::Result<Self> {
-        let bpf = Self::new(layouts)?;
+        let bpf = Self::new(layouts, MAX_FILES, ROOM)?;
         bpf.by_perf(&layouts[0])?;
         Ok(bpf)
     }
 
-    fn new(layouts: &[Layout]) -> io::Result<Self> {
+    fn new(layouts: &[Layout], files: u32, room: u32) -> io::Result<Self> {
         bpf::allow_memory();
         let points = u32::try_from(Point::ALL.len()).unwrap_or(0);
         Ok(Self {
             layouts: layouts.to_vec(),
             raw: Vec::new(),
             listeners: Mutex::default(),
-            files: Map::hash(program::KEY, 8, MAX_FILES)?,
+            files: Map::hash(program::KEY, 8, files)?,
             known: Mutex::default(),
-            records: Records::new(ROOM)?,
+            records: Records::new(room)?,
             lost: Numbers::new(1)?,
             runs: Map::array_per_cpu(program::RUN, points)?,
             control: Numbers::new(program::CONTROL)?,

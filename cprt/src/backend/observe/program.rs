@@ -34,7 +34,7 @@
 
 use super::asm::Register::{Context, Control, R0, R1, R2, R3, R4, R5, Run, Stack, Who};
 use super::asm::{HelperCall, Is, Label, Program};
-use super::reach::{Call, Pages, Reaches};
+use super::reach::{Call, FileReach, Pages, Reaches};
 use super::record::{Key, Point, Raw, half, word};
 use crate::sys;
 
@@ -136,12 +136,12 @@ pub(super) struct Own {
 pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
-    program.reach(R1, &reaches.inode);
+    inode(&mut program, &reaches.file);
     program.store(Stack, NEW + at::INODE, R1);
     program.value_of(Control, maps.control);
     perhaps_ours(&mut program);
     who(&mut program, own);
-    program.reach(R1, &reaches.device);
+    device(&mut program, &reaches.file);
     program.store(Stack, NEW + at::DEVICE, R1);
     extent(&mut program, reaches);
     program.set(R1, -1);
@@ -155,6 +155,39 @@ pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> 
     program.store(Stack, NEW + at::WHO, Who);
     output(&mut program, NEW, reaches.point as u32, maps);
     program.finish()
+}
+
+/// Gets the number of the inode, in R1, and perhaps the inode itself, in what is the run's register later.
+fn inode(program: &mut Program, file: &FileReach) {
+    match file {
+        FileReach::Record { inode, .. } => program.load_field(R1, Context, *inode),
+        FileReach::Kernel { inode, number, .. } => {
+            program.reach(Run, inode);
+            program.load_field(R1, Run, *number);
+        }
+    }
+}
+
+/// Gets the device, in R1.
+fn device(program: &mut Program, file: &FileReach) {
+    match file {
+        FileReach::Record { device, .. } => program.load_field(R1, Context, *device),
+        FileReach::Kernel {
+            superblock, device, ..
+        } => {
+            program.copy(R3, Run);
+            for field in [superblock, device] {
+                program.set(R1, 0);
+                program.store(Stack, INDEX, R1);
+                program.add(R3, field.offset.into());
+                program.address(R1, INDEX);
+                program.set(R2, field.size.into());
+                program.call(HelperCall::ProbeReadKernel);
+                program.load(R3, Stack, INDEX);
+            }
+            program.copy(R1, R3);
+        }
+    }
 }
 
 /// Ends if the bit of the inode, which is in R1, is not set.

@@ -17,6 +17,24 @@ impl Reach {
     }
 }
 
+/// Where inode and device are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum FileReach {
+    Record {
+        inode: Field,
+        device: Field,
+    },
+    /// In the kernel's inode. The device is in what a pointer in it points to, which is only followed if the inode
+    /// may be ours, and by a function of the kernel: for each pointer that a program follows by
+    /// itself the kernel goes through all its types when it takes the program.
+    Kernel {
+        inode: Reach,
+        number: Field,
+        superblock: Field,
+        device: Field,
+    },
+}
+
 /// What tells how many pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
@@ -63,8 +81,7 @@ impl Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reaches {
     pub(super) point: Point,
-    pub(super) inode: Reach,
-    pub(super) device: Reach,
+    pub(super) file: FileReach,
     pub(super) first: Reach,
     pub(super) pages: Pages,
     /// Of reads: the system call under way.
@@ -76,8 +93,10 @@ impl From<&Layout> for Reaches {
         let reach = |field| Reach(vec![field]);
         Self {
             point: layout.point,
-            inode: reach(layout.inode),
-            device: reach(layout.device),
+            file: FileReach::Record {
+                inode: layout.inode,
+                device: layout.device,
+            },
             first: reach(layout.first),
             pages: match layout.extent {
                 Extent::One => Pages::One,
@@ -117,13 +136,14 @@ impl Reaches {
         } else {
             handed(0).then(member("folio", "mapping")?)
         };
-        let inode = mapping.then(member("address_space", "host")?);
         let reaches = Self {
             point,
-            inode: inode.then(member("inode", "i_ino")?),
-            device: inode
-                .then(member("inode", "i_sb")?)
-                .then(member("super_block", "s_dev")?),
+            file: FileReach::Kernel {
+                inode: mapping.then(member("address_space", "host")?),
+                number: member("inode", "i_ino")?,
+                superblock: member("inode", "i_sb")?,
+                device: member("super_block", "s_dev")?,
+            },
             first: if of_mapping {
                 handed(1)
             } else {

@@ -1,29 +1,48 @@
 //! Looking at the machine in a child: drivers' libraries are large and stay.
 
-use std::process::{Command, Stdio};
+use std::io;
+use std::process::{Child, Command, Stdio};
 
 use super::Topology;
 
-impl Topology {
-    /// Has this program look at the machine, called as `topology`, in a process of its own. If that
-    /// does not work, all memory counts as equally near.
-    #[must_use]
-    pub fn by_child() -> Self {
+/// A child that looks at the machine, while others do something else.
+#[derive(Debug)]
+pub(crate) struct TopologyChild(io::Result<Child>);
+
+impl TopologyChild {
+    /// Has this program look at the machine, called as `topology`, in a process of its own.
+    pub(crate) fn start() -> Self {
         let child = Command::new("/proc/self/exe")
             .arg("topology")
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env_remove("CUDA_DEVICE_ORDER")
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .output();
-        let text = child
+            .spawn();
+        Self(child)
+    }
+
+    /// What it has seen. If that did not work, all memory counts as equally near.
+    pub(crate) fn finish(self) -> Topology {
+        let text = self
+            .0
+            .and_then(Child::wait_with_output)
             .ok()
             .filter(|output| output.status.success())
             .and_then(|output| String::from_utf8(output.stdout).ok());
         text.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
             log::warn!("The machine's topology cannot be told; all memory counts as equally near");
-            Self::flat()
+            Topology::flat()
         })
+    }
+}
+
+impl Topology {
+    /// As a child of this program sees it.
+    #[must_use]
+    pub fn by_child() -> Self {
+        TopologyChild::start().finish()
     }
 
     fn flat() -> Self {
