@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub(crate) struct Pattern {
     pub(crate) lower: PathBuf,
     pub(crate) seed: u64,
     pub(crate) size: u64,
+    /// It is open all the time: a policy without the module hears of each open, ours as well, and may take it
+    /// for the beginning of a load.
+    open: Arc<File>,
 }
 
 impl Pattern {
@@ -43,17 +47,20 @@ impl Pattern {
             offset += chunk.len() as u64;
         }
         file.sync_all()?;
-        let lower = lower.to_owned();
-        let made = Self { lower, seed, size };
+        let made = Self {
+            open: Arc::new(File::open(lower)?),
+            lower: lower.to_owned(),
+            seed,
+            size,
+        };
         made.make_cold()?;
         Ok(made)
     }
 
     /// Drops it from the page cache. The kernel calls this best effort, so it is tried hard.
     pub(crate) fn make_cold(&self) -> Outcome {
-        let file = File::open(&self.lower)?;
         for attempt in 0..200 {
-            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+            posix_fadvise(&self.open, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
             if self.cached()? == 0 {
                 return Ok(());
             }
@@ -67,7 +74,11 @@ impl Pattern {
 
     /// Which of its pages are cached.
     pub(crate) fn residency(&self) -> Outcome<Vec<bool>> {
-        Ok(Map::of(&File::open(way::view(&self.lower))?)?.residency()?)
+        let view = way::view(&self.lower);
+        if view == self.lower {
+            return Ok(Map::of(&self.open)?.residency()?);
+        }
+        Ok(Map::of(&File::open(view)?)?.residency()?)
     }
 
     /// How many bytes of it are cached.
