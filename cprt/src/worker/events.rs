@@ -22,6 +22,8 @@ use crate::worker::watchdog::Watchdog;
 const SHORT_REST: Duration = Duration::from_millis(1);
 /// ...and up to so long while it has not: nobody waits for it to hear of them.
 const LONG_REST: Duration = Duration::from_millis(16);
+/// When the worker is to end, events are taken so often: those of readers that go on have no end.
+const LAST_TAKES: u32 = 16;
 
 /// The thread that hears what readers do.
 pub(super) struct EventsThread {
@@ -129,7 +131,21 @@ impl EventsThread {
             }
             std::thread::sleep(rest.after(self.plans.load(Relaxed)));
         }
+        self.hear_last(&mut events, &mut paths);
         None
+    }
+
+    /// What readers did until the worker was told to end, as far as it was not heard.
+    fn hear_last(&mut self, events: &mut Vec<Event>, paths: &mut Paths) {
+        for _ in 0..LAST_TAKES {
+            events.clear();
+            // It is not to sleep, whether or not there is something.
+            self.backend.interrupt();
+            if self.backend.events(events).is_err() || events.is_empty() {
+                break;
+            }
+            self.hear(events, paths);
+        }
     }
 
     fn hear(&mut self, events: &[Event], paths: &mut Paths) {

@@ -31,6 +31,8 @@ const LONG: u32 = 10;
 
 /// How long what was said of memory is good for.
 const LOOK: Duration = Duration::from_millis(5);
+/// So long the policy may take for what readers did last, when it is to end.
+const LAST: Duration = Duration::from_secs(1);
 
 /// All that the thread works with.
 pub(crate) struct PolicyThread {
@@ -95,7 +97,11 @@ impl PolicyThread {
             self.look_for_theft();
             let over = evicts && self.host.budget.is_over();
             match queue.next(over.then_some(self.interval)) {
-                Next::Closed => return,
+                Next::Closed(rest) => {
+                    // What readers did last belongs to what the policy writes down at its end.
+                    let until = Instant::now() + LAST;
+                    return self.tell(instance, &rest, (prefetches, false), Some(until));
+                }
                 Next::Order(Task::Configure { id, settings }) => {
                     let refused = self.configure(instance, &settings);
                     self.host.outbox.say(&Note::Configured { id, refused });
@@ -108,7 +114,9 @@ impl PolicyThread {
                     self.call(instance, Callback::Evict, None, Instant::now());
                 }
                 Next::Woken | Next::Interval => {}
-                Next::Events(events) => self.tell(instance, &events, prefetches, evicts),
+                Next::Events(events) => {
+                    self.tell(instance, &events, (prefetches, evicts), None);
+                }
             }
         }
     }
@@ -117,8 +125,8 @@ impl PolicyThread {
         &mut self,
         instance: &mut Instance,
         events: &VecDeque<Event>,
-        prefetches: bool,
-        evicts: bool,
+        (prefetches, evicts): (bool, bool),
+        until: Option<Instant>,
     ) {
         let mut now = Instant::now();
         let mut looked = None;
@@ -134,6 +142,9 @@ impl PolicyThread {
             }
             if prefetches {
                 now = self.call(instance, Callback::Prefetch, Some(event), now);
+            }
+            if until.is_some_and(|until| now >= until) {
+                break;
             }
         }
     }

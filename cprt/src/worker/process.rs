@@ -267,16 +267,16 @@ impl Worker {
         outbox.say(&Note::Ended);
     }
 
-    /// Loads stop first, then the policy hears of it.
+    /// Loads stop first, then the policy hears of what readers did last, and that it is to end.
     fn end(self) {
         self.ending.store(true, Relaxed);
         self.backend.interrupt();
         self.loader.end();
-        self.queue.close();
         // One that panicked has said so; the process ends in any case.
+        let _ = self.events.join();
+        self.queue.close();
         let _ = self.policy.join();
         self.evictor.end();
-        let _ = self.events.join();
         self.watchdog.end();
         self.backend.end();
     }

@@ -136,8 +136,8 @@ pub(crate) enum Next<Order> {
     Interval,
     /// The keeper wants something.
     Order(Order),
-    /// It is over.
-    Closed,
+    /// It is over, and this had not been told.
+    Closed(VecDeque<Event>),
 }
 
 /// What became of a batch.
@@ -255,7 +255,7 @@ impl<Order> Queue<Order> {
 impl<Order> QueueState<Order> {
     fn ready(&mut self, due: Option<Instant>) -> Option<Next<Order>> {
         if self.closed {
-            return Some(Next::Closed);
+            return Some(Next::Closed(self.waiting.take()));
         }
         if let Some(order) = self.orders.pop_front() {
             return Some(Next::Order(order));
@@ -386,7 +386,7 @@ mod tests {
         ));
         queue.push(&[miss(1, 0, 1)]);
         queue.close();
-        assert!(matches!(queue.next(None), Next::Closed));
+        assert!(matches!(queue.next(None), Next::Closed(rest) if rest.len() == 1));
     }
 
     #[test]
