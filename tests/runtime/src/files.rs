@@ -27,9 +27,8 @@ pub(crate) struct Pattern {
     pub(crate) lower: PathBuf,
     pub(crate) seed: u64,
     pub(crate) size: u64,
-    /// It is open all the time: a policy without the module hears of each open, ours as well, and may take it
-    /// for the beginning of a load.
-    open: Arc<File>,
+    /// It is open all the time, if that is wanted.
+    open: Option<Arc<File>>,
 }
 
 impl Pattern {
@@ -48,7 +47,7 @@ impl Pattern {
         }
         file.sync_all()?;
         let made = Self {
-            open: Arc::new(File::open(lower)?),
+            open: None,
             lower: lower.to_owned(),
             seed,
             size,
@@ -57,10 +56,21 @@ impl Pattern {
         Ok(made)
     }
 
+    /// The same, open all the time: a policy without the module hears of each open, ours as well, and may take
+    /// it for the beginning of a load. A disk of its own cannot be unmounted meanwhile.
+    pub(crate) fn kept_open(mut self) -> Outcome<Self> {
+        self.open = Some(Arc::new(File::open(&self.lower)?));
+        Ok(self)
+    }
+
     /// Drops it from the page cache. The kernel calls this best effort, so it is tried hard.
     pub(crate) fn make_cold(&self) -> Outcome {
+        let file = match &self.open {
+            Some(open) => Arc::clone(open),
+            None => Arc::new(File::open(&self.lower)?),
+        };
         for attempt in 0..200 {
-            posix_fadvise(&self.open, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
             if self.cached()? == 0 {
                 return Ok(());
             }
@@ -75,10 +85,10 @@ impl Pattern {
     /// Which of its pages are cached.
     pub(crate) fn residency(&self) -> Outcome<Vec<bool>> {
         let view = way::view(&self.lower);
-        if view == self.lower {
-            return Ok(Map::of(&self.open)?.residency()?);
+        match &self.open {
+            Some(open) if view == self.lower => Ok(Map::of(open)?.residency()?),
+            _ => Ok(Map::of(&File::open(view)?)?.residency()?),
         }
-        Ok(Map::of(&File::open(view)?)?.residency()?)
     }
 
     /// How many bytes of it are cached.

@@ -56,8 +56,8 @@ impl Model {
             skip!("before 6.12 hits are not told without the module: nothing can be recorded");
         }
         let mount = Mount::new()?;
-        let config = mount.file("config.json", 5, 4096)?;
-        let weights = mount.file("weights.bin", 6, SIZE)?;
+        let config = mount.file("config.json", 5, 4096)?.kept_open()?;
+        let weights = mount.file("weights.bin", 6, SIZE)?.kept_open()?;
         let store = scratch().join("store");
         Ok(Self {
             mount,
