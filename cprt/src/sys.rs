@@ -24,6 +24,17 @@ pub(crate) fn monotonic_ns() -> u64 {
     })
 }
 
+/// The kernel's series, as 6 and 18.
+pub(crate) fn kernel_release() -> Option<(u32, u32)> {
+    let name = nix::sys::utsname::uname().ok()?;
+    series(name.release().to_str()?)
+}
+
+fn series(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Bytes in a page.
 pub(crate) fn page_size() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
@@ -119,6 +130,19 @@ pub(crate) fn load_policy(library: &std::path::Path) -> Result<ppc::host::Table,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_have_series() {
+        for (release, expected) in [
+            ("6.12.95+deb12-cloud-amd64", Some((6, 12))),
+            ("7.3-cloud-amd64", Some((7, 3))),
+            ("6.18.44", Some((6, 18))),
+            ("next", None),
+        ] {
+            assert_eq!(series(release), expected, "{release}");
+        }
+        assert!(kernel_release().is_some_and(|it| it > (4, 0)));
+    }
 
     #[test]
     fn a_thread_can_be_bound_to_where_it_is() {

@@ -45,6 +45,7 @@ mod asm;
 mod attention;
 mod available;
 mod bpf;
+mod folios;
 mod hearing;
 mod learn;
 mod look;

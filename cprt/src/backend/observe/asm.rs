@@ -55,6 +55,8 @@ pub(super) enum Is {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
     End,
+    Own,
+    Foreign,
     Small,
     Next,
     Whole,

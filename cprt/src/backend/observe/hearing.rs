@@ -24,6 +24,8 @@ pub(super) struct Hearing {
     /// The kernel tells only what comes in.
     partly: bool,
     page: u64,
+    /// This process, of which only the large folios are told that it loads.
+    own: u32,
     raws: Vec<Raw>,
     opened: Vec<Opened>,
     /// The directory is to be gone through, but not before.
@@ -35,10 +37,11 @@ impl Hearing {
     pub(super) fn new(partly: bool) -> Self {
         Self {
             kinds: Kinds::default(),
-            readers: Readers::new(partly),
+            readers: Readers::new(partly, maps_whole_folios()),
             looks: Looks::default(),
             partly,
             page: sys::page_size(),
+            own: std::process::id(),
             raws: Vec::new(),
             opened: Vec::new(),
             scan_at: None,
@@ -157,6 +160,10 @@ impl Hearing {
                 table.resize(file, size);
             }
             let id = FileId(file);
+            if raw.process == self.own {
+                self.readers.loaded(&raw, id, self.page);
+                continue;
+            }
             if self.readers.looks()
                 && (raw.point.maps() || self.partly)
                 && let Some(known) = table.get(file)
@@ -166,6 +173,11 @@ impl Hearing {
             self.readers.hear(&raw, (id, size), self.page, into);
         }
     }
+}
+
+/// Whether this kernel maps folios of any size with one fault, as those from 6.18 on do.
+fn maps_whole_folios() -> bool {
+    sys::kernel_release().is_some_and(|release| release >= (6, 18))
 }
 
 fn tell_lost(count: u64, into: &mut Vec<Event>) {

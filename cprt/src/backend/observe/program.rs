@@ -7,7 +7,7 @@
 //! ```text
 //! struct record r = { .inode = <the inode> };
 //! if (!(control.bits >> r.inode % BITS & 1)) return;
-//! if (tgid == own) return;
+//! if (tgid == own) return;                // of what comes in, only if it is small
 //! r.device = ...; r.first = ...; r.last = ...;
 //! if (<part of the run>) return;          // of reads and of what is mapped only
 //! if (!files[r.inode, r.device]) return;
@@ -100,6 +100,9 @@ const NEW: i16 = -64;
 const INDEX: i16 = NEW - 8;
 const OLD: i16 = INDEX - 64;
 
+/// The last page of what is small, counted from 0.
+const SMALL: i32 = 15;
+
 /// With the point of a record that tells of what has been kept.
 const LATE: u32 = 0x100;
 
@@ -140,10 +143,16 @@ pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> 
     program.store(Stack, NEW + at::INODE, R1);
     program.value_of(Control, maps.control);
     perhaps_ours(&mut program);
-    who(&mut program, own);
+    who(&mut program, own.numbering);
+    if reaches.point != Point::Add {
+        jump_if_own(&mut program, own, Label::End);
+    }
     device(&mut program, &reaches.file);
     program.store(Stack, NEW + at::DEVICE, R1);
     extent(&mut program, reaches);
+    if reaches.point == Point::Add {
+        end_if_own_and_small(&mut program, own);
+    }
     program.set(R1, -1);
     program.store(Stack, NEW + at::BEGINNING, R1);
     let runs = matches!(reaches.point, Point::Get | Point::Map);
@@ -204,9 +213,9 @@ fn perhaps_ours(program: &mut Program) {
     program.jump_if_number(R2, 0, Label::End);
 }
 
-/// Finds out who it is, process and thread, and ends if that is this process.
-fn who(program: &mut Program, own: Own) {
-    match own.numbering {
+/// Finds out who it is, process and thread.
+fn who(program: &mut Program, numbering: Numbering) {
+    match numbering {
         Numbering::First => {
             program.call(HelperCall::GetCurrentPidTgid);
             program.copy(Who, R0);
@@ -221,10 +230,27 @@ fn who(program: &mut Program, own: Own) {
             program.load(Who, Stack, INDEX);
         }
     }
+}
+
+/// Goes there if it is this process.
+fn jump_if_own(program: &mut Program, own: Own, to: Label) {
     program.copy(R1, Who);
     // The process is in the upper half.
     program.shift_right(R1, 32);
-    program.jump_if_number(R1, i32::try_from(own.process).unwrap_or(0), Label::End);
+    program.jump_if_number(R1, i32::try_from(own.process).unwrap_or(0), to);
+}
+
+/// Ends if this process has brought in something small: of its large folios one fault maps all.
+fn end_if_own_and_small(program: &mut Program, own: Own) {
+    jump_if_own(program, own, Label::Own);
+    program.jump(Label::Foreign);
+    program.here(Label::Own);
+    program.load(R1, Stack, NEW + at::LAST);
+    program.load(R2, Stack, NEW + at::FIRST);
+    program.subtract(R1, R2);
+    program.set(R2, SMALL);
+    program.jump_if(R1, Is::NotGreater, R2, Label::End);
+    program.here(Label::Foreign);
 }
 
 /// Ends unless the file is ours.

@@ -8,14 +8,15 @@
 //!
 //! A `Get` comes whenever a read goes on, and tells of all from there to the request's end. So a read
 //! has come to where its last one began, or a little further. Of mappings the kernel says less the
-//! better they are served: a fault that finds a huge page makes no record. What is there is looked
-//! at instead ([`Readers::looked`]), and what has come since the last time has been read.
+//! better they are served: a fault maps all of a large folio ([`Folios`]), and one that finds a huge page makes no
+//! record. What is there is looked at as well ([`Readers::looked`]), and what has come since the last time has been read.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use ppc::{Event, FileId, Kind, Kinds};
 
+use super::folios::Folios;
 use super::record::{AT_ONCE, Point, Raw};
 use crate::machine::ranges::Ranges;
 
@@ -36,6 +37,7 @@ pub(super) struct Readers {
     all: HashMap<(u32, FileId), Reader>,
     /// Where a thread has faulted last.
     faults: HashMap<u32, (FileId, u64)>,
+    folios: Folios,
 }
 
 /// A process that reads a file.
@@ -103,9 +105,11 @@ impl ReadRequest {
 }
 
 impl Readers {
-    pub(super) fn new(partly: bool) -> Self {
+    /// Whether the kernel tells only what comes in, and maps folios of any size as a whole.
+    pub(super) fn new(partly: bool, whole_folios: bool) -> Self {
         Self {
             partly,
+            folios: Folios::new(whole_folios),
             ..Self::default()
         }
     }
@@ -113,6 +117,18 @@ impl Readers {
     /// Which events from now on.
     pub(super) fn want(&mut self, kinds: Kinds, step: u64) {
         (self.wanted, self.step) = (kinds, step.max(1));
+        if !self.looks() {
+            self.folios.clear();
+        }
+    }
+
+    /// A folio has come in that this process has loaded.
+    pub(super) fn loaded(&mut self, raw: &Raw, file: FileId, page: u64) {
+        if raw.point == Point::Add && self.looks() {
+            let range =
+                raw.first.saturating_mul(page)..raw.last.saturating_add(1).saturating_mul(page);
+            self.folios.add(file, &range);
+        }
     }
 
     /// Whether what mappings have is to be looked at.
@@ -149,7 +165,15 @@ impl Readers {
         if raw.point == Point::Fault {
             self.faulted(raw.thread, file, start);
         }
+        if raw.point.maps() {
+            let mapped = self
+                .folios
+                .mapped_by(file, &(start..end), raw.point == Point::Fault);
+            event.offset = mapped.start;
+            event.length = mapped.end.min(size) - mapped.start;
+        }
         if raw.point == Point::Add {
+            self.loaded(raw, file, page);
             event.mmap = self.by_fault(raw.thread, file, &(start..end));
             if self.partly && !self.reader(event.process, file).maps {
                 self.count(&event, end, end - start, into);
@@ -381,6 +405,30 @@ mod tests {
             .map(|(_, from, length, _)| (from / PAGE, length / PAGE))
             .collect();
         assert_eq!(ranges, [(0, 32), (60, 4), (100, 32)]);
+    }
+
+    #[test]
+    fn a_fault_touches_the_folio_that_it_maps() {
+        let mut readers = Readers::new(false, true);
+        readers.want([Kind::Touch].into_iter().collect(), 0);
+        let raws = [
+            raw(Point::Add, 0, 255),
+            raw(Point::Add, 256, 511),
+            raw(Point::Map, 16, 31),
+            raw(Point::Map, 290, 305),
+        ];
+        let size = 300 * PAGE;
+        assert_eq!(
+            told(&mut readers, size, &raws),
+            [(Kind::Touch, 0, 300 * PAGE, true)]
+        );
+        let mut others = Readers::new(false, true);
+        others.want([Kind::Touch].into_iter().collect(), 0);
+        others.loaded(&raws[0], FILE, PAGE);
+        assert_eq!(
+            told(&mut others, size, &raws[2..3]),
+            [(Kind::Touch, 0, 256 * PAGE, true)]
+        );
     }
 
     #[test]

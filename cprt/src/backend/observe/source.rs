@@ -28,7 +28,7 @@ pub(super) trait RecordSource: Debug + Send + Sync {
     fn due(&self) -> Option<Instant> {
         None
     }
-    /// Takes what there is, in the order of time, without what this process did; returns how many
-    /// there was no room for.
+    /// Takes what there is, in the order of time; of what this process did, the large folios that it has loaded
+    /// at most. Returns how many there was no room for.
     fn take(&self, into: &mut Vec<Raw>) -> u64;
 }
