@@ -11,6 +11,7 @@
 //! these for one load. They are pure but for `peers`; `policy` connects them to its `host`, and `save` to the
 //! store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
+mod complete;
 mod config;
 mod extent;
 mod host;

@@ -46,6 +46,8 @@ const OWN: u64 = 8;
 
 /// Pages that one fault maps at most: those of a large folio.
 const ALONG: u32 = 512;
+/// The kernel reads no further ahead than so many pages, 8 MiB, unless somebody has told it to.
+const AHEAD: u32 = 2048;
 
 /// What is known of processes.
 pub(crate) trait Processes {
@@ -333,7 +335,15 @@ impl Load {
             (member.heard_ns, member.gone) = (now_ns, false);
         }
         let read = event.length / PAGE;
-        let known = self.follow(process, extent, step, read);
+        // What is mapped is mapped with its neighbours, though nobody may read those.
+        let mapped = (event.kind == Kind::Touch && event.mmap)
+            .then(|| self.pieces.expected_in(extent))
+            .flatten();
+        let heard = mapped.as_ref().unwrap_or(extent);
+        if step == Access::Miss && self.is_read_ahead(extent) {
+            return;
+        }
+        let known = self.follow(process, heard, step, read);
         if event.kind == Kind::Touch {
             self.note(process, extent, event.mmap);
         }
@@ -347,6 +357,17 @@ impl Load {
         } else {
             self.astray.saturating_add(read)
         };
+    }
+
+    /// Whether the kernel may have read this ahead for who reads what is expected: nobody has to want it.
+    fn is_read_ahead(&self, extent: &Extent) -> bool {
+        let behind = Extent {
+            first: extent.first.saturating_sub(AHEAD),
+            pages: extent.first.min(AHEAD),
+            ..*extent
+        };
+        self.pieces.at(extent.file, extent.first).is_none()
+            && self.pieces.expected_in(&behind).is_some()
     }
 
     fn closed(&mut self, file: u32) {

@@ -253,6 +253,31 @@ impl Pieces {
         all
     }
 
+    /// A range without what nobody reads at its beginning and at its end; `None` if nobody reads any of it.
+    #[must_use]
+    pub(crate) fn expected_in(&self, range: &Extent) -> Option<Extent> {
+        let last = self.up_to_page(range.file, range.end().checked_sub(1)?)?;
+        let end = self.extent(last)?.end().min(range.end());
+        let first = match self.at(range.file, range.first) {
+            Some(_) => range.first,
+            None => {
+                self.up_to_page(range.file, range.first)
+                    .map_or_else(
+                        || self.files.get(range.file as usize).copied(),
+                        |it| Some(it + 1),
+                    )
+                    .and_then(|next| self.extent(next))
+                    .filter(|next| next.file == range.file)?
+                    .first
+            }
+        };
+        (first < end).then(|| Extent {
+            file: range.file,
+            first,
+            pages: end - first,
+        })
+    }
+
     /// The last piece of a file that begins at a page or before.
     fn up_to_page(&self, file: u32, page: u32) -> Option<Piece> {
         let file = file as usize;
@@ -418,6 +443,23 @@ mod tests {
         assert_eq!(reach(90, 40), 130, "it ends too far before");
         assert_eq!(reach(105, 5), 110, "it reads nothing of it");
         assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "nobody");
+    }
+
+    #[test]
+    fn a_range_is_cut_to_what_somebody_reads() {
+        let pieces = Pieces::new(&[vec![extent(1, 10, 10), extent(1, 40, 5), extent(3, 0, 1)]]);
+        let cut = |file, first, pages_of| {
+            let part = pieces.expected_in(&extent(file, first, pages_of));
+            part.map(|it| (it.first, it.pages))
+        };
+        assert_eq!(cut(1, 12, 3), Some((12, 3)));
+        assert_eq!(cut(1, 0, 15), Some((10, 5)));
+        assert_eq!(cut(1, 15, 20), Some((15, 5)));
+        assert_eq!(cut(1, 0, 100), Some((10, 35)));
+        assert_eq!(cut(1, 25, 20), Some((40, 5)));
+        for (file, first) in [(1, 0), (1, 20), (1, 45), (0, 0), (2, 0), (3, 1), (4, 0)] {
+            assert_eq!(cut(file, first, 10), None, "{file} {first}");
+        }
     }
 
     #[test]

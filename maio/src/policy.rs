@@ -510,7 +510,7 @@ impl Maio {
         );
         if self.recording {
             match parts {
-                Ok(parts) => self.keep_recording(host, &parts),
+                Ok(parts) => self.keep_recording(host, parts),
                 Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
             }
         } else if self.template.is_some()

@@ -24,11 +24,13 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod tp;
+mod units;
 
 use std::io;
 
 pub use directory::Directory;
 pub use error::PredictError;
+pub(crate) use units::Units;
 
 use crate::Extent;
 use build::PredictionBuilder;

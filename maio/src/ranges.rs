@@ -54,6 +54,23 @@ impl Ranges {
         }
     }
 
+    /// How many pages of a range there are.
+    #[must_use]
+    pub(crate) fn pages_in(&self, range: &Range<u32>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let before = self.ends.range(..=range.start).next_back();
+        let after = self
+            .ends
+            .range((Bound::Excluded(range.start), Bound::Excluded(range.end)));
+        let length = |(&start, &end): (&u32, &u32)| {
+            let (start, end) = (start.max(range.start), end.min(range.end));
+            u64::from(end.saturating_sub(start))
+        };
+        before.into_iter().chain(after).map(length).sum()
+    }
+
     /// How many pages there are.
     #[must_use]
     pub(crate) const fn pages(&self) -> u64 {
@@ -82,6 +99,9 @@ mod tests {
                 let all: Vec<_> = set.ends.iter().flat_map(|(&start, &end)| start..end).collect();
                 prop_assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(set.pages(), model.len() as u64);
+                for of in [0..80, range.clone(), range.start / 2..range.end / 2 + 1] {
+                    prop_assert_eq!(set.pages_in(&of), model.range(of.clone()).count() as u64);
+                }
                 let ends: Vec<_> = set.ends.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
             }

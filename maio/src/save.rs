@@ -1,16 +1,20 @@
 //! Between loads and the store: what was read becomes a template, and a template what will be read. The
 //! store, which may be on a network and slow, is a thread's business.
 
+use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ppc::{Host, Level, Result, Waker};
 
+use crate::complete::complete;
 use crate::extent::Extent;
-use crate::host::{FileTable, IoThread, Reply};
+use crate::host::{FileTable, HostLibrary, IoThread, Reply};
 use crate::load::{Forecast, Part};
 use crate::order::Pieces;
+use crate::predict::Units;
 use crate::template::{FoundTemplate, Group, Identity, Store, Template, TemplateError, learn};
 use crate::workers::ExpectedWorker;
 
@@ -152,6 +156,32 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
         })),
         None => Ok(learn(store.load_all(service)?, workers)),
     }
+}
+
+/// Adds what was read though nobody heard of it; returns how many pages.
+pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut [Part]) -> u64 {
+    let library = HostLibrary { host };
+    let mut units = Units::new(&library);
+    let mut known: HashMap<u32, Vec<Range<u32>>> = HashMap::new();
+    let mut added = 0;
+    for part in parts {
+        let of = |file| {
+            let units = known.entry(file).or_insert_with(|| {
+                let size = files.id(host, file).and_then(|id| host.info(id).ok());
+                let size = size.map_or(0, |info| info.size);
+                let ranges = files.path(file).map(|path| units.of(path, size));
+                let pages = |bytes: &Range<u64>| Extent::of_bytes(file, bytes);
+                let ranges = ranges.unwrap_or_default();
+                let extents = ranges.iter().filter_map(pages);
+                extents.map(|it| it.first..it.end()).collect()
+            });
+            units.clone()
+        };
+        let (extents, pages) = complete(std::mem::take(&mut part.extents), of);
+        part.extents = extents;
+        added += pages;
+    }
+    added
 }
 
 /// A template of what was read, with the files that it was read from.

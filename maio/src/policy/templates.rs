@@ -7,10 +7,11 @@ use std::time::Duration;
 use ppc::{Host, Level, Result};
 
 use super::{Maio, PROVEN};
+use crate::extent::PAGE;
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
 use crate::predict::{Deployment, predict_reads};
-use crate::save::{Finding, forecast, forecast_of, make_template};
+use crate::save::{Finding, complete_parts, forecast, forecast_of, make_template};
 use crate::service::service_id;
 use crate::template::{FoundTemplate, Sameness, Template};
 use crate::workers::ExpectedWorker;
@@ -225,7 +226,15 @@ impl Maio {
         }
     }
 
-    pub(super) fn keep_recording(&mut self, host: &Host<'_>, parts: &[Part]) {
+    pub(super) fn keep_recording(&mut self, host: &Host<'_>, mut parts: Vec<Part>) {
+        let added = complete_parts(host, &mut self.files, &mut parts);
+        if added > 0 {
+            let kib = (added * PAGE) >> 10;
+            let line =
+                format_args!("{kib} KiB that were not heard of belong to tensors that were read");
+            host.log(Level::Info, line);
+        }
+        let parts = &parts[..];
         let template = match make_template(host, &mut self.files, parts) {
             Ok(made) => Template {
                 service: self.service.clone(),

@@ -9,7 +9,7 @@ use super::{Format, Library, Order, Prediction, gguf, names, safetensors};
 use crate::template::{MAX_EXTENTS, MAX_FILES};
 
 /// So much of headers is read for one model; the largest models have 15 MiB.
-const HEADERS: u64 = 128 << 20;
+pub(super) const HEADERS: u64 = 128 << 20;
 /// So many ranges are written down for all workers together, in 192 MiB. What comes after is taken in
 /// whole files.
 const RANGES: u32 = 1 << 24;
