@@ -159,4 +159,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Gives back what it has of the system that does not end with the process. Nothing else is
     /// called after that.
     fn end(&self) {}
+
+    /// Whether the kernel takes its time to let go of it when the process ends, and nobody has to wait for that.
+    fn lets_go_late(&self) -> bool {
+        false
+    }
 }

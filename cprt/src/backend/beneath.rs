@@ -146,4 +146,8 @@ impl Backend for Beneath {
     fn end(&self) {
         self.passthrough.mirror().unmount();
     }
+
+    fn lets_go_late(&self) -> bool {
+        self.observe.lets_go_late()
+    }
 }

@@ -462,4 +462,8 @@ impl Backend for Observe {
     fn resident(&self, span: Span) -> Result<u64, Fault> {
         self.engine.resident(&self.file(span.file)?, &span.range())
     }
+
+    fn lets_go_late(&self) -> bool {
+        self.source.lets_go_late()
+    }
 }

@@ -341,7 +341,7 @@ impl WorkerProcess {
         mut heard: impl FnMut(WorkerNews),
     ) -> WorkerEnd {
         let mut fault = None;
-        let mut ended = false;
+        let (mut ended, mut late) = (false, false);
         // What is no note is as good as the end of it.
         while let Ok(Some(note)) = self.inbox.hear() {
             match note {
@@ -358,12 +358,21 @@ impl WorkerProcess {
                 Note::Event(line) => handle.event(&line),
                 Note::Fault(why) => fault = Some(why),
                 Note::Unmounted => heard(WorkerNews::Unmounted),
-                Note::Ended => ended = true,
+                Note::Ended { late: so } => {
+                    (ended, late) = (true, so);
+                    if late {
+                        break;
+                    }
+                }
                 answer => handle.answer(answer),
             }
         }
         handle.gone();
         handle.outbox.hang_up();
+        if late && fault.is_none() {
+            reap(self.child);
+            return WorkerEnd::Told;
+        }
         let status = end(&mut self.child, TO_END);
         match (fault, ended) {
             (Some(fault), _) => WorkerEnd::Fault(fault),
@@ -398,6 +407,15 @@ fn end(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
         let _ = child.kill();
         child.wait().ok()
     })
+}
+
+/// Sees to the end of a process that nobody waits for.
+fn reap(mut child: Child) {
+    // If there is no thread to be had, whoever reaps our children does it.
+    let _ = std::thread::Builder::new()
+        .name("reaper".into())
+        .stack_size(64 << 10)
+        .spawn(move || end(&mut child, TO_END));
 }
 
 /// How a worker's process ended, for people.

@@ -145,7 +145,10 @@ pub(crate) enum Note {
     /// The mount is gone.
     Unmounted,
     /// It has done all that [`Order::Exit`] asks for.
-    Ended,
+    Ended {
+        /// The kernel takes its time to let go of what the process has, which nobody has to wait for.
+        late: bool,
+    },
 }
 
 /// The way out; any thread says whole lines.

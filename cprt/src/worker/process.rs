@@ -264,7 +264,6 @@ impl Worker {
             }
         }
         self.end();
-        outbox.say(&Note::Ended);
     }
 
     /// Loads stop first, then the policy hears of what readers did last, and that it is to end.
@@ -279,6 +278,9 @@ impl Worker {
         self.evictor.end();
         self.watchdog.end();
         self.backend.end();
+        // Before the backend goes, which may take long.
+        let late = self.backend.lets_go_late();
+        self.outbox.say(&Note::Ended { late });
     }
 
     fn stats(&self) -> crate::control::stats::Stats {
