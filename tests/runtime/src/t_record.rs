@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_record_threads", 60, threads),
     Case::new("cprt_record_heads_first", 60, heads_first),
     Case::new("cprt_record_closed_mappings", 90, closed_mappings),
+    Case::new("cprt_record_any_order", 120, any_order),
     Case::new("cprt_record_children", 60, children),
     Case::new("cprt_record_titles", 60, titles),
     Case::new("cprt_record_two_services", 180, two_services),
@@ -255,6 +256,46 @@ fn titles() -> Outcome {
     };
     let groups = groups_of(&model, &daemon, [3, 1, 0, 2].map(worker).into())?;
     ensure_exact(&groups, part)?;
+    daemon.stop()
+}
+
+/// Tensors are copied out of a mapping, in any order, while MAIO loads them in that of the file: each
+/// byte that the reader has read is in the template, and next to nothing else.
+fn any_order() -> Outcome {
+    // Large folios, of which one fault maps all.
+    set_readahead("4096")?;
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    let tensors: Vec<_> = (0..TENSORS)
+        .map(|at| at * TENSOR..(at + 1) * TENSOR)
+        .collect();
+    let every = |step: usize| {
+        let each = |from| tensors.iter().skip(from).step_by(step).cloned();
+        (0..step).flat_map(each).collect::<Vec<_>>()
+    };
+    let backwards = tensors.iter().rev().cloned().collect();
+    let orders = [
+        ("forwards", tensors.clone()),
+        ("backwards", backwards),
+        ("each-third", every(3)),
+        ("each-seventh", every(7)),
+    ];
+    for (service, order) in orders {
+        model.register_as(&daemon, &model.mount, service, &[])?;
+        model.make_cold()?;
+        let job = Job::new(&model.mount, &model.weights);
+        job.mmap().ranges(order).run()?;
+        let template = model.template_of(&daemon, service)?;
+        let groups = template["groups"].as_array().cloned().unwrap_or_default();
+        ensure_eq!(groups.len(), 1, "workers of {template}");
+        let found = recorded(&groups[0]);
+        let right = common(&found, std::slice::from_ref(&(0..SIZE)));
+        ensure!(
+            right * 1000 >= SIZE * 999,
+            "{service}: {right} of {SIZE} bytes are in the template: {found:?}"
+        );
+        daemon.unregister(&model.mount)?;
+    }
     daemon.stop()
 }
 

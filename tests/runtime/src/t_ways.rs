@@ -21,6 +21,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
+    ("cprt_record_any_order", &[Way::Plain]),
     ("cprt_record_children", &[Way::Plain]),
     ("cprt_record_closed_mappings", &[Way::Plain]),
     ("cprt_record_heads_first", &[Way::Plain]),
