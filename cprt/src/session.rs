@@ -377,6 +377,11 @@ impl Owner for SessionOwner {
         self.0(3, line);
     }
 
+    /// A command that has ended is not to be held up.
+    fn waits_to_the_last(&self) -> bool {
+        false
+    }
+
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
         match never {
             None => self.0(2, &format!("it failed: {fault}; it is started again")),

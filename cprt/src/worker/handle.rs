@@ -334,10 +334,12 @@ impl WorkerHandle {
 }
 
 impl WorkerProcess {
-    /// Listens until it ends; then waits for the process, by force if need be.
+    /// Listens until it ends; then waits for the process, by force if need be. Where that takes long only because of
+    /// the kernel, it is waited for only if `to_the_last`.
     pub(crate) fn attend(
         mut self,
         handle: &WorkerHandle,
+        to_the_last: bool,
         mut heard: impl FnMut(WorkerNews),
     ) -> WorkerEnd {
         let mut fault = None;
@@ -359,7 +361,7 @@ impl WorkerProcess {
                 Note::Fault(why) => fault = Some(why),
                 Note::Unmounted => heard(WorkerNews::Unmounted),
                 Note::Ended { late: so } => {
-                    (ended, late) = (true, so);
+                    (ended, late) = (true, so && !to_the_last);
                     if late {
                         break;
                     }

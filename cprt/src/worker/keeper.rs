@@ -34,6 +34,10 @@ pub(crate) trait Owner: Send + Sync {
     fn failed(&self, policy: &str, fault: &str, never: Option<&str>);
     /// The mount is gone, and the worker with it. No lock of the keeper's is held.
     fn unmounted(&self) {}
+    /// Whether nothing of a worker is to be left when its keeper has ended.
+    fn waits_to_the_last(&self) -> bool {
+        true
+    }
 }
 
 /// How it is with a policy.
@@ -216,7 +220,8 @@ impl Kept {
     /// The life of the thread.
     fn keep(&self, mut handle: Arc<WorkerHandle>, mut process: WorkerProcess) {
         loop {
-            let end = process.attend(&handle, |news| self.hear(news, &handle));
+            let waits = self.owner.waits_to_the_last();
+            let end = process.attend(&handle, waits, |news| self.hear(news, &handle));
             let Some(fault) = self.fault(end) else {
                 if self.status().phase == Phase::Unmounted {
                     self.owner.unmounted();
