@@ -160,7 +160,7 @@ pub(crate) trait Backend: Send + Sync {
     /// called after that.
     fn end(&self) {}
 
-    /// Whether the kernel takes its time to let go of it when the process ends, and nobody has to wait for that.
+    /// Whether the kernel takes long to let go of it when the worker ends: a session does not wait for that.
     fn lets_go_late(&self) -> bool {
         false
     }

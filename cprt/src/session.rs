@@ -98,7 +98,7 @@ impl Session {
                 let job = job(options, ground.mount, ground.source, &library, &topology);
                 let session = Self::with(kind, &job, ground.user, log);
                 if session.is_err() && ground.mounted {
-                    // It is in nobody's way but ours.
+                    // Only this process and its children see the mount.
                     let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
                 }
                 session

@@ -411,9 +411,9 @@ fn end(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     })
 }
 
-/// Sees to the end of a process that nobody waits for.
+/// Sees to the end of a worker's process that its keeper does not wait for.
 fn reap(mut child: Child) {
-    // If there is no thread to be had, whoever reaps our children does it.
+    // If there is no thread to be had, init reaps the worker when this process has ended.
     let _ = std::thread::Builder::new()
         .name("reaper".into())
         .stack_size(64 << 10)

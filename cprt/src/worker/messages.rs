@@ -146,7 +146,7 @@ pub(crate) enum Note {
     Unmounted,
     /// It has done all that [`Order::Exit`] asks for.
     Ended {
-        /// The kernel takes its time to let go of what the process has, which nobody has to wait for.
+        /// The kernel takes long to let go of what the worker has; a session does not wait for that.
         late: bool,
     },
 }

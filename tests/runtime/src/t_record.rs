@@ -260,7 +260,7 @@ fn titles() -> Outcome {
 }
 
 /// Tensors are copied out of a mapping, in any order, while MAIO loads them in that of the file: each
-/// byte that the reader has read is in the template, and next to nothing else.
+/// byte that the reader has read is in the template. All of the file is read, so there is nothing else to record.
 fn any_order() -> Outcome {
     // Large folios, of which one fault maps all.
     set_readahead("4096")?;

@@ -2,7 +2,7 @@
 //!
 //! The programs are put together here (`program.rs`), from where the kernel says that things are: there is
 //! nothing to compile, and no knowledge of one kernel's types. Where it tells of its types they run at the
-//! tracepoints themselves, which costs others next to nothing; otherwise by way of perf events.
+//! tracepoints themselves, which costs others less; otherwise by way of perf events.
 //!
 //! Only the first record wakes us (`attention.rs`).
 
@@ -24,7 +24,7 @@ use crate::sys::bpf::{self, Map, Numbers, ProgramFor, Records};
 use crate::sys::btf::Btf;
 use crate::sys::perf::{Event, Wakes, Whose};
 
-/// Bytes for records: some 65,000 of them.
+/// Bytes for records: some 58,000 of them.
 const ROOM: u32 = 4 << 20;
 /// More files than this are too many for a table in the kernel, which takes 16 bytes for each that it could have,
 /// and time to clear them.
@@ -87,8 +87,8 @@ fn numbering() -> io::Result<Numbering> {
     })
 }
 
-/// Whether the kernel lets go of the processor in the middle of a program that runs at a tracepoint itself. Meanwhile it
-/// does not run that program on that processor for others, and what they do is not told: of 48 MiB
+/// Whether the kernel lets go of the processor in the middle of a program that runs at a tracepoint itself.
+/// Meanwhile it does not run that program on that processor for others, and what they do is not told: of 48 MiB
 /// that four processes read on 7.2, some twenty records in each load. By way of perf events no program is preempted.
 fn programs_are_preempted() -> bool {
     sys::kernel_release().is_none_or(|release| release >= (7, 0))
@@ -243,7 +243,7 @@ impl RecordSource for Bpf {
     fn files(&self, keys: &[Key]) -> io::Result<()> {
         let wanted: HashSet<Key> = keys.iter().copied().collect();
         let mut known = lock(&self.known);
-        self.set(program::control(false, 0).len(), &program::bits(keys));
+        self.set(program::BITS_AT, &program::bits(keys));
         for &key in known.difference(&wanted) {
             self.files.remove(&program::key(key))?;
         }

@@ -71,7 +71,7 @@ impl Folios {
         }
     }
 
-    /// Nobody wants to know any more.
+    /// No policy wants to hear of mappings any more.
     pub(super) fn clear(&mut self) {
         self.ends.clear();
         self.known = 0;

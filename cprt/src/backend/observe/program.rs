@@ -46,6 +46,8 @@ pub(super) const KEY: usize = 16;
 pub(super) const RUN: usize = 56;
 /// How many numbers are told to the programs: those of [`control`] and then [`bits`].
 pub(super) const CONTROL: u32 = 2 + BITS / 64;
+/// The place of the first of [`bits`] among them.
+pub(super) const BITS_AT: usize = 2;
 /// Of so many bits, one stands for an inode.
 const BITS: u32 = 4096;
 
@@ -61,7 +63,7 @@ pub(super) fn bits(keys: &[Key]) -> [u64; BITS as usize / 64] {
 
 /// What is told to the programs: whether a record wakes us, and how many pages of one reader may go
 /// without a record.
-pub(super) fn control(wake: bool, merge: u64) -> [u64; 2] {
+pub(super) fn control(wake: bool, merge: u64) -> [u64; BITS_AT] {
     // As the kernel's ring buffer knows them. By itself it wakes only who had read all there was: a
     // record that was begun while we looked by ourselves would keep later ones from waking us.
     const NO_WAKEUP: u64 = 1;
