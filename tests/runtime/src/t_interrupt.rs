@@ -163,14 +163,17 @@ fn by_memory() -> Outcome {
         "{} MiB were loaded before the memory was taken",
         loaded / MIB
     );
-    // A chunk of each thread may be under way.
+    // A chunk of each thread may be under way, and some that begin before the memory is looked at.
     ensure!(
         more.max(read) <= 24 * MIB,
         "{} MiB were loaded, {} read after the memory was taken: {stats:?}",
         more / MIB,
         read / MIB
     );
-    verdict("memory", &[took.as_secs_f64() * 1e3])?;
+    // So slow a disk gives what was under way for longer than loads may take to stop: 6 MiB take 157 ms.
+    #[allow(clippy::cast_precision_loss, reason = "it is a measurement")]
+    let giving = read as f64 / (f64::from(SLOWER_MB_PER_S) * 1e3);
+    verdict("memory", &[(took.as_secs_f64() * 1e3 - giving).max(0.0)])?;
     ensure!(
         stats.memory_over > 0,
         "it was never over the threshold: {stats:?}"
