@@ -62,6 +62,11 @@ impl From<Fault> for ppc::Error {
     }
 }
 
+/// What threads that load are called, in this process and no other: what they read need not be told.
+pub(crate) fn loader_name() -> String {
+    format!("load-{}", std::process::id())
+}
+
 /// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Span {

@@ -10,7 +10,7 @@ mod templates;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
@@ -75,9 +75,22 @@ pub struct Maio {
     search: Search,
     exchanged_ns: u64,
     looked_ns: u64,
-    recording: bool,
+    recording: Recorded,
+    /// Who has loaded the model and is still there.
+    served: HashSet<u32>,
     /// All of a load is heard, or of what may become one.
     alert: bool,
+}
+
+/// What is recorded of loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    Nothing,
+    /// All, for a template.
+    Whole,
+    /// What comes after the first event, to compare it with the template: until then nothing costs the
+    /// readers anything.
+    Proof,
 }
 
 /// An event that is to be heard when it is known who its process is.
@@ -139,7 +152,8 @@ impl Policy for Maio {
             search: Search::Idle,
             exchanged_ns: 0,
             looked_ns: 0,
-            recording: false,
+            recording: Recorded::Nothing,
+            served: HashSet::new(),
             alert: false,
         };
         maio.prepare_first(host)?;
@@ -309,25 +323,33 @@ impl Maio {
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
     /// to be missed.
     fn rest(&mut self, host: &Host<'_>) -> Result<()> {
+        // One without a load was made from headers, or has been wrong.
+        let unproven = self.template.as_ref().is_none_or(|it| it.loads == 0);
         self.recording = match self.config.recording {
-            Recording::Always => true,
-            Recording::Never => false,
-            // One without a load was made from headers, or has been wrong.
-            Recording::Auto => self.template.as_ref().is_none_or(|it| it.loads == 0),
-        } && self.templates.is_some()
-            && host.features().contain(Features::TOUCH);
+            _ if self.templates.is_none() || !host.features().contain(Features::TOUCH) => {
+                Recorded::Nothing
+            }
+            Recording::Never => Recorded::Nothing,
+            Recording::Auto if !unproven => Recorded::Proof,
+            Recording::Always | Recording::Auto => Recorded::Whole,
+        };
         self.listen(host, false)
     }
 
     fn listen(&mut self, host: &Host<'_>, loads: bool) -> Result<()> {
         self.alert = loads;
         let has = |feature, kind: Kind| host.features().contain(feature).then_some(kind);
+        let records = match self.recording {
+            Recorded::Nothing => false,
+            Recorded::Whole => true,
+            Recorded::Proof => loads,
+        };
         let kinds: Kinds = [
             Some(Kind::Miss),
             has(Features::OPEN, Kind::Open),
             has(Features::OPEN, Kind::Close).filter(|_| loads),
-            has(Features::TOUCH, Kind::Touch).filter(|_| self.recording),
-            has(Features::PROGRESS, Kind::Progress).filter(|_| loads && !self.recording),
+            has(Features::TOUCH, Kind::Touch).filter(|_| records),
+            has(Features::PROGRESS, Kind::Progress).filter(|_| loads && !records),
         ]
         .into_iter()
         .flatten()
@@ -356,7 +378,7 @@ impl Maio {
             return Ok(());
         }
         if self.load.is_none() {
-            if !begins(event) {
+            if !begins(event) || self.is_served(event.process, number) {
                 return Ok(());
             }
             self.begin(host, event, number)?;
@@ -392,14 +414,22 @@ impl Maio {
         }
     }
 
+    /// Whether this process has its model, and now reads something else: a tokenizer, an adapter.
+    fn is_served(&self, process: u32, file: u32) -> bool {
+        let file = self.forecast.files.get(file as usize);
+        self.served.contains(&process) && file.is_none_or(|(_, size)| *size < WEIGHTS)
+    }
+
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
         let quiet = self.is_cached(host);
         let (forecast, cap) = (self.forecast.clone(), self.config.budget);
         let mut load = Load::new(forecast, memory(host), cap, quiet, event.time_ns);
-        if self.recording {
+        if self.recording == Recorded::Whole {
             let opens = host.features().contain(Features::OPEN);
             let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
             load.record(midway);
+        } else if self.recording == Recorded::Proof && !quiet {
+            load.record(None);
         }
         self.load = Some(load);
         self.join_peers(host);
@@ -490,6 +520,7 @@ impl Maio {
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
         self.node.end_load();
+        self.served = load.processes().into_iter().collect();
         let Outcome {
             parts,
             read,
@@ -508,22 +539,24 @@ impl Maio {
                 mib(unknown)
             ),
         );
-        if self.recording {
-            match parts {
-                Ok(parts) => self.keep_recording(host, parts),
-                Err(why) => host.log(Level::Info, format_args!("It is not kept: {why}")),
+        match (self.recording, parts) {
+            (Recorded::Whole, Ok(parts)) => self.keep_recording(host, parts, 1),
+            (Recorded::Whole, Err(why)) => {
+                host.log(Level::Info, format_args!("It is not kept: {why}"));
             }
-        } else if self.template.is_some()
-            && unknown * PAGE >= STRAY
-            && unknown * 100 > (read + unknown) * DRIFT
-        {
-            host.log(
-                Level::Info,
-                "The template does not fit any more: the next load is recorded",
-            );
-            self.distrust_template(host);
-        } else if read * 2 > expected {
-            self.confirm_template();
+            (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts),
+            _ if self.template.is_some()
+                && unknown * PAGE >= STRAY
+                && unknown * 100 > (read + unknown) * DRIFT =>
+            {
+                host.log(
+                    Level::Info,
+                    "The template does not fit any more: the next load is recorded",
+                );
+                self.distrust_template(host);
+            }
+            _ if read * 2 > expected => self.confirm_template(),
+            _ => {}
         }
     }
 }

@@ -446,7 +446,6 @@ impl Backend for Observe {
     }
 
     fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
-        self.source.ignore_me();
         self.engine.load(&self.file(span.file)?, &span.range(), how)
     }
 

@@ -60,9 +60,9 @@ pub struct MemoryConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderConfig {
-    /// Threads of each NUMA node.
+    /// Loads under way at once; 0 for as many as the device wants.
     pub threads: u16,
-    /// What a thread loads at once.
+    /// What one of them loads.
     pub chunk: Bytes,
     /// Bytes per second; 0 for as many as there are.
     pub bandwidth: Bytes,
@@ -140,7 +140,7 @@ impl Default for MemoryConfig {
 impl Default for LoaderConfig {
     fn default() -> Self {
         Self {
-            threads: 4,
+            threads: 0,
             chunk: Bytes(2 << 20),
             bandwidth: Bytes(0),
         }
@@ -228,8 +228,8 @@ impl Config {
                 "memory.interval: it is longer than 0".to_owned(),
             ),
             (
-                (1..=64).contains(&loader.threads),
-                format!("loader.threads = {}: it is from 1 to 64", loader.threads),
+                loader.threads <= 128,
+                format!("loader.threads = {}: it is at most 128", loader.threads),
             ),
             (
                 (64 << 10..=1 << 30).contains(&loader.chunk.0),

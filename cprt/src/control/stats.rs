@@ -74,6 +74,8 @@ counters! {
     queued_bytes,
     /// bytes per second that are being loaded now
     load_rate,
+    /// loads that may be under way at once now
+    streams,
     /// ranges that the policy named to be evicted
     evict_ranges,
     /// bytes that were dropped from the cache

@@ -1,8 +1,9 @@
 //! Brings ranges into the page cache, near the accelerator that will read them.
 //!
-//! A group of threads for each NUMA node, started when it gets its first work: they run on the
+//! A group of threads for each NUMA node, started when there is work for them: they run on the
 //! node's CPUs, take memory from it, and load a chunk at a time, so that whatever stops them waits
-//! for no more than a chunk. They stop
+//! for no more than a chunk. How many load at once, on all nodes, goes by what the device gives
+//! (`streams.rs`); those that it has no use for end. They stop
 //!
 //! - for a newer plan of a process, when all of them are busy (`backlog.rs`);
 //! - while memory is over the threshold: what waits, waits, and is dropped when that takes long;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
-use crate::backend::{Backend, Fault, How, Loaded, Span};
+use crate::backend::{Backend, Fault, How, Loaded, Span, loader_name};
 use crate::control::config;
 use crate::control::stats::Counters;
 use crate::sys;
@@ -28,17 +29,26 @@ use crate::worker::budget::Room;
 
 mod backlog;
 mod pace;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use backlog::LoadRange;
 use backlog::{Aside, Backlog, Chunk};
 use pace::{Bucket, Pace};
+use streams::Streams;
 
 /// How long loads wait for memory before they are given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often they look whether there is memory again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A thread that has had nothing to do for so long ends, if it is one of many.
+const IDLE: Duration = Duration::from_secs(1);
+/// With more loads at once than in the beginning a chunk is so many times smaller: as much is under way, and what they
+/// bring is known sooner.
+const SMALLER: u64 = 2;
+/// And no smaller than this.
+const SMALLEST: u64 = 64 << 10;
 
 /// Where threads of a group run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +61,6 @@ pub(crate) struct ThreadGroup {
 /// The threads and what they have to do.
 pub(crate) struct Loader {
     inner: Arc<LoaderShared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct LoaderShared {
@@ -59,8 +68,9 @@ struct LoaderShared {
     room: Arc<dyn Room>,
     counters: Arc<Counters>,
     places: Vec<ThreadGroup>,
-    threads: usize,
+    chunk: u64,
     state: Mutex<LoaderState>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     work: Condvar,
     ending: AtomicBool,
     in_flight: AtomicI64,
@@ -70,8 +80,9 @@ struct LoaderState {
     backlog: Backlog,
     pace: Pace,
     bucket: Bucket,
-    /// Groups whose threads run.
-    started: Vec<bool>,
+    streams: Streams,
+    /// How many threads of each group run.
+    running: Vec<usize>,
     /// Loads are to be stopped since; until the last one has stopped.
     stopping: Option<Instant>,
     over_since: Option<Instant>,
@@ -86,30 +97,33 @@ impl Loader {
         places: Vec<ThreadGroup>,
         config: config::LoaderConfig,
     ) -> Self {
-        let threads = usize::from(config.threads);
+        let streams = Streams::new(config.threads.into());
+        let streams_at_once = streams.limit() as u64;
         let state = LoaderState {
-            backlog: Backlog::new(places.len(), threads, config.chunk.0),
+            backlog: Backlog::new(places.len(), streams.limit(), config.chunk.0),
             pace: Pace::new(),
             bucket: Bucket::new(config.bandwidth.0),
-            started: vec![false; places.len()],
+            streams,
+            running: vec![0; places.len()],
             stopping: None,
             over_since: None,
             complained: HashSet::new(),
         };
+        counters.streams.set(streams_at_once);
         let inner = LoaderShared {
             backend,
             room,
             counters,
             places,
-            threads,
+            chunk: config.chunk.0,
             state: Mutex::new(state),
+            threads: Mutex::default(),
             work: Condvar::new(),
             ending: AtomicBool::new(false),
             in_flight: AtomicI64::new(0),
         };
         Self {
             inner: Arc::new(inner),
-            threads: Mutex::default(),
         }
     }
 
@@ -128,12 +142,10 @@ impl Loader {
         let (aside, start) = {
             let mut state = self.inner.lock();
             let aside = state.backlog.submit(plan);
-            (aside, state.unstarted(plan))
+            (aside, state.lacking())
         };
         self.inner.stop(&aside);
-        for group in start {
-            self.start(group);
-        }
+        self.inner.start(&start);
         self.inner.work.notify_all();
     }
 
@@ -163,40 +175,45 @@ impl Loader {
         let aside = self.inner.lock().backlog.clear();
         self.inner.stop(&aside);
         self.inner.work.notify_all();
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // One that panicked has said so.
-            let _ = thread.join();
-        }
-    }
-
-    fn start(&self, group: usize) {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for number in 0..self.inner.threads {
-            let inner = Arc::clone(&self.inner);
-            let started = std::thread::Builder::new()
-                .name(format!("load-{group}-{number}"))
-                .stack_size(256 << 10)
-                .spawn(move || inner.run(group));
-            match started {
-                Ok(thread) => threads.push(thread),
-                Err(error) => log::warn!("Starting a loader thread: {error}"),
+        loop {
+            let threads = std::mem::take(&mut *self.inner.threads());
+            if threads.is_empty() {
+                return;
+            }
+            for thread in threads {
+                // One that panicked has said so.
+                let _ = thread.join();
             }
         }
     }
 }
 
 impl LoaderState {
-    fn unstarted(&mut self, plan: &[(usize, LoadRange)]) -> Vec<usize> {
-        let mut start = Vec::new();
-        for &(group, _) in plan {
-            if self.started.get(group) == Some(&false) {
-                self.started[group] = true;
-                start.push(group);
+    /// Threads that there is work for and that do not run: so many of each group. They count as running.
+    fn lacking(&mut self) -> Vec<(usize, usize)> {
+        let limit = self.streams.limit();
+        let limit = if self.backlog.is_paused() {
+            limit.min(streams::START)
+        } else {
+            limit
+        };
+        let mut lacking = Vec::new();
+        for (group, running) in self.running.iter_mut().enumerate() {
+            let most = limit.min(self.backlog.flying_in(group) + self.backlog.chunks(group, limit));
+            if *running < most {
+                lacking.push((group, most - *running));
+                *running = most;
             }
         }
-        start
+        lacking
+    }
+
+    /// Whether a group's thread may begin a load: as many as the device wants, on whichever node, but one of
+    /// each node.
+    fn may_load(&self, now: Instant, group: usize) -> bool {
+        let here = self.backlog.flying_in(group);
+        let limit = self.streams.limit();
+        (here == 0 || self.backlog.flying() < limit) && self.pace.may(now, here, limit)
     }
 }
 
@@ -204,6 +221,8 @@ impl LoaderState {
 enum Turn {
     Load(Chunk),
     Wait(Option<Duration>),
+    /// Wait for work, and end if none comes.
+    Rest,
     /// Wait for memory.
     Recount,
     End,
@@ -227,8 +246,38 @@ impl LoaderShared {
         }
     }
 
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts so many threads of each of these groups.
+    fn start(self: &Arc<Self>, lacking: &[(usize, usize)]) {
+        if lacking.is_empty() {
+            return;
+        }
+        let mut threads = self.threads();
+        threads.retain(|thread| !thread.is_finished());
+        for &(group, count) in lacking {
+            for begun in 0..count {
+                let inner = Arc::clone(self);
+                let started = std::thread::Builder::new()
+                    .name(loader_name())
+                    .stack_size(256 << 10)
+                    .spawn(move || inner.run(group));
+                match started {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        log::warn!("Starting a loader thread: {error}");
+                        self.lock().running[group] -= count - begun;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
     /// The life of a thread.
-    fn run(&self, group: usize) {
+    fn run(self: &Arc<Self>, group: usize) {
         let place = &self.places[group];
         if let Some(node) = place.node
             && let Err(error) = sys::bind_thread(&place.cpus, node)
@@ -238,7 +287,21 @@ impl LoaderShared {
         let mut state = self.lock();
         loop {
             match self.turn(&mut state, group) {
-                Turn::End => return,
+                Turn::End => {
+                    state.running[group] -= 1;
+                    return;
+                }
+                Turn::Rest => {
+                    let (rested, timeout) = self
+                        .work
+                        .wait_timeout(state, IDLE)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    state = rested;
+                    if timeout.timed_out() && !state.backlog.has_work(group) {
+                        state.running[group] -= 1;
+                        return;
+                    }
+                }
                 Turn::Wait(None) => {
                     state = self
                         .work
@@ -267,30 +330,46 @@ impl LoaderShared {
                     let outcome = self.load(chunk);
                     state = self.lock();
                     self.settle(&mut state, group, chunk, outcome);
+                    let lacking = state.lacking();
+                    if !lacking.is_empty() {
+                        drop(state);
+                        self.start(&lacking);
+                        state = self.lock();
+                    }
                 }
             }
         }
     }
 
     fn turn(&self, state: &mut LoaderState, group: usize) -> Turn {
-        if self.ending.load(Relaxed) {
+        let most = state.streams.limit().max(streams::START);
+        if self.ending.load(Relaxed) || state.running[group] > most {
             return Turn::End;
         }
         if !state.backlog.has_work(group) {
             state.over_since = None;
-            return Turn::Wait(None);
+            let flying = state.backlog.flying();
+            state.streams.starved(flying);
+            return if state.running[group] > streams::START {
+                Turn::Rest
+            } else {
+                Turn::Wait(None)
+            };
         }
         let now = Instant::now();
-        if !state
-            .pace
-            .may(now, state.backlog.flying_in(group), self.threads)
-        {
+        if !state.may_load(now, group) {
             return Turn::Wait(Some(LOOK_AGAIN));
         }
         let in_flight = u64::try_from(self.in_flight.load(Relaxed)).unwrap_or(0);
         let room = self.room.room();
         if room.is_none_or(|room| room <= in_flight) {
+            if state.running[group] > streams::START {
+                // A few are enough to look whether there is memory again.
+                return Turn::End;
+            }
             state.backlog.pause(true);
+            let flying = state.backlog.flying();
+            state.streams.starved(flying);
             if room.is_none() && state.over_since.is_none() {
                 self.hold(state, now);
             }
@@ -392,6 +471,7 @@ impl LoaderShared {
                 self.counters.loaded_bytes.add(loaded.fresh);
                 self.room.came(chunk.range.span, loaded.fresh);
                 state.pace.loaded(now, loaded.fresh, took);
+                self.learn(state, now, chunk, &loaded);
                 if loaded.stopped && loaded.done < length {
                     back = state.backlog.rest(chunk, loaded.done);
                 }
@@ -400,6 +480,22 @@ impl LoaderShared {
         }
         state.backlog.done(group, chunk.cookie, back);
         self.stopped(state, now);
+    }
+
+    /// What a load tells of the device, if it was the device's.
+    fn learn(&self, state: &mut LoaderState, now: Instant, chunk: Chunk, loaded: &Loaded) {
+        if loaded.stopped || loaded.fresh * 2 < chunk.range.span.length {
+            return;
+        }
+        let beside = state.backlog.flying().saturating_sub(1);
+        if state.streams.loaded(now, loaded.fresh, beside) {
+            let limit = state.streams.limit();
+            let smaller = if limit > streams::START { SMALLER } else { 1 };
+            let chunk = (self.chunk / smaller).max(SMALLEST.min(self.chunk));
+            state.backlog.set_streams(limit, chunk);
+            self.counters.streams.set(limit as u64);
+            self.work.notify_all();
+        }
     }
 
     fn failed(&self, state: &mut LoaderState, chunk: Chunk, fault: &Fault) {

@@ -11,6 +11,7 @@ use crate::extent::PAGE;
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
 use crate::predict::{Deployment, predict_reads};
+use crate::proof::Proof;
 use crate::save::{Finding, complete_parts, forecast, forecast_of, make_template};
 use crate::service::service_id;
 use crate::template::{FoundTemplate, Sameness, Template};
@@ -226,7 +227,34 @@ impl Maio {
         }
     }
 
-    pub(super) fn keep_recording(&mut self, host: &Host<'_>, mut parts: Vec<Part>) {
+    /// Compares the template with a load that went by it. Where it was wrong the next load is recorded from
+    /// its beginning, and goes by what was read now if something was missing; what was only not read this
+    /// time stays until that is known to be so.
+    pub(super) fn prove_template(&mut self, host: &Host<'_>, mut parts: Vec<Part>) {
+        let mut proof = Proof::new(&self.forecast.pieces, &parts);
+        if !proof.is_right() {
+            complete_parts(host, &mut self.files, &mut parts);
+            proof = Proof::new(&self.forecast.pieces, &parts);
+        }
+        if proof.is_right() {
+            host.log(Level::Debug, format_args!("The template is right: {proof}"));
+            return self.confirm_template();
+        }
+        host.log(
+            Level::Info,
+            format_args!("The template is not right, {proof}: the next load is recorded"),
+        );
+        if proof.is_incomplete() {
+            self.keep_recording(host, parts, 0);
+        } else if let Some(template) = &mut self.template {
+            template.loads = 0;
+            let template = template.clone();
+            self.save(&template);
+        }
+    }
+
+    /// What was read is the template from now on, of so many loads: of none if the next one is to be recorded, too.
+    pub(super) fn keep_recording(&mut self, host: &Host<'_>, mut parts: Vec<Part>, loads: u32) {
         let added = complete_parts(host, &mut self.files, &mut parts);
         if added > 0 {
             let kib = (added * PAGE) >> 10;
@@ -239,6 +267,7 @@ impl Maio {
             Ok(made) => Template {
                 service: self.service.clone(),
                 node: self.config.node.clone(),
+                loads,
                 ..made
             },
             Err(error) => {

@@ -1,3 +1,4 @@
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 
 use ppc::testing::FakeHost;
@@ -155,18 +156,85 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
     let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan), [(b, 0, 8 * MIB), (a, 0, 8 * MIB)]);
-    assert!(host.wanted().0.contains(Kind::Progress));
-    for file in ["b.bin", "a.bin"] {
-        let beacon = event(&host, Kind::Progress, file, 8 * MIB, 8 * MIB, 9);
-        assert_eq!(maio.prefetch(Some(&beacon)).expect("a plan"), Some(vec![]));
-    }
-    end(&host, &mut maio);
+    assert!(host.wanted().0.contains(Kind::Touch), "it is to be proven");
+    read_all(&host, &mut maio, &["b.bin", "a.bin"]);
     let kept = scratch
         .store()
         .load("test", "n")
         .expect("one")
         .expect("one");
     assert_eq!(kept.loads, 2, "it was right");
+    assert!(!host.wanted().0.contains(Kind::Touch), "at rest");
+}
+
+/// A store with a template of this node, by a load of these files in this order.
+fn recorded(scratch: &Scratch, host: &FakeHost, files: &[&str]) -> ppc::host::Instance {
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+        ("leases", "none"),
+    ];
+    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let open = event(host, Kind::Open, "config.json", 0, 2, 0);
+    hear_first(host, &mut maio, &open);
+    read_all(host, &mut maio, files);
+    maio
+}
+
+/// What a process that has not been there yet does first; it is there as long as any test.
+fn newcomer(host: &FakeHost, process: u32, second: u64) -> Event {
+    let mut open = event(host, Kind::Open, "config.json", 0, 2, second);
+    open.process = process;
+    open
+}
+
+#[test]
+fn a_template_that_lacks_something_is_completed_and_the_next_load_recorded() {
+    let scratch = Scratch::new("lacks");
+    let host = host();
+    let mut maio = recorded(&scratch, &host, &["a.bin"]);
+    let plan = hear_first(&host, &mut maio, &newcomer(&host, 1, 400));
+    assert_eq!(loaded(&plan), [(host.id("a.bin"), 0, 8 * MIB)]);
+    read_all(&host, &mut maio, &["a.bin", "b.bin"]);
+    let kept = scratch.store().load("test", "n").expect("readable");
+    let kept = kept.expect("a template");
+    assert_eq!((kept.loads, kept.groups[0].bytes()), (0, 16 * MIB));
+    assert!(host.wanted().0.contains(Kind::Touch), "from the beginning");
+    let plan = hear_first(&host, &mut maio, &newcomer(&host, parent_id(), 0));
+    assert_eq!(loaded(&plan).len(), 2);
+}
+
+#[test]
+fn a_template_of_which_much_is_not_read_stays_until_that_is_known() {
+    let scratch = Scratch::new("unread");
+    let host = host();
+    let mut maio = recorded(&scratch, &host, &["a.bin", "b.bin"]);
+    hear_first(&host, &mut maio, &newcomer(&host, 1, 400));
+    read_all(&host, &mut maio, &["a.bin"]);
+    let kept = |loads| {
+        let kept = scratch.store().load("test", "n").expect("readable");
+        let kept = kept.expect("a template");
+        assert_eq!(kept.loads, loads);
+        kept.groups[0].bytes()
+    };
+    assert_eq!(kept(0), 16 * MIB, "it may have been an odd load");
+    hear_first(&host, &mut maio, &newcomer(&host, parent_id(), 0));
+    read_all(&host, &mut maio, &["a.bin"]);
+    assert_eq!(kept(1), 8 * MIB);
+}
+
+#[test]
+fn who_has_its_model_and_reads_something_small_begins_no_load() {
+    let scratch = Scratch::new("served");
+    let host = host().file("tokenizer.json", MIB);
+    let mut maio = recorded(&scratch, &host, &["a.bin", "b.bin"]);
+    let open = event(&host, Kind::Open, "tokenizer.json", 0, MIB, 400);
+    hear_in_vain(&host, &mut maio, &open);
+    let miss = event(&host, Kind::Miss, "config.json", 0, 2, 401);
+    hear_in_vain(&host, &mut maio, &miss);
+    let plan = hear_first(&host, &mut maio, &newcomer(&host, 1, 402));
+    assert_eq!(loaded(&plan).len(), 2);
 }
 
 #[test]
@@ -223,8 +291,9 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["a.bin"]);
-    // Now it reads another file.
-    let miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
+    // Another process reads another file, and nobody hears more of it than that.
+    let mut miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
+    miss.process = 1;
     hear_first(&host, &mut maio, &miss);
     host.advance(Duration::from_hours(1));
     maio.prefetch(None).expect("a plan");
@@ -346,11 +415,7 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
     assert!(!host.wanted().0.contains(Kind::Touch));
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 2);
-    for file in ["b.bin", "a.bin"] {
-        let beacon = event(&host, Kind::Progress, file, 8 * MIB, 8 * MIB, 9);
-        maio.prefetch(Some(&beacon)).expect("a plan");
-    }
-    end(&host, &mut maio);
+    read_all(&host, &mut maio, &["b.bin", "a.bin"]);
     let loads = |node| {
         let kept = scratch.store().load("test", node).expect("readable");
         kept.map(|kept| kept.loads)
@@ -435,5 +500,4 @@ fn a_template_that_comes_after_the_policy_is_found_when_its_files_are_there() {
     let (a, b) = (late.id("a.bin"), late.id("b.bin"));
     let expected = [(b, 2 * MIB, 6 * MIB), (a, 0, 8 * MIB)];
     assert_eq!(loaded(&plan), expected, "from behind what it reads");
-    assert!(!late.wanted().0.contains(Kind::Touch), "it is known");
 }

@@ -9,6 +9,7 @@ use cprt::control::kind::BackendKind;
 pub(crate) mod cost;
 
 use self::cost::Cost;
+use crate::ssd::{self, Timing};
 
 /// Measures what cache policies do for the loading of models, on a simulated SSD.
 #[derive(Debug, Parser)]
@@ -55,6 +56,9 @@ pub(crate) struct Wanted {
     /// How far the kernel reads ahead, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 128)]
     pub(crate) read_ahead: u64,
+    /// What holds the model
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "ssd")]
+    pub(crate) device: Device,
     /// Only cases with this in their names; may be given several times
     #[arg(long = "case", value_name = "TEXT")]
     pub(crate) cases: Vec<String>,
@@ -82,6 +86,33 @@ pub(crate) struct Wanted {
 fn deadline(text: &str) -> Result<config::WorkerConfig, String> {
     let settings = serde_json::json!({ "deadline": text });
     serde_json::from_value(settings).map_err(|error| error.to_string())
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// 1.5 ms a request, 350 MB/s
+    Ssd,
+    /// 0.1 ms, 1 GB/s
+    Near,
+    /// 20 ms, 1 GB/s, as a file system behind a network
+    Network,
+    /// 5 ms, 350 MB/s, 16 requests at once
+    Knee,
+    /// 5 ms, 150 MB/s, and slower with more than 8 requests at once, as a turning disk
+    Seeks,
+}
+
+impl Device {
+    pub(crate) const fn timing(self) -> Timing {
+        match self {
+            Self::Ssd => ssd::TIMING,
+            Self::Near => ssd::NEAR,
+            Self::Network => ssd::NETWORK,
+            Self::Knee => ssd::KNEE,
+            Self::Seeks => ssd::SEEKS,
+        }
+    }
 }
 
 /// How bytes come to a worker.

@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::reader::Access;
 use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
-use crate::ssd::TIMING;
+use crate::ssd::{TIMING, Timing};
 use crate::units::{MB, MIB, float};
 use crate::{bars, machine, report, rounds, selfcheck, signals, table};
 
@@ -53,7 +53,8 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         Some(mib) if mib * MIB < STANDARD.bytes() / 2 => (SMALL.of_mib(mib), SMALL_TAKES),
         Some(mib) => (STANDARD.of_mib(mib), TAKES),
     };
-    let mut rig = stand(shape, takes, wanted.backend, wanted.slower)?;
+    let timing = wanted.device.timing().slower(wanted.slower);
+    let mut rig = stand(shape, takes.slower(wanted.slower), wanted.backend, timing)?;
     rig.read_ahead = wanted.read_ahead;
     rig.worker = wanted.worker.unwrap_or_default();
     let checks = check(&mut rig)?;
@@ -92,7 +93,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
 
 /// Compares the simulated SSD with its model.
 pub(crate) fn selfcheck() -> Result<()> {
-    let mut rig = stand(SMALL, SMALL_TAKES, BackendKind::Observe, 1)?;
+    let mut rig = stand(SMALL, SMALL_TAKES, BackendKind::Observe, TIMING)?;
     check(&mut rig).map(drop)
 }
 
@@ -123,12 +124,11 @@ fn profile(wanted: &Wanted) -> String {
     .to_owned()
 }
 
-/// All times being so many times as long.
-pub(crate) fn stand(shape: Shape, takes: Takes, kind: BackendKind, slower: u64) -> Result<Rig> {
+/// A model of that shape on a device.
+pub(crate) fn stand(shape: Shape, takes: Takes, kind: BackendKind, timing: Timing) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
     eprintln!("making a disk and a model on it");
-    let (timing, takes) = (TIMING.slower(slower), takes.slower(slower));
     Rig::build(place, shape, timing, kind, takes)
 }
 

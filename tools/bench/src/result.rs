@@ -240,6 +240,7 @@ pub(crate) mod samples {
                     latency_us: 1500,
                     bandwidth: 250_000_000,
                     slots: 64,
+                    crowd: 0,
                 },
                 model: 1_000_000_000,
                 files: 7,

@@ -3,13 +3,13 @@
 //! Only the first record wakes us (`attention.rs`).
 //!
 //! The kernel picks out few files by a filter; of more, it is told where their numbers lie, which are
-//! close to each other in a directory, and the rest is done when records are looked up. The same goes for our own threads: those that load are filtered
-//! in the kernel, so that what they do takes no room, and the rest of the process when it is read.
+//! close to each other in a directory, and the rest is done when records are looked up. The same goes for our own threads:
+//! those that load are filtered in the kernel, by their name, so that what they do takes no room, and the rest of the
+//! process when it is read.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::attention::Attention;
 use super::record::{self, Key, Layout, Point, Raw};
 use super::source::RecordSource;
+use crate::backend::loader_name;
 use crate::machine::topology::CpuSet;
 use crate::sys;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
@@ -33,10 +34,6 @@ const QUIET: Duration = Duration::from_secs(1);
 const MAX_FILES: usize = 48;
 /// of which there are so many.
 const MAX_RANGES: usize = 16;
-/// Likewise.
-const MAX_THREADS: usize = 64;
-/// The inode of the first pid namespace: in any other one, numbers of threads are not the kernel's.
-const FIRST_PIDS: u64 = 0xefff_fffc;
 
 /// The events of all CPUs.
 #[derive(Debug)]
@@ -150,11 +147,6 @@ impl Perf {
     }
 }
 
-/// Whether numbers of threads are the kernel's.
-fn first_pids() -> bool {
-    fs::metadata("/proc/self/ns/pid").is_ok_and(|ns| ns.ino() == FIRST_PIDS)
-}
-
 /// One descriptor for each CPU and tracepoint is more than a process may usually have.
 fn allow_many() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -182,18 +174,6 @@ impl RecordSource for Perf {
             return Ok(());
         }
         self.apply(&mut asked)
-    }
-
-    fn ignore_me(&self) {
-        let thread = nix::unistd::gettid().as_raw();
-        let mut asked = self.asked();
-        let threads = &mut asked.filter.threads;
-        if threads.contains(&thread) || threads.len() >= MAX_THREADS || !first_pids() {
-            return;
-        }
-        threads.push(thread);
-        // Without it there is more to read and to leave out.
-        let _ = self.apply(&mut asked);
     }
 
     fn due(&self) -> Option<Instant> {
@@ -229,8 +209,6 @@ impl RecordSource for Perf {
 #[derive(Debug, Default)]
 struct Filter {
     keys: Vec<Key>,
-    /// Not these.
-    threads: Vec<i32>,
 }
 
 impl Filter {
@@ -279,10 +257,7 @@ impl std::fmt::Display for Filter {
             f.write_str(")")?;
         }
         f.write_str(if ranges.is_empty() { "" } else { ")" })?;
-        for thread in &self.threads {
-            write!(f, " && common_pid != {thread}")?;
-        }
-        Ok(())
+        write!(f, " && COMM != \"{}\"", loader_name())
     }
 }
 
@@ -294,21 +269,23 @@ mod tests {
     fn filters_name_few_files_and_where_many_lie() {
         let key = |device, inode| Key { device, inode };
         let mut filter = Filter::default();
-        assert_eq!(filter.to_string(), "s_dev == 4294967295");
+        let but_us = format!(" && COMM != \"{}\"", loader_name());
+        assert_eq!(filter.to_string(), format!("s_dev == 4294967295{but_us}"));
         filter.keys = vec![key(2, 7), key(1, 5), key(2, 6)];
-        filter.threads = vec![10, 11];
         assert_eq!(
             filter.to_string(),
-            "(s_dev == 1 && (i_ino == 5) || s_dev == 2 && (i_ino == 6 || i_ino == 7)) \
-             && common_pid != 10 && common_pid != 11"
+            format!(
+                "(s_dev == 1 && (i_ino == 5) || s_dev == 2 && (i_ino == 6 || i_ino == 7)){but_us}"
+            )
         );
-        filter.threads.clear();
         filter.keys = (0..100).map(|inode| key(3, inode)).collect();
         filter.keys.extend([key(4, 1), key(3, 500)]);
         assert_eq!(
             filter.to_string(),
-            "(s_dev == 3 && ((i_ino >= 0 && i_ino <= 99) || i_ino == 500) \
-             || s_dev == 4 && (i_ino == 1))"
+            format!(
+                "(s_dev == 3 && ((i_ino >= 0 && i_ino <= 99) || i_ino == 500) \
+                 || s_dev == 4 && (i_ino == 1)){but_us}"
+            )
         );
         filter.keys = (0..1000).map(|inode| key(3, inode * inode)).collect();
         let ranges = filter.ranges();
@@ -317,13 +294,11 @@ mod tests {
         assert!(filter.keys.iter().all(within));
         let many = Filter {
             keys: (0..1000).map(|n| key(4, u64::MAX - n * n)).collect(),
-            threads: vec![i32::MIN; MAX_THREADS],
         };
         assert!(many.to_string().len() < 4096);
         let longest = Filter {
             keys: (0..48).map(|n| key(u32::MAX - n, u64::MAX)).collect(),
-            threads: vec![i32::MIN; MAX_THREADS],
         };
-        assert!(longest.to_string().len() < 4096 + 2048);
+        assert!(longest.to_string().len() < 4096);
     }
 }

@@ -20,8 +20,6 @@ pub(super) trait RecordSource: Debug + Send + Sync {
     fn enable(&self, points: &[Point], merge: u64) -> io::Result<()>;
     /// These files from now on. Of others there may be records all the same.
     fn files(&self, keys: &[Key]) -> io::Result<()>;
-    /// The calling thread is about to read much: what it does need not be told.
-    fn ignore_me(&self) {}
     /// Readable when there is something to take; `None` while that is only looked at when it is due.
     fn ready(&self) -> Option<BorrowedFd<'_>>;
     /// When to take what there is at the latest, even if nothing is readable.

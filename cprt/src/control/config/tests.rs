@@ -133,12 +133,8 @@ fn what_is_out_of_range_is_refused_with_the_range() {
             "memory.interval: it is longer than 0",
         ),
         (
-            "[loader]\nthreads = 0",
-            "loader.threads = 0: it is from 1 to 64",
-        ),
-        (
-            "[loader]\nthreads = 65",
-            "loader.threads = 65: it is from 1 to 64",
+            "[loader]\nthreads = 129",
+            "loader.threads = 129: it is at most 128",
         ),
         (
             "[loader]\nchunk = 4096",
@@ -187,8 +183,8 @@ fn what_is_out_of_range_is_refused_with_the_range() {
     for edge in [
         "[memory]\nthreshold = 100\npressure = 100\nhysteresis = 99",
         "[memory]\nthreshold = 1\nhysteresis = 0\npressure = 0",
-        "[loader]\nthreads = 64\nchunk = \"1 GiB\"",
-        "[loader]\nthreads = 1\nchunk = \"64 KiB\"",
+        "[loader]\nthreads = 128\nchunk = \"1 GiB\"",
+        "[loader]\nthreads = 0\nchunk = \"64 KiB\"",
         "[worker]\ndeadline = \"1 ms\"\nmemory = \"32 MiB\"\nqueue = 16\nranges = 1",
     ] {
         assert!(edge.parse::<Config>().is_ok(), "{edge}");

@@ -89,6 +89,9 @@ pub(crate) struct Backlog {
 /// would fill the worker's memory.
 const MAX_RANGES: usize = 1 << 18;
 
+/// What is within so many chunks of one in flight is about to be.
+const NEAR: u64 = 8;
+
 impl Backlog {
     pub(crate) fn new(groups: usize, threads: usize, chunk: u64) -> Self {
         Self {
@@ -102,9 +105,18 @@ impl Backlog {
         }
     }
 
+    /// So many loads are under way at once from now on, of so much.
+    pub(crate) fn set_streams(&mut self, threads: usize, chunk: u64) {
+        (self.threads, self.chunk) = (threads, chunk);
+    }
+
     /// Whether threads may take anything.
     pub(crate) fn pause(&mut self, paused: bool) {
         self.paused = paused;
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// Bytes that wait.
@@ -117,6 +129,21 @@ impl Backlog {
         self.groups
             .get(group)
             .is_some_and(|group| !group.streams.is_empty())
+    }
+
+    /// How many chunks wait for this group, as far as that many.
+    pub(crate) fn chunks(&self, group: usize, most: usize) -> usize {
+        let streams = self.groups.get(group).into_iter();
+        let ranges = streams.flat_map(|it| &it.streams).flat_map(|it| &it.ranges);
+        let mut chunks = 0;
+        for range in ranges {
+            let more = usize::try_from(range.span.length.div_ceil(self.chunk));
+            chunks = more.map_or(most, |more| chunks + more);
+            if chunks >= most {
+                return most;
+            }
+        }
+        chunks
     }
 
     /// Adds a plan, whose ranges come with the groups that they are for.
@@ -251,14 +278,19 @@ impl Backlog {
             .collect()
     }
 
-    /// How many of a group's threads are loading.
+    /// How many threads are loading.
+    pub(crate) fn flying(&self) -> usize {
+        self.groups.iter().map(|group| group.flying.len()).sum()
+    }
+
+    /// How many of a group's.
     pub(crate) fn flying_in(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |group| group.flying.len())
     }
 
     /// Whether this is in flight, or so near to it that it would be next.
     pub(crate) fn is_about(&self, span: &Span) -> bool {
-        let near = self.chunk.saturating_mul(2 * self.threads as u64);
+        let near = self.chunk.saturating_mul(NEAR);
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         flying.any(|it| {
             let own = it.chunk.range.span;
@@ -541,8 +573,8 @@ mod tests {
         let about = |backlog: &Backlog, offset| backlog.is_about(&range(2, offset, 1).1.span);
         assert!(!about(&backlog, 100), "nothing is in flight");
         backlog.take(0).expect("work");
-        assert!(about(&backlog, 100) && about(&backlog, 139) && about(&backlog, 61));
-        assert!(!about(&backlog, 140) && !about(&backlog, 10));
+        assert!(about(&backlog, 100) && about(&backlog, 179) && about(&backlog, 21));
+        assert!(!about(&backlog, 180) && !about(&backlog, 10));
         let mut other = range(2, 100, 1).1.span;
         other.file = FileId(2);
         assert!(!backlog.is_about(&other));

@@ -21,6 +21,9 @@ pub(crate) struct Timing {
     pub(crate) bandwidth: u64,
     /// Requests under way at most.
     pub(crate) slots: usize,
+    /// With more requests than this under way each further one makes the bus a tenth slower; 0 for never.
+    #[serde(default)]
+    pub(crate) crowd: usize,
 }
 
 /// What the file is called that is the device.
@@ -32,6 +35,36 @@ pub(crate) const TIMING: Timing = Timing {
     latency_us: 1500,
     bandwidth: 350 * MB,
     slots: 64,
+    crowd: 0,
+};
+
+/// A disk that is nearer than that.
+pub(crate) const NEAR: Timing = Timing {
+    latency_us: 100,
+    bandwidth: 1000 * MB,
+    ..TIMING
+};
+
+/// Storage behind a network: far away, and as fast as any if it is asked for much at once.
+pub(crate) const NETWORK: Timing = Timing {
+    latency_us: 20_000,
+    bandwidth: 1000 * MB,
+    ..TIMING
+};
+
+/// Storage that serves 16 requests at once and no more.
+pub(crate) const KNEE: Timing = Timing {
+    latency_us: 5000,
+    slots: 16,
+    ..TIMING
+};
+
+/// What has to seek: eight requests, which two streams make, are the most that it bears.
+pub(crate) const SEEKS: Timing = Timing {
+    latency_us: 5000,
+    bandwidth: 150 * MB,
+    crowd: 8,
+    ..TIMING
 };
 
 impl Timing {
@@ -48,7 +81,7 @@ impl Timing {
         Self {
             latency_us: self.latency_us * times,
             bandwidth: self.bandwidth / times,
-            slots: self.slots,
+            ..self
         }
     }
 
@@ -96,10 +129,20 @@ impl Service {
             self.slots.pop_front().unwrap_or(0).max(now)
         };
         let ready = begin + nanoseconds(Duration::from_micros(self.timing.latency_us));
-        let done = ready.max(self.bus_free) + nanoseconds(transfer(bytes, self.timing.bandwidth));
+        let alone = nanoseconds(transfer(bytes, self.timing.bandwidth));
+        let done = ready.max(self.bus_free) + alone + alone * self.too_many(now) / 10;
         self.bus_free = done;
         self.slots.push_back(done);
         done
+    }
+
+    /// By how many requests the device is crowded.
+    fn too_many(&self, now: u64) -> u64 {
+        if self.timing.crowd == 0 {
+            return 0;
+        }
+        let under_way = self.slots.len() - self.slots.partition_point(|&done| done <= now);
+        u64::try_from(under_way.saturating_sub(self.timing.crowd)).unwrap_or(0)
     }
 }
 
@@ -111,6 +154,7 @@ mod tests {
         latency_us: 1000,
         bandwidth: 100_000_000,
         slots: 4,
+        crowd: 0,
     };
     const MS: u64 = 1_000_000;
 
@@ -129,6 +173,14 @@ mod tests {
         assert_eq!(done, [2, 3, 4, 5]);
         // The fifth waits for the first slot, and the bus is busy for longer than its latency.
         assert_eq!(service.arrive(0, 100_000), 6 * MS);
+    }
+
+    #[test]
+    fn a_crowd_makes_the_bus_slow() {
+        let mut service = Service::new(Timing { crowd: 2, ..MILD });
+        let done: Vec<_> = (0..4).map(|_| service.arrive(0, 1_000_000) / MS).collect();
+        assert_eq!(done, [11, 21, 31, 42]);
+        assert_eq!(service.arrive(50 * MS, 1_000_000) / MS, 61);
     }
 
     #[test]

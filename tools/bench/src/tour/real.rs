@@ -183,6 +183,7 @@ impl<'a> Tester<'a> {
                     latency_us: 0,
                     bandwidth: 0,
                     slots: 0,
+                    crowd: 0,
                 },
                 model: self.files.bytes(),
                 files: self.files.paths.len(),

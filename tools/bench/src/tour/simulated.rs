@@ -16,7 +16,7 @@ use crate::result::{Results, Run};
 use crate::rig::Rig;
 use crate::run::run;
 use crate::units::MIB;
-use crate::{machine, measure, rounds};
+use crate::{machine, measure, rounds, ssd};
 
 /// Memory for the image of the disk, for the page cache and for all else; with less, the model is smaller.
 const ENOUGH: u64 = 4096 * MIB;
@@ -37,7 +37,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     } else {
         (STANDARD, measure::TAKES)
     };
-    let mut rig = measure::stand(shape, takes, kind, 1)?;
+    let mut rig = measure::stand(shape, takes, kind, ssd::TIMING)?;
     eprintln!("measuring the disk: is it what it should be?");
     let checks = measure::check(&mut rig)?;
     let mut results = Results {

@@ -7,11 +7,12 @@ use cprt::control::protocol::MountStats;
 use crate::screen::{Table, plain, quantity};
 
 /// These say how something is now, so there is no gain of them.
-const GAUGES: [&str; 8] = [
+const GAUGES: [&str; 9] = [
     "policy_max_ns",
     "in_flight_bytes",
     "queued_bytes",
     "load_rate",
+    "streams",
     "memory_limit",
     "memory_used",
     "worker_rss",

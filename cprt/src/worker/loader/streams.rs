@@ -1,0 +1,332 @@
+//! How many loads are under way at once: as many as the device wants. Pure; the time comes from outside.
+//!
+//! One disk is busy with four loads, a network file system with sixty, and a turning disk suffers from more
+//! than two. So the number is doubled as long as that pays, and halved where the first doubling did harm. From
+//! then on it is tried now and then whether a few more would be better, or a few less as good.
+
+use std::time::{Duration, Instant};
+
+/// So many loads are under way at the beginning.
+pub(super) const START: usize = 4;
+/// And at most.
+pub(super) const MOST: usize = 128;
+/// More loads at once have to bring this much more.
+const PAYS: f64 = 1.08;
+/// Fewer may bring this much less.
+const AS_GOOD: f64 = 0.99;
+/// A device that gives less than this for more loads suffers from them.
+const SUFFERS: f64 = 0.95;
+/// A rate is that of so many loads at least, and of so much time.
+const FEW: usize = 8;
+const SHORT: Duration = Duration::from_millis(4);
+/// So many rates are taken until another number is tried, and so many while that has just paid.
+const STAY: u32 = 64;
+const STAY_SHORT: u32 = 4;
+
+/// What the number is being changed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// It is what somebody has set.
+    Off,
+    /// Doubling.
+    Up,
+    /// Halving.
+    Down,
+    /// For so many rates it stays, and then more are tried, or fewer.
+    Stay { left: u32, more: bool },
+    /// It is tried.
+    Try { more: bool },
+}
+
+/// Bytes per second with so many loads at once.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    streams: usize,
+    rate: f64,
+}
+
+/// The number, and what it is found by.
+#[derive(Debug)]
+pub(super) struct Streams {
+    limit: usize,
+    search: Search,
+    best: Option<Mark>,
+    /// So many loads began before what is measured now.
+    skip: usize,
+    since: Option<Instant>,
+    loads: usize,
+    bytes: u64,
+}
+
+impl Streams {
+    /// So many, or as many as turn out to be best if that is 0.
+    pub(super) fn new(fixed: usize) -> Self {
+        Self {
+            limit: if fixed == 0 { START } else { fixed },
+            search: if fixed == 0 { Search::Up } else { Search::Off },
+            best: None,
+            skip: 0,
+            since: None,
+            loads: 0,
+            bytes: 0,
+        }
+    }
+
+    /// How many loads may be under way.
+    pub(super) const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// A load has brought in so many bytes, and so many are under way. Says whether the limit is another now.
+    pub(super) fn loaded(&mut self, now: Instant, bytes: u64, flying: usize) -> bool {
+        if self.search == Search::Off {
+            return false;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            self.since = Some(now);
+            return false;
+        }
+        let Some(since) = self.since else {
+            self.since = Some(now);
+            return false;
+        };
+        self.loads += 1;
+        self.bytes += bytes;
+        let took = now.saturating_duration_since(since);
+        // Loads that began together end together: only whole rounds of them have a rate.
+        if self.loads < FEW || !self.loads.is_multiple_of(self.limit) || took < SHORT {
+            return false;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+        let rate = self.bytes as f64 / took.as_secs_f64();
+        let before = self.limit;
+        self.judge(rate);
+        self.forget(if self.limit == before { 0 } else { flying });
+        // What is measured next begins with this.
+        self.since = Some(now);
+        self.limit != before
+    }
+
+    /// There was not enough to do for all of them: what is measured says nothing. So many are under way.
+    pub(super) fn starved(&mut self, flying: usize) {
+        self.forget(flying);
+        self.since = None;
+    }
+
+    fn forget(&mut self, flying: usize) {
+        (self.skip, self.loads, self.bytes) = (flying, 0, 0);
+    }
+
+    fn judge(&mut self, rate: f64) {
+        let streams = self.limit;
+        let mark = Mark { streams, rate };
+        let Some(best) = &mut self.best else {
+            self.best = Some(mark);
+            self.limit = (streams * 2).min(MOST);
+            return;
+        };
+        let part = rate / best.rate;
+        match self.search {
+            Search::Off => {}
+            Search::Up | Search::Down if part > PAYS => {
+                *best = mark;
+                let next = if self.search == Search::Up {
+                    streams * 2
+                } else {
+                    streams / 2
+                };
+                self.limit = next.clamp(1, MOST);
+                if self.limit == streams {
+                    self.stay(STAY, self.search == Search::Down);
+                }
+            }
+            Search::Up if best.streams == START && part < SUFFERS => {
+                self.search = Search::Down;
+                self.limit = START / 2;
+            }
+            Search::Up | Search::Down => self.stay(STAY, true),
+            Search::Stay { left, more } => {
+                best.rate = best.rate.mul_add(0.8, rate * 0.2);
+                if left > 0 {
+                    self.search = Search::Stay {
+                        left: left - 1,
+                        more,
+                    };
+                } else {
+                    self.try_other(more);
+                }
+            }
+            Search::Try { more } => {
+                // Below what every device bears, fewer have to be better.
+                let enough = if more || streams < START {
+                    PAYS
+                } else {
+                    AS_GOOD
+                };
+                if part > enough {
+                    *best = mark;
+                    self.stay(STAY_SHORT, more);
+                } else {
+                    self.stay(STAY, !more);
+                }
+            }
+        }
+    }
+
+    fn stay(&mut self, left: u32, more: bool) {
+        self.search = Search::Stay { left, more };
+        self.limit = self.best.map_or(self.limit, |best| best.streams);
+    }
+
+    fn try_other(&mut self, more: bool) {
+        let streams = self.limit;
+        let other = if more {
+            (streams + streams.div_ceil(2)).min(MOST)
+        } else {
+            (streams - streams / 4).max(1)
+        };
+        if other == streams {
+            self.stay(STAY, !more);
+        } else {
+            self.search = Search::Try { more };
+            self.limit = other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A device, as far as it matters here.
+    #[derive(Clone, Copy, Debug)]
+    struct Device {
+        /// How long one load takes if it is alone, in ms.
+        alone: f64,
+        /// Loads a ms, of all together, at most.
+        most: f64,
+        /// More loads at once than this cost a part of the rate, each.
+        suffers_from: (usize, f64),
+    }
+
+    impl Device {
+        fn rate(&self, streams: usize) -> f64 {
+            let (many, cost) = self.suffers_from;
+            let too_many = u32::try_from(streams.saturating_sub(many)).expect("few");
+            let most = self.most / cost.mul_add(f64::from(too_many), 1.0);
+            let streams = u32::try_from(streams).expect("few");
+            (f64::from(streams) / self.alone).min(most)
+        }
+
+        fn best(&self) -> f64 {
+            (1..=MOST).map(|it| self.rate(it)).fold(0.0, f64::max)
+        }
+
+        /// Loads so many MiB, at a rate that is up to a part off; returns how many of them at less than nine
+        /// tenths of the best one.
+        fn load(&self, streams: &mut Streams, mib: usize, noise: &[f64]) -> usize {
+            let mut now = Instant::now();
+            let (mut slow, mut done) = (0, 0);
+            let mut noise = noise.iter().cycle();
+            while done < mib {
+                let together = streams.limit();
+                let rate = self.rate(together);
+                let off = 1.0 + noise.next().expect("cycles");
+                for _ in 0..together {
+                    let one = Duration::from_secs_f64(off / rate / 1e3);
+                    now += one;
+                    streams.loaded(now, MIB, together - 1);
+                }
+                done += together;
+                if rate < 0.9 * self.best() {
+                    slow += together;
+                }
+            }
+            slow
+        }
+    }
+
+    const NONE: (usize, f64) = (MOST, 0.0);
+
+    /// The devices that the loader is made for: what they are, and how many of 5000 MiB may come slowly.
+    fn devices() -> Vec<(&'static str, Device, usize)> {
+        let device = |alone, most, suffers_from| Device {
+            alone,
+            most,
+            suffers_from,
+        };
+        vec![
+            ("a fast disk", device(0.5, 3.0, NONE), 100),
+            ("one SSD", device(6.0, 0.35, NONE), 100),
+            ("a network file system", device(90.0, 0.9, NONE), 800),
+            ("a knee at 16", device(10.0, 1.6, NONE), 150),
+            ("a turning disk", device(12.0, 0.15, (2, 0.2)), 150),
+        ]
+    }
+
+    #[test]
+    fn each_device_gets_the_streams_that_it_wants() {
+        for (name, device, most) in devices() {
+            let mut streams = Streams::new(0);
+            let slow = device.load(&mut streams, 5000, &[0.0]);
+            let rate = device.rate(streams.limit()) / device.best();
+            println!("{name}: {} streams, {slow} MiB slowly", streams.limit());
+            assert!(rate > 0.9, "{name}: {rate} of the best rate");
+            assert!(slow <= most, "{name}: {slow} MiB slowly");
+        }
+    }
+
+    #[test]
+    fn what_is_set_stays() {
+        let mut streams = Streams::new(7);
+        devices()[2].1.load(&mut streams, 1000, &[0.0]);
+        assert_eq!(streams.limit(), 7);
+    }
+
+    #[test]
+    fn a_device_that_becomes_slower_for_many_gets_fewer() {
+        let [_, _, (_, far, _), _, (_, disk, _)] = devices()[..] else {
+            panic!("five devices");
+        };
+        let mut streams = Streams::new(0);
+        far.load(&mut streams, 5000, &[0.0]);
+        assert!(streams.limit() >= 64);
+        disk.load(&mut streams, 200_000, &[0.0]);
+        assert!(streams.limit() < 16, "{}", streams.limit());
+    }
+
+    #[test]
+    fn without_work_nothing_is_learnt() {
+        let mut streams = Streams::new(0);
+        let mut now = Instant::now();
+        for _ in 0..1000 {
+            now += Duration::from_millis(1);
+            streams.loaded(now, MIB, 0);
+            streams.starved(0);
+        }
+        assert_eq!(streams.limit(), START);
+    }
+
+    /// A rate that is off by five percent, this way or that, makes no great difference.
+    #[test]
+    fn noise_does_not_lead_astray() {
+        let mut seed = 1_u64;
+        let mut noise = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let part = u32::try_from(seed >> 40).expect("24 bits");
+            f64::from(part) / f64::from(1_u32 << 24) * 0.1 - 0.05
+        };
+        for _ in 0..200 {
+            let noise: Vec<f64> = (0..100).map(|_| noise()).collect();
+            for (name, device, _) in devices() {
+                let mut streams = Streams::new(0);
+                device.load(&mut streams, 5000, &noise);
+                let rate = device.rate(streams.limit()) / device.best();
+                assert!(rate > 0.75, "{name}: {rate} with {}", streams.limit());
+            }
+        }
+    }
+}

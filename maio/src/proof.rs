@@ -1,0 +1,182 @@
+//! What a template was worth: a load is recorded beside its replay, and both are compared. Pure.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::extent::{Extent, PAGE};
+use crate::load::Part;
+use crate::order::Pieces;
+use crate::ranges::Ranges;
+
+/// So much may be wrong, in percent.
+const WRONG: u64 = 2;
+/// So much may come in another order, in percent: threads and processes race.
+const OUT_OF_ORDER: u64 = 25;
+/// And what comes by less than this part of all before its turn, or after it, has come in its turn.
+const TURN: u64 = 16;
+
+/// What was expected and what was read, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// Read, each page once.
+    pub(crate) read: u64,
+    /// Of these, not expected: readers had to bring them in.
+    pub(crate) missing: u64,
+    /// Expected and not read: loaded for nothing.
+    pub(crate) unread: u64,
+    /// Read much later than they were expected.
+    pub(crate) late: u64,
+}
+
+impl Proof {
+    /// What was expected, against what each worker has read.
+    pub(crate) fn new(expected: &Pieces, read: &[Part]) -> Self {
+        let files = union(read.iter().flat_map(|part| &part.extents));
+        let all: u64 = files.values().map(Ranges::pages).sum();
+        let hits = expected.runs().into_iter().map(|run| {
+            let file = files.get(&run.file);
+            file.map_or(0, |file| file.pages_in(&(run.first..run.end())))
+        });
+        let hits: u64 = hits.sum();
+        Self {
+            read: all,
+            missing: all.saturating_sub(hits),
+            unread: expected.total().saturating_sub(hits),
+            late: read.iter().map(|part| late(expected, part)).sum(),
+        }
+    }
+
+    /// Whether the next load may go by the same.
+    pub(crate) const fn is_right(&self) -> bool {
+        !self.is_incomplete() && self.unread * 100 <= self.read * WRONG
+    }
+
+    /// Whether readers had to bring in something themselves, or waited for what came late.
+    pub(crate) const fn is_incomplete(&self) -> bool {
+        self.missing * 100 > self.read * WRONG || self.late * 100 > self.read * OUT_OF_ORDER
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |pages: u64| (pages * PAGE) >> 20;
+        let (read, missing, unread) = (mib(self.read), mib(self.missing), mib(self.unread));
+        write!(
+            f,
+            "of {read} MiB that were read {missing} were missing, {unread} more were not read"
+        )?;
+        if self.late > 0 {
+            write!(f, ", {} came late", mib(self.late))?;
+        }
+        Ok(())
+    }
+}
+
+fn union<'a>(extents: impl Iterator<Item = &'a Extent>) -> HashMap<u32, Ranges> {
+    let mut files: HashMap<u32, Ranges> = HashMap::new();
+    for extent in extents {
+        let file = files.entry(extent.file).or_default();
+        file.insert(&(extent.first..extent.end()), |_| {});
+    }
+    files
+}
+
+/// Pages that a worker has read long after what it was expected to read behind them.
+fn late(expected: &Pieces, part: &Part) -> u64 {
+    let Some(order) = expected.order(part.worker as usize) else {
+        return 0;
+    };
+    // Pages before each piece; looking each of them up in the order would take seconds for a large model.
+    let mut turns: Vec<Option<u64>> = vec![None; expected.len()];
+    let mut before = 0;
+    for piece in (0..order.len()).filter_map(|place| order.piece(place)) {
+        turns[piece as usize] = Some(before);
+        before += expected.pages(piece);
+    }
+    let turn = before / TURN;
+    let (mut furthest, mut late) = (0, 0);
+    for extent in &part.extents {
+        let mut at = extent.first;
+        while at < extent.end() {
+            // Where it goes on in the order, piece by piece.
+            let piece = expected.at(extent.file, at);
+            let end = piece.and_then(|piece| expected.extent(piece));
+            let end = end.map_or(at + 1, |it| it.end()).min(extent.end());
+            if let Some(then) = piece.and_then(|piece| turns[piece as usize]) {
+                if then + turn < furthest {
+                    late += u64::from(end - at);
+                }
+                furthest = furthest.max(then);
+            }
+            at = end;
+        }
+    }
+    late
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u32 = 10_000;
+
+    fn extent(first: u32, pages: u32) -> Extent {
+        Extent {
+            file: 0,
+            first,
+            pages,
+        }
+    }
+
+    fn part(extents: Vec<Extent>) -> Part {
+        Part {
+            worker: 0,
+            xpu: None,
+            extents,
+        }
+    }
+
+    fn proof(expected: &[Extent], read: &[Extent]) -> Proof {
+        Proof::new(&Pieces::new(&[expected.to_vec()]), &[part(read.to_vec())])
+    }
+
+    #[test]
+    fn the_same_is_right_and_a_little_makes_no_difference() {
+        let all = [extent(0, PAGES)];
+        let right = proof(&all, &all);
+        assert_eq!((right.read, right.missing, right.unread), (10_000, 0, 0));
+        assert!(right.is_right());
+        assert!(proof(&all, &[extent(150, PAGES - 150)]).is_right());
+        assert!(proof(&all, &[extent(0, PAGES + 150)]).is_right());
+    }
+
+    #[test]
+    fn holes_and_what_nobody_reads_are_found_out() {
+        let all = [extent(0, PAGES)];
+        let holes: Vec<_> = (0..100).map(|at| extent(at * 100, 90)).collect();
+        let short = proof(&holes, &all);
+        assert_eq!((short.missing, short.unread), (1000, 0));
+        assert!(!short.is_right());
+        let large = proof(&all, &holes);
+        assert_eq!((large.missing, large.unread), (0, 1000));
+        assert!(!large.is_right());
+        let text = large.to_string();
+        assert!(text.contains("3 more were not read"), "{text}");
+        assert!(short.is_incomplete() && !large.is_incomplete());
+    }
+
+    #[test]
+    fn another_order_is_found_out_and_threads_that_race_are_not() {
+        let forwards: Vec<_> = (0..100).map(|at| extent(at * 100, 100)).collect();
+        let backwards: Vec<_> = forwards.iter().rev().copied().collect();
+        assert!(!proof(&forwards, &backwards).is_right());
+        // Of each two the second one first.
+        let pairs = forwards.chunks(2).flat_map(|pair| [pair[1], pair[0]]);
+        assert!(proof(&forwards, &pairs.collect::<Vec<_>>()).is_right());
+        // A worker that nobody knows has no order.
+        let mut stranger = part(forwards.clone());
+        stranger.worker = 7;
+        let proof = Proof::new(&Pieces::new(&[backwards]), &[stranger]);
+        assert!(proof.is_right());
+    }
+}
