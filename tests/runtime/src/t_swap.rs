@@ -15,7 +15,7 @@ use crate::way::Way;
 
 /// A swap takes seconds where every access to memory is checked, and a race is found in fewer of them.
 fn storm_swaps() -> usize {
-    if factor() > 1.0 { 100 } else { 1000 }
+    if factor() > 1.0 { 30 } else { 1000 }
 }
 
 pub(crate) const CASES: &[Case] = &[

@@ -148,6 +148,24 @@ void mk_file(const char *path, u64 seed, u64 size)
 	close(fd);
 }
 
+/*
+ * A file that nobody looks into: past the page cache, as filling that takes a
+ * slow kernel a minute
+ */
+void mk_blank(const char *path, u64 size)
+{
+	int fd = xopen(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT);
+	void *buf;
+
+	CHECK_EQ(posix_memalign(&buf, PAGE, MIB), 0);
+	memset(buf, 0, MIB);
+	for (u64 at = 0; at < size; at += MIB)
+		CHECK_EQ(pwrite(fd, buf, MIB, at), MIB);
+	free(buf);
+	CHECK_OK(fsync(fd));
+	close(fd);
+}
+
 /* All of fd by pread: size bytes of the pattern and then nothing */
 void check_fd(int fd, u64 seed, u64 size)
 {

@@ -219,6 +219,7 @@ void pat_fill(void *buf, u64 seed, u64 off, size_t len);
 void pat_check(const char *file, int line, const void *buf, u64 seed, u64 off,
 	       size_t len);
 void mk_file(const char *path, u64 seed, u64 size);
+void mk_blank(const char *path, u64 size);
 void write_pat(int fd, u64 seed, u64 off, u64 len);
 void check_fd(int fd, u64 seed, u64 size);
 void check_path(const char *path, u64 seed, u64 size);

@@ -164,7 +164,7 @@ static void slow(struct disk *d, const char *name, struct loader *w)
 	disk_make(d, name, 400);
 	disk_mkfs(d);
 	disk_mount(d, disk_dir);
-	mk_file(below("f"), SEED, slow_size());
+	mk_blank(below("f"), slow_size());
 	do_umount(disk_dir);
 	disk_slow(d, SLOW_RATE);
 	disk_mount(d, disk_dir);
