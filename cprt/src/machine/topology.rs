@@ -36,6 +36,7 @@ mod choice;
 mod cpus;
 mod detect;
 mod nvidia;
+mod plain;
 mod processes;
 mod sysfs;
 #[cfg(test)]

@@ -44,6 +44,10 @@ pub(crate) struct Wanted {
     /// memory, with a template of others, out of order
     #[arg(long, conflicts_with_all = ["quick", "standard", "more"])]
     pub(crate) maio: bool,
+    /// Readers of each order, with memory for all: MAIO's first load and a later one, and the kernel's with 4 MiB of
+    /// readahead
+    #[arg(long, conflicts_with_all = ["quick", "standard", "more", "maio"])]
+    pub(crate) orders: bool,
     /// A model of about so many MiB, for any case
     #[arg(long, value_name = "N", conflicts_with_all = ["quick", "small"], value_parser = clap::value_parser!(u64).range(128..=1 << 20))]
     pub(crate) mib: Option<u64>,

@@ -166,6 +166,8 @@ impl Ledger<'_> {
             let replay = self.load_of(Policy::MaioReplay);
             return self.against(bars, "load / replay", replay, 1.10);
         }
+        let first = self.load_of(Policy::MaioFirst);
+        self.against(bars, "load / first load", first, 1.05);
         let precache = self.load_of(Policy::Precache).unwrap_or(0.0);
         let floor = self.results.testbed.device.max(precache);
         self.against(bars, "load / max(F, precache)", Some(floor), 1.10);
@@ -279,9 +281,10 @@ mod tests {
         assert_eq!(bar(&found, "load / eager"), Some((1.4, false)));
         assert_eq!(bar(&found, "load / precache"), None);
         assert_eq!(bar(&found, "load / replay"), Some((1.048, true)));
+        assert_eq!(bar(&found, "load / first load"), Some((0.955, true)));
         assert_eq!(bar(&found, "load / framework"), None, "it was not run");
         let text = list(&found);
-        assert!(text.ends_with("6 passed, 2 missed\n"), "{text}");
+        assert!(text.ends_with("7 passed, 2 missed\n"), "{text}");
     }
 
     #[test]

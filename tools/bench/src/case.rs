@@ -243,6 +243,20 @@ pub(crate) fn maio(access: Access) -> Vec<Case> {
     .concat()
 }
 
+/// The same readers in each order.
+pub(crate) fn orders() -> Vec<Case> {
+    let loads = [Policy::Native4096, Policy::MaioFirst, Policy::MaioReplay];
+    let orders = [
+        Order::Natural,
+        Order::Backwards,
+        Order::Shuffled,
+        Order::Strided,
+    ];
+    let readers = orders.map(|order| Profile::full().in_order(order));
+    let cells = readers.map(|reader| cell(&loads, reader, Regime::Ample));
+    cells.concat()
+}
+
 /// Those of which the name has one of these words in it; all, if there are no words.
 pub(crate) fn matching(cases: Vec<Case>, words: &[String]) -> Vec<Case> {
     let wanted = |case: &Case| {
@@ -258,7 +272,12 @@ mod tests {
 
     #[test]
     fn cases_have_names_that_are_theirs_alone() {
-        let all = [standard(), more()].concat();
+        let mut all = [standard(), more()].concat();
+        all.extend(
+            orders()
+                .into_iter()
+                .filter(|case| case.reader.order != Order::Natural),
+        );
         let names: std::collections::BTreeSet<_> = all.iter().map(Case::to_string).collect();
         assert_eq!(names.len(), all.len());
         assert!(names.contains("maio-replay/tp-dropped/limited"));

@@ -105,6 +105,9 @@ fn cases(wanted: &Wanted) -> Vec<Case> {
         };
         return case::matching(case::maio(access), &wanted.cases);
     }
+    if wanted.orders {
+        return case::matching(case::orders(), &wanted.cases);
+    }
     let all = match (wanted.quick, wanted.standard, wanted.more) {
         (true, _, false) => case::quick(),
         (_, false, true) => case::more(),
@@ -117,6 +120,7 @@ fn cases(wanted: &Wanted) -> Vec<Case> {
 fn profile(wanted: &Wanted) -> String {
     match (wanted.quick, wanted.standard, wanted.more) {
         _ if wanted.maio => "maio",
+        _ if wanted.orders => "orders",
         (true, _, _) => "quick",
         (_, false, true) => "more",
         _ => "standard",

@@ -1,17 +1,25 @@
-//! Looking at the machine in a child: drivers' libraries are large and stay.
+//! Looking at the machine in a child, where it has to be looked at: drivers' libraries are large and stay.
 
 use std::io;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use super::Topology;
 
 /// A child that looks at the machine, while others do something else.
 #[derive(Debug)]
-pub(crate) struct TopologyChild(io::Result<Child>);
+pub(crate) enum TopologyChild {
+    Looks(io::Result<Child>),
+    /// There was no need.
+    Plain(Topology),
+}
 
 impl TopologyChild {
     /// Has this program look at the machine, called as `topology`, in a process of its own.
     pub(crate) fn start() -> Self {
+        if let Some(plain) = Topology::plain(Path::new("/sys")) {
+            return Self::Plain(plain);
+        }
         let child = Command::new("/proc/self/exe")
             .arg("topology")
             .env_remove("CUDA_VISIBLE_DEVICES")
@@ -20,13 +28,16 @@ impl TopologyChild {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn();
-        Self(child)
+        Self::Looks(child)
     }
 
     /// What it has seen. If that did not work, all memory counts as equally near.
     pub(crate) fn finish(self) -> Topology {
-        let text = self
-            .0
+        let child = match self {
+            Self::Plain(topology) => return topology,
+            Self::Looks(child) => child,
+        };
+        let text = child
             .and_then(Child::wait_with_output)
             .ok()
             .filter(|output| output.status.success())

@@ -143,7 +143,7 @@ fn kfd_gpu(node: &Path) -> Option<KfdGpu> {
     })
 }
 
-fn read(path: &Path) -> Option<String> {
+pub(super) fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
 }

@@ -29,6 +29,10 @@ pub(crate) fn steps(model: &Model, profile: Profile, rank: u32) -> Vec<Step> {
         Order::Natural => {}
         Order::Shuffled => shuffle(&mut all, u64::from(rank)),
         Order::Backwards => all.reverse(),
+        Order::Strided => {
+            let thirds = (0..3).flat_map(|from| all.iter().skip(from).step_by(3));
+            all = thirds.cloned().collect();
+        }
     }
     all
 }
@@ -124,5 +128,7 @@ mod tests {
         let mut backwards = steps(&model, Profile::full().in_order(Order::Backwards), 1);
         backwards.reverse();
         assert_eq!(backwards, natural);
+        let strided = steps(&model, Profile::full().in_order(Order::Strided), 1);
+        assert_eq!((&strided[1], strided.len()), (&natural[3], natural.len()));
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Order {
     Shuffled,
     /// From the last to the first.
     Backwards,
+    /// Each third one, then those behind them.
+    Strided,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +107,7 @@ impl Profile {
             Order::Natural => "",
             Order::Shuffled => ", in an order of its own",
             Order::Backwards => ", backwards",
+            Order::Strided => ", each third tensor and then the others",
         };
         match self.workers {
             1 => format!("one worker takes {each} {how}{order}"),
@@ -131,6 +134,7 @@ impl fmt::Display for Profile {
             Order::Natural => {}
             Order::Shuffled => write!(f, "-shuffled")?,
             Order::Backwards => write!(f, "-backwards")?,
+            Order::Strided => write!(f, "-strided")?,
         }
         match self.workers {
             4 => Ok(()),
