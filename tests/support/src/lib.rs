@@ -5,8 +5,10 @@ mod cold;
 mod compile;
 mod folder;
 mod skip;
+mod taken;
 
 pub use cold::drop_cached;
 pub use compile::{compile, policies};
 pub use folder::Folder;
 pub use skip::{skip, skip_part};
+pub use taken::pages_taken_back;

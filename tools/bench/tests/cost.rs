@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ppc-bench");
+/// So often a machine may take back what is cached while it is read.
+const TRIES: usize = 8;
 /// There is one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -81,7 +83,13 @@ fn passthrough_is_measured_with_the_worker_listening_below_it() {
 
 #[test]
 fn fuse_is_measured_with_the_worker_listening() {
-    if let Some(report) = cost("fuse") {
-        assert_is_heard(&report, false);
+    // A machine that takes back what is cached makes misses of hits, which are heard.
+    for _ in 0..TRIES {
+        let before = test_support::pages_taken_back();
+        let Some(report) = cost("fuse") else { return };
+        if test_support::pages_taken_back() == before {
+            return assert_is_heard(&report, false);
+        }
     }
+    panic!("{TRIES} times the machine has taken back what was cached");
 }
