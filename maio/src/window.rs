@@ -14,7 +14,8 @@
 //! A reader that misses what has been issued has overtaken the loader, unless that is just there, and
 //! the loader goes on from where it is. One that is somewhere else altogether is believed when it has
 //! read on there for a while: a look into the last file, as some readers have it before they begin, is
-//! not where it is.
+//! not where it is. One that is elsewhere again and again has no order: what it has yet to read is loaded in
+//! the order of the device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::peers::Claims;
 
 pub(crate) use cache::Leftover;
 use cache::{Cache, MOST_READERS, PieceState};
+use loose::Loose;
 
 /// Never keep more behind a reader than this.
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -116,6 +118,8 @@ struct Reader {
     /// What is issued next takes the place of what was before.
     instead: bool,
     strays: u32,
+    /// It does not follow its order.
+    loose: Option<Loose>,
 }
 
 impl Reader {
@@ -135,6 +139,7 @@ impl Reader {
             again: 0,
             instead: true,
             strays: 0,
+            loose: None,
         }
     }
 
@@ -142,8 +147,15 @@ impl Reader {
         self.order.before(self.issued) - self.order.before(self.front.min(self.issued))
     }
 
-    fn follows(&self) -> bool {
-        self.strays < STRAYS
+    const fn follows(&self) -> bool {
+        self.loose.is_none()
+    }
+
+    /// What it has not come past.
+    fn left(&self) -> impl Iterator<Item = Piece> {
+        let skipped = self.skipped.iter().cloned().flatten();
+        let places = skipped.chain(self.passed..self.order.len());
+        places.filter_map(|place| self.order.piece(place))
     }
 }
 
@@ -245,12 +257,13 @@ impl Window {
     /// asked for again.
     pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
         let mut given_up = Vec::new();
-        for number in 0..self.readers.len() {
-            let reader = &mut self.readers[number];
+        for reader in &mut self.readers {
             let order = Arc::clone(&reader.order);
             let issued = reader.front.min(reader.issued)..reader.issued;
+            let loose = reader.loose.iter_mut().flat_map(Loose::take_back);
+            let in_order = issued.rev().filter_map(|place| order.piece(place));
             // Pieces come in one after the other: what is before the last one that is there is, too.
-            for piece in issued.rev().filter_map(|place| order.piece(place)) {
+            for piece in loose.chain(in_order) {
                 if self.cache.state(piece) != PieceState::Held {
                     continue;
                 }
@@ -261,7 +274,6 @@ impl Window {
                 self.cache.give_up(piece);
                 given_up.push(extent);
             }
-            let reader = &mut self.readers[number];
             reader.issued = reader.front.min(reader.issued);
             reader.instead = true;
         }
@@ -339,6 +351,12 @@ impl Window {
             .pieces
             .extent(piece)
             .map_or((0, 0), |it| (it.first, it.end()));
+        if self.readers[number].loose.is_some() {
+            if step == Access::Read {
+                self.read_loosely(number, piece, extent);
+            }
+            return Expectation::Own;
+        }
         let at = self.readers[number].order.before(place) + u64::from(page - first);
         let length = match step {
             Access::Miss => u64::from(extent.pages),
@@ -403,6 +421,9 @@ impl Window {
             return;
         };
         reader.gone = true;
+        if let Some(loose) = &reader.loose {
+            return loose.needed().for_each(|piece| self.cache.release(piece));
+        }
         self.pass(number, usize::MAX);
     }
 
@@ -412,6 +433,10 @@ impl Window {
             return;
         };
         reader.gone = false;
+        if let Some(loose) = &mut reader.loose {
+            loose.restart();
+            return self.cache.need(loose.needed());
+        }
         reader.issued = reader.front;
         reader.passed = reader.front;
         reader.instead = true;
@@ -505,6 +530,11 @@ impl Window {
         if news.misses && news.place < reader.passed {
             reader.strays += 1;
         }
+        if reader.strays >= STRAYS {
+            reader.loose = Some(Loose::new(reader.left().collect()));
+            reader.instead = true;
+            return;
+        }
         if news.place < reader.front {
             return;
         }
@@ -585,7 +615,7 @@ impl Window {
         }
     }
 
-    /// Whose turn it is: of those that follow their order, who has the least ahead.
+    /// Whose turn it is: of those that follow their order, who has the least ahead; then those that do not.
     fn next_reader(&self) -> Option<usize> {
         let wants = |reader: &Reader| {
             !reader.gone && reader.follows() && reader.issued < reader.order.len()
@@ -593,12 +623,22 @@ impl Window {
         let readers = self.readers.iter().enumerate();
         let wanting = readers.filter(|(_, reader)| wants(reader));
         let next = wanting.min_by_key(|(_, reader)| reader.ahead());
-        next.map(|(number, _)| number)
+        if let Some((number, _)) = next {
+            return Some(number);
+        }
+        let wants = |reader: &Reader| {
+            let loose = reader.loose.as_ref();
+            !reader.gone && loose.is_some_and(Loose::has_more)
+        };
+        self.readers.iter().position(wants)
     }
 
     /// Issues the next piece of a reader; false if there is no room for it.
     fn load_next(&mut self, number: usize, loads: &mut Vec<Prefetch>) -> bool {
         let reader = &self.readers[number];
+        if reader.loose.is_some() {
+            return self.load_loosely(number, loads);
+        }
         let Some(piece) = reader.order.piece(reader.issued) else {
             return false;
         };
@@ -647,6 +687,7 @@ fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut b
 }
 
 mod cache;
+mod loose;
 
 #[cfg(test)]
 mod tests;

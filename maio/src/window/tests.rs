@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod loose;
 mod planning;
 
 impl Window {

@@ -1,0 +1,36 @@
+//! Readers that keep to no order.
+
+use super::*;
+
+#[test]
+fn what_is_left_of_their_order_is_loaded_nevertheless() {
+    let groups = vec![slices(1, 64, 1024).remove(0); 2];
+    let setup = Setup {
+        budget: 1 << 20,
+        loader: 400,
+        speeds: vec![90; 2],
+        beacon: 64,
+        groups,
+    };
+    for seed in 1..5 {
+        let mut node = Node::new(&setup);
+        node.bears = true;
+        for (reader, number) in node.readers.iter_mut().zip(1..) {
+            shuffled(reader, 128, seed ^ number);
+        }
+        while !node.is_done() {
+            node.advise();
+            node.load(setup.loader);
+            for group in 0..2 {
+                node.read(group, &setup);
+            }
+        }
+        assert!(node.window.readers.iter().all(|reader| !reader.follows()));
+        let all = total(&setup);
+        let came: u64 = node.came.iter().flatten().map(|&it| u64::from(it)).sum();
+        assert_eq!(came, all, "seed {seed}: nothing twice");
+        // They come first where the loader does not expect them, with the kernel's readahead of 32 pages.
+        let part = node.misses * 10 / all;
+        assert!(part <= 3, "seed {seed}: {} of {all}", node.misses);
+    }
+}
