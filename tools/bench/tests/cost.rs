@@ -56,7 +56,7 @@ fn events(report: &Value, case: &str, want: &str) -> f64 {
 }
 
 fn assert_is_heard(report: &Value, hits: bool) {
-    assert_eq!(report["cases"].as_array().map(Vec::len), Some(5));
+    assert_eq!(report["cases"].as_array().map(Vec::len), Some(6));
     for case in ["cold read 1 MiB", "cold mmap copy"] {
         assert!(events(report, case, "none") < 0.5, "{case}");
         for want in ["miss", "replay", "record"] {

@@ -16,7 +16,7 @@ pub(crate) struct Cost {
         long,
         value_enum,
         value_delimiter = ',',
-        default_values = ["none", "replay", "record"]
+        default_values = ["none", "rest", "replay", "record"]
     )]
     pub(crate) want: Vec<Want>,
     /// How often the sides take turns
@@ -71,6 +71,8 @@ pub(crate) enum Want {
     None,
     /// MISS only
     Miss,
+    /// What MAIO wants while nobody loads: MISS and OPEN
+    Rest,
     /// What MAIO wants while it replays a load: MISS, OPEN, CLOSE and PROGRESS
     Replay,
     /// What MAIO wants while it records a load: MISS, OPEN, CLOSE and TOUCH
@@ -82,6 +84,7 @@ impl Want {
         match self {
             Self::None => "none",
             Self::Miss => "miss",
+            Self::Rest => "rest",
             Self::Replay => "replay",
             Self::Record => "record",
         }
@@ -92,6 +95,7 @@ impl Want {
         match self {
             Self::None => "",
             Self::Miss => "miss",
+            Self::Rest => "miss open",
             Self::Replay => "miss open close progress",
             Self::Record => "miss open close touch",
         }

@@ -20,19 +20,32 @@ pub(crate) struct CostCase {
     pub(crate) access: CostAccess,
     /// Nothing is cached before; otherwise everything is.
     pub(crate) cold: bool,
+    /// The file is another one, which the worker does not serve.
+    pub(crate) beside: bool,
 }
 
 const fn case(name: &'static str, access: CostAccess, cold: bool) -> CostCase {
-    CostCase { name, access, cold }
+    CostCase {
+        name,
+        access,
+        cold,
+        beside: false,
+    }
 }
 
 const LARGE: CostAccess = CostAccess::Read { piece: MIB };
 const SMALL: CostAccess = CostAccess::Read { piece: MIB / 16 };
+const SMALLEST: CostAccess = CostAccess::Read { piece: MIB / 256 };
 
-pub(crate) const CASES: [CostCase; 5] = [
+pub(crate) const CASES: [CostCase; 6] = [
     case("warm read 1 MiB", LARGE, false),
     case("warm read 64 KiB", SMALL, false),
     case("warm mmap copy", CostAccess::Copy, false),
     case("cold read 1 MiB", LARGE, true),
     case("cold mmap copy", CostAccess::Copy, true),
+    // A program that has nothing to do with any of this.
+    CostCase {
+        beside: true,
+        ..case("bystander, warm read 4 KiB", SMALLEST, false)
+    },
 ];

@@ -18,6 +18,8 @@ pub(super) struct MeasuredFile {
     _folder: Folder,
     pub(super) lower: PathBuf,
     pub(super) file: PathBuf,
+    /// Another one, in another folder.
+    pub(super) beside: PathBuf,
 }
 
 impl MeasuredFile {
@@ -29,12 +31,15 @@ impl MeasuredFile {
         let folder = Folder::make(&base)?;
         let lower = folder.0.join("lower");
         fs::create_dir(&lower).map_err(file("Making", &lower))?;
-        let path = lower.join(Self::NAME);
-        write(&path, mib).map_err(file("Writing", &path))?;
+        let (path, beside) = (lower.join(Self::NAME), folder.0.join("beside"));
+        for path in [&path, &beside] {
+            write(path, mib).map_err(file("Writing", path))?;
+        }
         Ok(Self {
             _folder: folder,
             lower,
             file: path,
+            beside,
         })
     }
 }

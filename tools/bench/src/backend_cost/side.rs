@@ -59,9 +59,13 @@ impl<'a> Served<'a> {
     pub(super) fn run(&self, case: &CostCase, want: Option<Want>) -> Result<Option<RunCost>> {
         let runtime = want.map(|want| self.serve(want)).transpose()?;
         let folder = runtime.as_ref().and_then(Runtime::folder);
-        let path = folder.unwrap_or(&self.files.lower).join(Files::NAME);
+        let mut path = folder.unwrap_or(&self.files.lower).join(Files::NAME);
+        if case.beside {
+            path.clone_from(&self.files.beside);
+        }
         // Where its pages are. Without a mount both are the same file.
         let cached = match self.backend {
+            _ if case.beside => &path,
             Backend::Fuse => &path,
             Backend::Observe | Backend::Passthrough => &self.files.file,
         };
@@ -178,7 +182,9 @@ fn check(
         return Ok(());
     };
     let hears = want.hears_hits() || case.cold && want != Want::None;
-    let wrong = if hears && sample.events == 0 {
+    let wrong = if case.beside && sample.events > 0 {
+        "the worker heard of a file that it does not serve"
+    } else if hears && !case.beside && sample.events == 0 {
         "the worker heard of nothing"
     } else if want == Want::None && sample.events > 0 {
         "the worker heard of reads, which nothing wants"
@@ -212,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_run_that_nothing_listened_to_is_refused() {
-        let [warm, .., cold] = CASES;
+        let [warm, .., cold, beside] = CASES;
+        assert!(judge(&beside, Some(Want::Record), 0) && !judge(&beside, Some(Want::Rest), 1));
         assert!(judge(&cold, None, 0) && judge(&warm, None, 0));
         for want in [Want::Miss, Want::Replay, Want::Record] {
             assert!(!judge(&cold, Some(want), 0), "{want:?}");
