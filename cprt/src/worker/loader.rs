@@ -471,7 +471,7 @@ impl LoaderShared {
                 self.counters.loaded_bytes.add(loaded.fresh);
                 self.room.came(chunk.range.span, loaded.fresh);
                 state.pace.loaded(now, loaded.fresh, took);
-                self.learn(state, now, chunk, &loaded);
+                self.learn(state, &loaded, took);
                 if loaded.stopped && loaded.done < length {
                     back = state.backlog.rest(chunk, loaded.done);
                 }
@@ -483,12 +483,13 @@ impl LoaderShared {
     }
 
     /// What a load tells of the device, if it was the device's.
-    fn learn(&self, state: &mut LoaderState, now: Instant, chunk: Chunk, loaded: &Loaded) {
-        if loaded.stopped || loaded.fresh * 2 < chunk.range.span.length {
+    fn learn(&self, state: &mut LoaderState, loaded: &Loaded, took: Duration) {
+        // What is ahead of another load in the same file may have come in with that: all of them together tell.
+        if loaded.stopped || loaded.fresh == 0 {
             return;
         }
         let beside = state.backlog.flying().saturating_sub(1);
-        if state.streams.loaded(now, loaded.fresh, beside) {
+        if state.streams.loaded(loaded.fresh, took, beside) {
             let limit = state.streams.limit();
             let smaller = if limit > streams::START { SMALLER } else { 1 };
             let chunk = (self.chunk / smaller).max(SMALLEST.min(self.chunk));
