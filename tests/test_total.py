@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -162,6 +163,14 @@ class Running(unittest.TestCase):
     def test_a_broken_part_stops_nothing_and_is_not_forgotten(self):
         status, lines, _ = self.run_parts("a=echo error: could not compile; exit 101", "b=echo 4 passed, 0 failed")
         self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 0 skipped"))
+
+    def test_a_part_that_hangs_is_ended_with_all_it_started(self):
+        began = time.monotonic()
+        with mock.patch.object(total, "SILENCE_S", 1):
+            status, lines, logs = self.run_parts("a=echo test it has begun; (sleep 60; true); true", "b=echo 4 passed, 0 failed")
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 0 skipped"))
+        self.assertIn("test it has begun\n\na: silent for 1 s: it hangs, and is ended\n", logs["a"])
 
     def test_nothing_to_run_is_a_mistake(self):
         with contextlib.redirect_stderr(io.StringIO()):

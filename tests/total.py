@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ import skips
 from skips import Skip
 
 RESULTS = Path(__file__).parent.parent / "target" / "test-results"
+# The longest that anything is silent is the building of a debug kernel, for eight minutes on two processors.
+SILENCE_S = 20 * 60
 # A rig may close each of its machines with a line of this form; the last one is of them all.
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
@@ -115,26 +119,51 @@ def verdict(name: str, status: int, output: str, expected: list[skips.Expected],
 def run(name: str, command: str) -> tuple[int, str]:
     """Runs a part, showing and keeping what it prints."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    lines = []
+    pieces = []
     with (
-        open(RESULTS / f"{name}.log", "w") as log,
+        open(RESULTS / f"{name}.log", "wb") as log,
         subprocess.Popen(
             command,
             shell=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
             # make's job slots are for make, which finds them without us.
             close_fds=False,
         ) as process,
     ):
-        for line in process.stdout:
-            sys.stdout.write(line)
+        pipe = process.stdout.fileno()
+
+        def take(piece: bytes) -> None:
+            sys.stdout.write(piece.decode("utf-8", "replace"))
             sys.stdout.flush()
-            log.write(line)
-            lines.append(line)
-    return process.returncode, "".join(lines)
+            log.write(piece)
+            log.flush()
+            pieces.append(piece)
+
+        while True:
+            if not select.select([pipe], [], [], SILENCE_S)[0]:
+                take(f"\n{name}: silent for {SILENCE_S} s: it hangs, and is ended\n".encode())
+                end(process.pid)
+                break
+            if not (piece := os.read(pipe, 1 << 16)):
+                break
+            take(piece)
+    return process.returncode, b"".join(pieces).decode("utf-8", "replace")
+
+
+def end(pid: int) -> None:
+    """Ends a process and all that it has started, the latter first: orphans would not be found any more."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = [int(child) for child in children.read_text().split()]
+        except OSError:
+            continue
+        for child in found:
+            end(child)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def main(arguments: list[str]) -> int:

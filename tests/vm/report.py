@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from dataclasses import astuple
 
 from job import Job, Result
 
@@ -33,6 +34,13 @@ class Report:
             if not self.verbose and self.seen % max(PROGRESS_LEAST, self.total // PROGRESS_LINES) == 0:
                 print(f"... {self.seen} of {self.total}", file=sys.stderr, flush=True)
 
+    def keep(self) -> None:
+        """Writes every result beside the consoles: what each test took is asked when a run is too long."""
+        for folder in {job.folder for job in self.jobs}:
+            results = [result for job in self.jobs if job.folder == folder for result in job.results]
+            rows = ["kernel\tfs\ttest\tstatus\tms\tmessage", *("\t".join(map(str, astuple(it))) for it in results)]
+            (folder / "results.tsv").write_text("\n".join(rows) + "\n")
+
     def close(self) -> int:
         """The table, where to look on failure, and the closing line. Returns the exit status."""
         counts = {job.name: Counter(result.status for result in job.results) for job in self.jobs}
@@ -42,6 +50,7 @@ class Report:
             self.table(counts)
         for job in self.jobs:
             self.console(job, counts[job.name]["fail"])
+        self.keep()
         total = sum(counts.values(), Counter())
         # The rig's own tests do not make a run: something of rfs must have been tested.
         for job in self.jobs:
