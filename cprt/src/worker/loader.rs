@@ -44,12 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A thread that has had nothing to do for so long ends, if it is one of many.
 const IDLE: Duration = Duration::from_secs(1);
-/// With more loads at once than in the beginning a chunk is so many times smaller: as much is under way, and what they
-/// bring is known sooner.
-const SMALLER: u64 = 2;
-/// And no smaller than this.
-const SMALLEST: u64 = 64 << 10;
-
 /// Where threads of a group run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadGroup {
@@ -68,7 +62,6 @@ struct LoaderShared {
     room: Arc<dyn Room>,
     counters: Arc<Counters>,
     places: Vec<ThreadGroup>,
-    chunk: u64,
     state: Mutex<LoaderState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     work: Condvar,
@@ -115,7 +108,6 @@ impl Loader {
             room,
             counters,
             places,
-            chunk: config.chunk.0,
             state: Mutex::new(state),
             threads: Mutex::default(),
             work: Condvar::new(),
@@ -491,9 +483,7 @@ impl LoaderShared {
         let beside = state.backlog.flying().saturating_sub(1);
         if state.streams.loaded(loaded.fresh, took, beside) {
             let limit = state.streams.limit();
-            let smaller = if limit > streams::START { SMALLER } else { 1 };
-            let chunk = (self.chunk / smaller).max(SMALLEST.min(self.chunk));
-            state.backlog.set_streams(limit, chunk);
+            state.backlog.set_streams(limit);
             self.counters.streams.set(limit as u64);
             self.work.notify_all();
         }

@@ -105,9 +105,9 @@ impl Backlog {
         }
     }
 
-    /// So many loads are under way at once from now on, of so much.
-    pub(crate) fn set_streams(&mut self, threads: usize, chunk: u64) {
-        (self.threads, self.chunk) = (threads, chunk);
+    /// So many loads are under way at once from now on.
+    pub(crate) fn set_streams(&mut self, threads: usize) {
+        self.threads = threads;
     }
 
     /// Whether threads may take anything.
