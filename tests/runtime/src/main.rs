@@ -4,7 +4,7 @@
 //! one. Exit status 0 is a pass, 77 a skip, anything else a failure; the last line is the message.
 //! `RFS_FS`, `RFS_LOWER`, `RFS_KERNEL` and `RFS_FACTOR` are as in `tests/vm/README.md`.
 //!
-//! Benchmarks (`bench`) are run by name and not in the list, but in that of `--benches`.
+//! Benchmarks (`bench`) are run by name and are not in the list.
 //!
 //! `case` is a test and what is cleared away after it; `daemon`, `reader`, `mount`, `cgroup`, `disk`,
 //! `files`, `model` and `procfs` are what tests are made of; each `t_*` has those of one subject.
@@ -71,26 +71,15 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// What is run by name only.
-fn benches() -> Vec<Case> {
-    bench::CASES.to_vec()
-}
-
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut all = cases();
-    all.extend(benches());
+    all.extend_from_slice(bench::CASES);
     let named = |name: &str| all.iter().find(|case| case.name == name);
     match words[..] {
         ["--list"] => {
             for case in cases() {
-                println!("{}", case.line());
-            }
-            ExitCode::SUCCESS
-        }
-        ["--benches"] => {
-            for case in benches() {
                 println!("{}", case.line());
             }
             ExitCode::SUCCESS

@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
     #[error("{}", path.display())]
-    Directory { path: PathBuf, source: io::Error },
+    At { path: PathBuf, source: io::Error },
     #[error("{}", program.display())]
     Command { program: PathBuf, source: io::Error },
     #[error("Writing to standard output")]
@@ -71,7 +71,7 @@ impl Failure {
             | Self::Template(_)
             | Self::NoTemplate(_)
             | Self::Ended { .. }
-            | Self::Directory { .. }
+            | Self::At { .. }
             | Self::Command { .. }
             | Self::Output(_)
             | Self::Write { .. }

@@ -135,7 +135,7 @@ fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
 
 /// Where it really is.
 fn directory(given: &Path) -> Result<PathBuf> {
-    let failed = |source| Failure::Directory {
+    let failed = |source| Failure::At {
         path: given.to_owned(),
         source,
     };
@@ -172,9 +172,17 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
 fn options(wanted: &Run, directory: PathBuf) -> Result<Options> {
     let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
+    let library = setting::library(&wanted.policy)?;
+    // A worker would find it missing as well, but not every machine has a backend to start one for.
+    if let Err(source) = library.metadata() {
+        return Err(Failure::At {
+            path: library,
+            source,
+        });
+    }
     Ok(Options {
         directory,
-        library: setting::library(&wanted.policy)?,
+        library,
         settings,
         cgroup,
         // That of the daemon says how much memory loads may take on this machine.

@@ -317,7 +317,7 @@ fn make(
 
 fn template_of(prediction: &Prediction, directory: &Path, service: &str) -> Result<Template> {
     let identity = |(path, _): &(String, u64)| {
-        Identity::read(directory, path).map_err(|source| Failure::Directory {
+        Identity::read(directory, path).map_err(|source| Failure::At {
             path: directory.join(path),
             source,
         })

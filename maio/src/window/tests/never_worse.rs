@@ -1,0 +1,191 @@
+//! A replay against a load by headers, in a node whose device gives so many pages a turn: to readers that wait
+//! first, and what is left to the loader.
+
+use super::*;
+
+/// A load may take so many turns more, whatever comes of it: the first ones, and the last page of each reader.
+const TURNS: u64 = 4;
+
+/// Of a template that is right at most this part is missing.
+const HOLE_PART: u32 = 50;
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    InOrder,
+    Backwards,
+    Strided,
+    TwoFiles,
+    Shuffled(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Load {
+    /// What each worker reads, in its order.
+    orders: Vec<Vec<Extent>>,
+    budget: u64,
+    device: u32,
+    speeds: Vec<u32>,
+    beacon: u32,
+    /// One event in so many is lost, if any is.
+    lost: Option<u32>,
+    /// Of which extent of each worker the recording lacks the end, as much as one that is called right may lack.
+    hole: Option<prop::sample::Index>,
+}
+
+/// How a load went.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    turns: u64,
+    came: u64,
+}
+
+fn arranged(mut order: Vec<Extent>, way: Way) -> Vec<Extent> {
+    match way {
+        Way::InOrder => order,
+        Way::Backwards => {
+            order.reverse();
+            order
+        }
+        Way::Strided => {
+            let (even, odd): (Vec<_>, Vec<_>) = (0..).zip(order).partition(|(at, _)| at % 2 == 0);
+            even.into_iter().chain(odd).map(|(_, it)| it).collect()
+        }
+        Way::TwoFiles => {
+            let odd = order.split_off(order.len() / 2);
+            let pairs = order
+                .iter()
+                .zip(&odd)
+                .flat_map(|(one, other)| [*one, *other]);
+            let rest = odd.iter().skip(order.len());
+            pairs.chain(rest.copied()).collect()
+        }
+        Way::Shuffled(seed) => {
+            let mut state = seed | 1;
+            for at in (1..order.len()).rev() {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                order.swap(at, usize::try_from(state >> 33).expect("small") % (at + 1));
+            }
+            order
+        }
+    }
+}
+
+/// What headers tell: what each worker reads, by place.
+fn by_headers(orders: &[Vec<Extent>]) -> Vec<Vec<Extent>> {
+    let sorted = |order: &Vec<Extent>| {
+        let mut order = order.clone();
+        order.sort_unstable_by_key(|it| (it.file, it.first));
+        order
+    };
+    orders.iter().map(sorted).collect()
+}
+
+impl Load {
+    /// What has been recorded.
+    fn template(&self) -> Vec<Vec<Extent>> {
+        let mut template = self.orders.clone();
+        for order in &mut template {
+            let all: u32 = order.iter().map(|it| it.pages).sum();
+            if let Some(hole) = &self.hole {
+                let at = hole.index(order.len());
+                let extent = &mut order[at];
+                extent.pages -= (all / HOLE_PART).min(extent.pages);
+            }
+        }
+        template
+    }
+
+    /// With a template: how many turns it took, and how many pages came from the device.
+    fn with(&self, template: &[Vec<Extent>]) -> Course {
+        let setup = Setup {
+            groups: self.orders.clone(),
+            budget: self.budget,
+            loader: self.device,
+            speeds: self.speeds.clone(),
+            beacon: self.beacon,
+        };
+        let mut node = Node::new(&setup);
+        node.window = Window::new(Arc::new(Pieces::new(template)), self.budget);
+        node.bears = true;
+        node.lost = self.lost;
+        let mut turns = 0;
+        while !node.is_done() {
+            turns += 1;
+            assert!(turns < 100_000, "it stops: {:?}", node.window);
+            node.advise();
+            let before = node.misses;
+            for group in 0..node.readers.len() {
+                node.read(group, &setup);
+            }
+            let waited = u32::try_from(node.misses - before).expect("few");
+            node.load(self.device.saturating_sub(waited));
+        }
+        let came = node.came.iter().flatten().map(|&it| u64::from(it)).sum();
+        Course { turns, came }
+    }
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    prop_oneof![
+        Just(Way::InOrder),
+        Just(Way::Backwards),
+        Just(Way::Strided),
+        Just(Way::TwoFiles),
+        any::<u64>().prop_map(Way::Shuffled),
+    ]
+}
+
+/// What each worker reads of a model: its slices or all of it.
+fn orders() -> impl Strategy<Value = Vec<Vec<Extent>>> {
+    (1..5_u32, any::<bool>(), 8..60_u32, 64..800_u32, ways()).prop_map(
+        |(workers, alike, tensors, pages, way)| {
+            let orders = if alike {
+                vec![slices(1, tensors, pages).remove(0); workers as usize]
+            } else {
+                slices(workers, tensors, pages)
+            };
+            orders.into_iter().map(|it| arranged(it, way)).collect()
+        },
+    )
+}
+
+fn loads() -> impl Strategy<Value = Load> {
+    let memory = prop::option::of(30..90_u64);
+    let speeds = prop::collection::vec(30..600_u32, 5);
+    let lost = prop::option::of(5..50_u32);
+    let hole = prop::option::of(any::<prop::sample::Index>());
+    let node = (memory, 50..600_u32, speeds, 16..600_u32);
+    (orders(), node, lost, hole).prop_map(
+        |(orders, (memory, device, speeds, beacon), lost, hole)| {
+            let all = Pieces::new(&orders).total();
+            Load {
+                orders,
+                budget: memory.map_or(1 << 30, |percent| (all * percent / 100).max(600)),
+                device,
+                speeds,
+                beacon,
+                lost,
+                hole,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn than_by_headers(load in loads()) {
+        let all = Pieces::new(&load.orders).total();
+        let (replay, forecast) = (load.with(&load.template()), load.with(&by_headers(&load.orders)));
+        // What the recording lacks comes as the kernel brings it, for which a reader waits each time.
+        let lacks = u64::from(load.hole.is_some()) * all / u64::from(HOLE_PART * AROUND);
+        prop_assert!(
+            replay.turns * 100 <= forecast.turns * 105 + 100 * (TURNS + lacks),
+            "{replay:?}, by headers {forecast:?}"
+        );
+        prop_assert!(replay.came * 100 <= all * 102, "{replay:?} of {all}");
+    }
+}
