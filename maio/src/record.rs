@@ -4,7 +4,7 @@
 //! kernel tells late of mappings. A piece goes on one of the last ranges if it touches that, and
 //! begins a new one otherwise.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::extent::Extent;
 use crate::ranges::Ranges;
@@ -13,6 +13,10 @@ use crate::ranges::Ranges;
 const STREAMS: usize = 32;
 /// Pages of what is small: a table of them, in which late parts are found.
 const STRIPE: u32 = 512;
+/// Pages of what may have been no more than a look at where something begins.
+const HEAD: u32 = 32;
+/// It was a look if the worker has gone on in so many other places since.
+const ELSEWHERE: usize = 8;
 /// More ranges are not kept: neighbours with the least between them become one.
 pub(crate) const MOST_RANGES: usize = 1 << 16;
 
@@ -22,6 +26,8 @@ pub(crate) struct Record {
     extents: Vec<Extent>,
     /// Those of them that have grown last, the latest at the end.
     streams: Vec<usize>,
+    /// Those that begin behind what the worker had only looked at.
+    bodies: HashSet<usize>,
     seen: HashMap<u32, Ranges>,
     pages: u64,
     /// What may have been mapped only along with what was read before it, the latest at the end.
@@ -97,7 +103,13 @@ impl Record {
             known.file == extent.file
                 && (known.end() == extent.first || extent.end() == known.first)
         };
-        let Some(&at) = self.streams.iter().rev().find(touches) else {
+        let found = self.streams.iter().rev().find(touches).copied();
+        let head = found.filter(|&at| self.is_head(at));
+        let Some(at) = found.filter(|_| head.is_none()) else {
+            if head.is_some() {
+                self.bodies.insert(self.extents.len());
+            }
+            self.streams.retain(|&it| Some(it) != head);
             if self.streams.len() == STREAMS {
                 self.streams.remove(0);
             }
@@ -113,6 +125,15 @@ impl Record {
         self.join(at);
     }
 
+    /// Whether the worker had only looked at this, and comes back for what is behind it: the look is to stay where
+    /// it was, or a replay would bring the whole tensor for it, and that of the next look would wait for that.
+    fn is_head(&self, at: usize) -> bool {
+        let latest = self.streams.iter().rev().take(ELSEWHERE);
+        self.extents[at].pages <= HEAD
+            && !self.bodies.contains(&at)
+            && latest.into_iter().all(|&it| it != at)
+    }
+
     /// A range that has grown may have come to another one that is followed: the earlier one takes it.
     fn join(&mut self, grown: usize) {
         let one = self.extents[grown];
@@ -122,7 +143,8 @@ impl Record {
                 && other.file == one.file
                 && (other.end() == one.first || one.end() == other.first)
         };
-        let Some(&other) = self.streams.iter().find(meets) else {
+        let other = self.streams.iter().find(meets).copied();
+        let Some(other) = other.filter(|&at| !self.is_head(at)) else {
             return;
         };
         let (early, late) = (grown.min(other), grown.max(other));
@@ -141,8 +163,8 @@ impl Record {
     }
 }
 
-/// Of mappings the kernel may tell every other part at once and of the rest late: what is small and
-/// touches another range is where the first of both was.
+/// Of mappings the kernel may tell every other part at once and of the rest late: what is small and touches what is
+/// small, too, or was read before it, is where the first of both was.
 fn without_stripes(extents: Vec<Extent>) -> Vec<Extent> {
     let mut sorted: Vec<(Extent, usize)> = extents.into_iter().zip(0..).collect();
     sorted.sort_unstable_by_key(|(extent, _)| (extent.file, extent.first));
@@ -154,7 +176,7 @@ fn without_stripes(extents: Vec<Extent>) -> Vec<Extent> {
             Some((last, first))
                 if last.file == extent.file
                     && last.end() == extent.first
-                    && part.min(extent.pages) < STRIPE =>
+                    && belong((part, *first), (extent.pages, place)) =>
             {
                 last.pages += extent.pages;
                 *first = place.min(*first);
@@ -165,6 +187,16 @@ fn without_stripes(extents: Vec<Extent>) -> Vec<Extent> {
     }
     joined.sort_unstable_by_key(|&(_, place)| place);
     joined.into_iter().map(|(extent, _)| extent).collect()
+}
+
+/// Whether two ranges that touch are parts of one, by their pages and their places in the order.
+const fn belong(one: (u32, usize), other: (u32, usize)) -> bool {
+    match (one.0 < STRIPE, other.0 < STRIPE) {
+        (true, true) => true,
+        (true, false) => one.1 > other.1,
+        (false, true) => other.1 > one.1,
+        (false, false) => false,
+    }
 }
 
 /// Joins neighbours in the list with the least between them until there are no more than `most`.
@@ -244,6 +276,22 @@ mod tests {
         assert_eq!(recorded[0], (1, 0, 2048));
         assert_eq!(recorded.len(), 41);
         assert_eq!(recorded[1..3], [(2, 0, 50), (2, 100, 50)]);
+    }
+
+    #[test]
+    fn looks_at_where_tensors_begin_stay_before_these() {
+        let looks = (0..100).map(|at: u32| extent(0, at * 2000, 16));
+        let tensors = (0..100).map(|at: u32| extent(0, at * 2000 + 16, 1984));
+        let all: Vec<_> = looks.chain(tensors).collect();
+        let recorded = recorded(&all);
+        assert_eq!(recorded[..2], [(0, 0, 16), (0, 2000, 16)]);
+        assert_eq!(recorded.len(), 200);
+        assert_eq!(recorded[100..102], [(0, 16, 1984), (0, 2016, 1984)]);
+        // Of parts that come in turn only the first ones may look like looks, however many threads there are.
+        let threads =
+            (0..200).flat_map(|at: u32| (0..20).map(move |it: u32| extent(it, at * 16, 16)));
+        let all: Vec<_> = threads.collect();
+        assert_eq!(self::recorded(&all).len(), 40);
     }
 
     #[test]

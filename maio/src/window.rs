@@ -27,6 +27,7 @@ use crate::peers::Claims;
 pub(crate) use cache::Leftover;
 use cache::{Cache, MOST_READERS, PieceState};
 use loose::Loose;
+use overtaken::LeftOut;
 
 /// Never keep more behind a reader than this.
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -44,9 +45,6 @@ const BELIEVED: u64 = (1 << 20) / PAGE;
 const SETTLED: u64 = (64 << 20) / PAGE;
 /// A reader that overtakes the loader is heard again when it is so much further on.
 const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
-/// The loader is just where a reader waits if anything is there within so many pages behind that, which
-/// come in at the same time.
-const AT_ONCE: u64 = (8 << 20) / PAGE;
 /// With less than this part of the budget ahead, a reader takes the place of what other services need.
 const AHEAD_PART: u64 = 16;
 /// Where the kernel has to make room, no more than this part of the budget is held.
@@ -120,6 +118,7 @@ struct Reader {
     strays: u32,
     /// It does not follow its order.
     loose: Option<Loose>,
+    left_out: LeftOut,
 }
 
 impl Reader {
@@ -140,6 +139,7 @@ impl Reader {
             instead: true,
             strays: 0,
             loose: None,
+            left_out: LeftOut::new(),
         }
     }
 
@@ -452,30 +452,6 @@ impl Window {
         self.cache.need(pieces);
     }
 
-    /// For readers that wait for what has been issued, it is issued once more from there on, in place of
-    /// what was before, if all behind that is `absent`.
-    pub(crate) fn reissue_overtaken(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
-        for reader in &mut self.readers {
-            let Some(place) = reader.waits.take() else {
-                continue;
-            };
-            let next = (place + 1..reader.issued).map_while(|it| reader.order.piece(it));
-            let mut left = AT_ONCE;
-            let near = next.take_while(|&piece| {
-                let goes_on = left > 0;
-                left = left.saturating_sub(self.pieces.pages(piece));
-                goes_on
-            });
-            let mut near = near.filter_map(|piece| self.pieces.extent(piece));
-            if near.all(|extent| absent(&extent)) {
-                reader.overtaken = Some(reader.order.before(place));
-                reader.again = reader.again.max(reader.issued);
-                reader.issued = place + 1;
-                reader.instead = true;
-            }
-        }
-    }
-
     /// What is to be loaded now; see also [`Self::drops`].
     pub(crate) fn loads(&mut self) -> Vec<Prefetch> {
         self.cache.settle();
@@ -532,6 +508,7 @@ impl Window {
         }
         if reader.strays >= STRAYS {
             reader.loose = Some(Loose::new(reader.left().collect()));
+            reader.left_out.up_to(reader.order.len());
             reader.instead = true;
             return;
         }
@@ -574,6 +551,7 @@ impl Window {
         reader.issued = news.place;
         reader.seen = news.to;
         reader.settled = news.to + (self.budget / 4).max(SETTLED);
+        reader.left_out.up_to(news.place);
         reader.instead = true;
         self.advance(number);
     }
@@ -615,7 +593,8 @@ impl Window {
         }
     }
 
-    /// Whose turn it is: of those that follow their order, who has the least ahead; then those that do not.
+    /// Whose turn it is: of those that follow their order, who has the least ahead; then those that do not, and
+    /// those for which something has been left out.
     fn next_reader(&self) -> Option<usize> {
         let wants = |reader: &Reader| {
             !reader.gone && reader.follows() && reader.issued < reader.order.len()
@@ -627,8 +606,8 @@ impl Window {
             return Some(number);
         }
         let wants = |reader: &Reader| {
-            let loose = reader.loose.as_ref();
-            !reader.gone && loose.is_some_and(Loose::has_more)
+            let loose = reader.loose.as_ref().is_some_and(Loose::has_more);
+            !reader.gone && (loose || reader.left_out.has_more())
         };
         self.readers.iter().position(wants)
     }
@@ -636,11 +615,12 @@ impl Window {
     /// Issues the next piece of a reader; false if there is no room for it.
     fn load_next(&mut self, number: usize, loads: &mut Vec<Prefetch>) -> bool {
         let reader = &self.readers[number];
-        if reader.loose.is_some() {
+        if reader.loose.as_ref().is_some_and(Loose::has_more) {
             return self.load_loosely(number, loads);
         }
-        let Some(piece) = reader.order.piece(reader.issued) else {
-            return false;
+        let next = reader.order.piece(reader.issued);
+        let Some(piece) = next.filter(|_| reader.follows()) else {
+            return self.load_left_out(number, loads);
         };
         let again = reader.issued < reader.again && self.cache.is_needed(piece);
         if self.cache.state(piece) == PieceState::Absent {
@@ -688,6 +668,7 @@ fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut b
 
 mod cache;
 mod loose;
+mod overtaken;
 
 #[cfg(test)]
 mod tests;

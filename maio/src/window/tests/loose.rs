@@ -12,6 +12,7 @@ fn what_is_left_of_their_order_is_loaded_nevertheless() {
         beacon: 64,
         groups,
     };
+    let mut loose = 0;
     for seed in 1..5 {
         let mut node = Node::new(&setup);
         node.bears = true;
@@ -25,12 +26,18 @@ fn what_is_left_of_their_order_is_loaded_nevertheless() {
                 node.read(group, &setup);
             }
         }
-        assert!(node.window.readers.iter().all(|reader| !reader.follows()));
+        loose += node
+            .window
+            .readers
+            .iter()
+            .filter(|it| !it.follows())
+            .count();
         let all = total(&setup);
         let came: u64 = node.came.iter().flatten().map(|&it| u64::from(it)).sum();
         assert_eq!(came, all, "seed {seed}: nothing twice");
         // They come first where the loader does not expect them, with the kernel's readahead of 32 pages.
-        let part = node.misses * 10 / all;
-        assert!(part <= 3, "seed {seed}: {} of {all}", node.misses);
+        let part = node.misses * 100 / all;
+        assert!(part <= 15, "seed {seed}: {} of {all}", node.misses);
     }
+    assert!(loose > 0, "they are borne in both ways");
 }
