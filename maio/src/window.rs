@@ -519,6 +519,10 @@ impl Window {
             return self.elsewhere(number, news, far);
         }
         reader.elsewhere = None;
+        // One of several threads, say.
+        if news.place > reader.issued && news.at > reader.seen + overtaken::AT_ONCE {
+            reader.left_out.up_to(news.place);
+        }
         reader.front = news.place;
         reader.seen = reader.seen.max(news.to);
         if reader.seen >= reader.settled && !reader.skipped.is_empty() {

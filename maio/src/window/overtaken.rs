@@ -7,9 +7,12 @@ use crate::order::Piece;
 
 /// The loader is just where a reader waits if anything is there within so many pages behind that, which
 /// come in at the same time.
-const AT_ONCE: u64 = (8 << 20) / PAGE;
+pub(super) const AT_ONCE: u64 = (8 << 20) / PAGE;
 
-/// What has been issued and then replaced before it came.
+/// No more pieces than this are looked for: each look opens a file.
+const LOOKS: usize = 512;
+
+/// What has been issued and then replaced before it came, or was not issued, as the reader seemed to be past it.
 ///
 /// That a reader is further on does not mean that it has read what is before: those that take tensors by name go
 /// to and fro. What it has read is there, so what is not has yet to be read by somebody.
@@ -29,7 +32,7 @@ impl LeftOut {
         }
     }
 
-    /// What has not come of what has been issued before this place will not come by itself.
+    /// What has not come of what is before this place will not come by itself.
     pub(super) fn up_to(&mut self, place: usize) {
         self.before = self.before.max(place);
     }
@@ -61,25 +64,35 @@ impl Window {
                     reader.left_out.up_to(place);
                 }
             }
-            let before = std::mem::take(&mut reader.left_out.before);
-            if before > 0 {
+            // What is ahead comes first.
+            if reader.left_out.before > 0 && reader.issued == reader.order.len() {
+                let before = std::mem::take(&mut reader.left_out.before);
                 let pieces = (0..before).rev().filter_map(|it| reader.order.piece(it));
-                let held = pieces.filter(|&piece| self.cache.state(piece) == PieceState::Held);
+                let wanted = |piece: &Piece| match self.cache.state(*piece) {
+                    PieceState::Held => true,
+                    PieceState::Absent => self.cache.is_needed(*piece),
+                    PieceState::Dropped => false,
+                };
                 let gone = |piece: &Piece| self.pieces.extent(*piece).is_some_and(|it| absent(&it));
-                reader.left_out.pieces = held.filter(gone).collect();
+                let wanted = pieces.filter(wanted).take(LOOKS);
+                reader.left_out.pieces = wanted.filter(gone).collect();
             }
         }
     }
 
     /// Issues the next piece that has been left out, and is still to be there.
     pub(super) fn load_left_out(&mut self, number: usize, loads: &mut Vec<Prefetch>) -> bool {
+        let room = self.room();
         let reader = &mut self.readers[number];
         let Some(piece) = reader.left_out.pieces.pop() else {
             return false;
         };
-        if self.cache.state(piece) == PieceState::Held
-            && let Some(extent) = self.pieces.extent(piece)
-        {
+        let fits = match self.cache.state(piece) {
+            PieceState::Held => true,
+            PieceState::Absent => self.cache.hold_within(piece, room, true),
+            PieceState::Dropped => false,
+        };
+        if fits && let Some(extent) = self.pieces.extent(piece) {
             add(
                 loads,
                 number,
