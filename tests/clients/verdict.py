@@ -8,9 +8,9 @@ from runs import AGAIN, NATIVE, OWN, Run
 
 # Of the model, what has to come from the disk of who begins with nothing in the cache.
 COLD = 0.98
-# Of the model, what MAIO has to ask for, and to have been the one who loaded: readers load some themselves.
-ASKED = 0.9
-LOADED = 0.25
+# Of the model, what MAIO has to have been the one who loaded. Readers load some themselves: of 84 runs one that maps its
+# files at most a fifth, eight threads at most three fifths.
+LOADED = 0.35
 # Of the model, what it may load before it finds that somebody reads past the page cache.
 ASIDE = 0.15
 
@@ -52,9 +52,8 @@ def policy_faults(run: Run, truth: Truth, direct: bool) -> list[str]:
             return [f"MAIO loaded {stats['loaded_bytes']} bytes for somebody who does not read the page cache"]
         return []
     wrong = []
-    for what, least in (("load_bytes", ASKED), ("loaded_bytes", LOADED)):
-        if stats[what] < least * truth.bytes:
-            wrong.append(f"MAIO prefetched too little: {what} is {stats[what]} of {truth.bytes}")
+    if stats["loaded_bytes"] < LOADED * truth.bytes:
+        wrong.append(f"MAIO prefetched too little: loaded_bytes is {stats['loaded_bytes']} of {truth.bytes}")
     if not run.template:
         when = "before" if turn == AGAIN else "and left"
         wrong.append(f"there is no template, {when}")

@@ -41,3 +41,27 @@ fn what_is_left_of_their_order_is_loaded_nevertheless() {
     }
     assert!(loose > 0, "they are borne in both ways");
 }
+
+/// A zip's list of contents, say, before anything has been issued.
+#[test]
+fn who_looks_at_the_end_first_has_all_before_that_loaded() {
+    let groups = vec![vec![Extent {
+        file: 0,
+        first: 0,
+        pages: 80_000,
+    }]];
+    let mut window = Window::new(Arc::new(Pieces::new(&groups)), 1 << 22);
+    let end = Extent {
+        file: 0,
+        first: 79_990,
+        pages: 10,
+    };
+    window.hear(0, &end, Access::Miss, 0);
+    let mut pages = 0;
+    for _ in 0..3 {
+        window.reissue_overtaken(|extent| extent.end() < 79_990);
+        let loads = window.loads();
+        pages += loads.iter().map(|it| it.extent.pages).sum::<u32>();
+    }
+    assert!(pages >= 79_000, "{pages}");
+}
