@@ -15,7 +15,7 @@ const LOOKS: usize = 512;
 /// What has been issued and then replaced before it came, or was not issued, as the reader seemed to be past it.
 ///
 /// That a reader is further on does not mean that it has read what is before: those that take tensors by name go
-/// to and fro. What it has read is there, so what is not has yet to be read by somebody.
+/// back and forth. What it has read is there, so what is not has yet to be read.
 #[derive(Debug)]
 pub(super) struct LeftOut {
     /// Before this place there is some, which has not been looked for yet.
