@@ -197,6 +197,8 @@ check-deps: deps
 check-rust: rust ## rustfmt, clippy, rustdoc, cargo-deny where it is installed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@if c++ --version > /dev/null 2>&1; then cargo clippy --package fuzz --features libfuzzer --locked -- -D warnings; \
+		else echo "skipped: the fuzzer's own program, as libFuzzer needs a C++ compiler"; fi
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --locked
 	@if cargo deny --version > /dev/null 2>&1; then cargo deny --locked check; \
 		else echo "skipped: cargo-deny is not installed"; fi

@@ -341,7 +341,7 @@ static u64 rfs_read_ahead(struct rfs_job *job, pgoff_t index, pgoff_t last, bool
 	if (!job->plain)
 		rfs_advise(job, index, nr);
 	else if (!large || before || !rfs_read_large(job->file, index, nr))
-		page_cache_ra_unbounded(&ractl, nr, 0);
+		rfs_ra_unbounded(&ractl, nr);
 	after = rfs_count_cached(mapping, index, last, NULL);
 	return after > before ? after - before : 0;
 }

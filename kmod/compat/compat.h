@@ -301,6 +301,22 @@ static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space
 	return last;
 }
 
+/*
+ * 7.0: who reads ahead holds the mapping's invalidate_lock, so that no hole is
+ * punched meanwhile; before that page_cache_ra_unbounded() takes it by itself,
+ * and no header tells which.
+ */
+static inline void rfs_ra_unbounded(struct readahead_control *ractl, unsigned long nr)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+	filemap_invalidate_lock_shared(ractl->mapping);
+	page_cache_ra_unbounded(ractl, nr, 0);
+	filemap_invalidate_unlock_shared(ractl->mapping);
+#else
+	page_cache_ra_unbounded(ractl, nr, 0);
+#endif
+}
+
 static inline bool rfs_page_arrives(struct page *page)
 {
 #ifdef HAVE_FOLIO
