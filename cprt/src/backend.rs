@@ -21,7 +21,7 @@ pub mod select;
 
 pub(crate) use beneath::Beneath;
 pub(crate) use module::Module;
-pub(crate) use observe::Observe;
+pub(crate) use observe::{Observe, Start};
 
 /// Why a backend did not do something.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +145,10 @@ pub(crate) trait Backend: Send + Sync {
     fn close(&self, file: FileId) -> Result<(), Fault>;
     /// Of a regular file.
     fn info(&self, file: FileId) -> Result<FileInfo, Fault>;
+    /// How long a regular file is, or what it is not longer than while nobody has looked.
+    fn size(&self, file: FileId) -> Result<u64, Fault> {
+        Ok(self.info(file)?.size)
+    }
     /// Where the file is in the mount.
     fn path(&self, file: FileId) -> Result<PathBuf, Fault>;
     /// What is in a directory of the mount.

@@ -134,6 +134,22 @@ impl Session {
         Self::with(BackendKind::Fuse, &job, None, log)
     }
 
+    /// Starts a policy for all that the children of this process read from now on, whatever file it is.
+    ///
+    /// # Errors
+    ///
+    /// This machine does not tell, or the policy is refused.
+    pub fn of_children(options: &Options, log: &Log) -> Result<Self> {
+        let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
+        let topology = TopologyChild::start().finish().to_string();
+        let source = BackendSource::Start {
+            parent: std::process::id(),
+        };
+        let at = options.directory.clone();
+        let job = job(options, at, source, &library, &topology);
+        Self::with(BackendKind::Observe, &job, None, log)
+    }
+
     /// Starts a policy for a directory, or the mount of rfs that is there, with this backend.
     ///
     /// # Errors

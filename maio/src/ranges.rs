@@ -71,6 +71,21 @@ impl Ranges {
         before.into_iter().chain(after).map(length).sum()
     }
 
+    /// The parts of a range that there are.
+    pub(crate) fn parts_in(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let (from, to) = (range.start, range.end);
+        let before = self.ends.range(..=from).next_back();
+        let after = self
+            .ends
+            .range((Bound::Excluded(from), Bound::Excluded(to.max(from + 1))));
+        let part = move |(&start, &end): (&u32, &u32)| start.max(from)..end.min(to);
+        before
+            .into_iter()
+            .chain(after)
+            .map(part)
+            .filter(|part| !part.is_empty())
+    }
+
     /// How many pages there are.
     #[must_use]
     pub(crate) const fn pages(&self) -> u64 {

@@ -34,6 +34,7 @@ use self::learn::LearntNames;
 use self::opens::{NameChanges, Opens};
 use self::record::{AT_ONCE, Point};
 use self::source::RecordSource;
+pub(crate) use self::start::Start;
 use self::table::{FileTable, Found};
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::backend::pagecache::Engine;
@@ -56,6 +57,7 @@ mod reach;
 mod readers;
 mod record;
 mod source;
+mod start;
 mod table;
 #[cfg(test)]
 mod tests;

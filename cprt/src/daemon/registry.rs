@@ -99,7 +99,7 @@ impl Registry {
                     let found = mountinfo::rfs_at(&path);
                     found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
                 }
-                BackendSource::Observe | BackendSource::Fuse { .. } => true,
+                _ => true,
             };
             if !same {
                 log::info!(

@@ -83,7 +83,7 @@ impl Site {
             lower: self.lower.clone(),
             device: match self.source {
                 BackendSource::Module { device } => format!("rfs{device}"),
-                BackendSource::Observe | BackendSource::Fuse { .. } => String::new(),
+                _ => String::new(),
             },
             state: MountState::Native,
             reason: None,
@@ -97,7 +97,7 @@ impl Site {
             BackendSource::Observe => {
                 mountinfo::id_at(&self.path) == self.number && self.path.is_dir()
             }
-            BackendSource::Module { .. } | BackendSource::Fuse { .. } => true,
+            _ => true,
         }
     }
 }
@@ -119,7 +119,7 @@ impl From<RfsMount> for Site {
 pub(super) const fn kind(source: &BackendSource) -> BackendKind {
     match source {
         BackendSource::Module { .. } => BackendKind::Module,
-        BackendSource::Observe => BackendKind::Observe,
+        BackendSource::Observe | BackendSource::Start { .. } => BackendKind::Observe,
         BackendSource::Fuse { .. } => BackendKind::Fuse,
     }
 }

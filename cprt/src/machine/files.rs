@@ -20,13 +20,28 @@ use crate::backend::Fault;
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
+    within: ResolveFlag,
 }
+
+/// Where paths may lead: nowhere that is not below the root.
+const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
 
 impl Tree {
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty())?;
-        Ok(Self { root })
+        Ok(Self {
+            root,
+            within: BENEATH.union(ResolveFlag::RESOLVE_NO_XDEV),
+        })
+    }
+
+    /// All that this process sees, by the paths that the kernel has for it, which have no links in them.
+    pub(crate) fn of_machine() -> io::Result<Self> {
+        Ok(Self {
+            within: BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS),
+            ..Self::open(Path::new("/"))?
+        })
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
@@ -120,12 +135,9 @@ impl Tree {
         if path.as_os_str().as_bytes().contains(&0) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL).into());
         }
-        let within = ResolveFlag::RESOLVE_BENEATH
-            | ResolveFlag::RESOLVE_NO_XDEV
-            | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
-            .resolve(within);
+            .resolve(self.within);
         let error = match openat2(self.root(), path, how) {
             Ok(fd) => return Ok(fd),
             // What is outside is not there.

@@ -71,6 +71,8 @@ pub(crate) enum BackendSource {
     Module { device: u32 },
     /// It is a directory like any other.
     Observe,
+    /// It is all that the children of a process read.
+    Start { parent: u32 },
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,

@@ -244,9 +244,9 @@ impl PolicyThread {
 
 impl World for PolicyThread {
     fn size(&mut self, file: FileId) -> Option<u64> {
-        let info = self.host.backend.info(file).ok()?;
+        let size = self.host.backend.size(file).ok()?;
         self.host.budget.touched(file);
-        Some(info.size)
+        Some(size)
     }
 
     fn group(&mut self, xpu: Option<Xpu>, process: Option<u32>) -> usize {

@@ -20,7 +20,7 @@ use ppc::host::Table;
 use ppc::{Kind, Kinds};
 
 use crate::backend::fuse::mirror;
-use crate::backend::{Backend, Beneath, Module, Observe, fuse};
+use crate::backend::{Backend, Beneath, Module, Observe, Start, fuse};
 use crate::control::stats::Counters;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::{Roots, Watch};
@@ -303,6 +303,7 @@ fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
     Ok(match source {
         BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
         BackendSource::Observe => Arc::new(Observe::open(directory)?),
+        BackendSource::Start { parent } => Arc::new(Start::of_children(*parent)?),
         BackendSource::Fuse {
             lower,
             options,

@@ -5,6 +5,7 @@ use ppc::testing::FakeHost;
 use ppc::{IoFlags, Op, Xpu};
 
 use super::*;
+use crate::Library;
 use crate::template::Store;
 
 const MIB: u64 = 1 << 20;
@@ -128,7 +129,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         ("leases", "none"),
     ];
     let host = host();
-    let (mut maio, at_init) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, at_init) = host.start::<Library>(&settings).expect("it starts");
     assert_eq!(at_init, []);
     assert!(
         host.wanted().0.contains(Kind::Touch),
@@ -153,7 +154,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
     assert_eq!(kept.loads, 1);
     assert!(!host.wanted().0.contains(Kind::Touch), "once is enough");
 
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan), [(b, 0, 8 * MIB), (a, 0, 8 * MIB)]);
     assert!(host.wanted().0.contains(Kind::Touch), "it is to be proven");
@@ -175,7 +176,7 @@ fn recorded(scratch: &Scratch, host: &FakeHost, files: &[&str]) -> ppc::host::In
         ("store", scratch.text()),
         ("leases", "none"),
     ];
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let open = event(host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(host, &mut maio, &open);
     read_all(host, &mut maio, files);
@@ -247,14 +248,14 @@ fn a_template_of_other_files_is_not_used() {
         ("leases", "none"),
     ];
     let first = host();
-    let (mut maio, _) = first.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = first.start::<Library>(&settings).expect("it starts");
     let open = event(&first, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&first, &mut maio, &open);
     read_all(&first, &mut maio, &["b.bin", "a.bin"]);
     let host = FakeHost::new()
         .file("b.bin", 9 * MIB)
         .file("a.bin", 8 * MIB);
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
     let plan = hear_first(&host, &mut maio, &open);
     let (a, b) = (host.id("a.bin"), host.id("b.bin"));
@@ -267,7 +268,7 @@ fn a_template_of_other_files_is_not_used() {
     // What is no template at all is told, and the load goes on.
     let path = scratch.0.join("test/n.maio");
     std::fs::write(path, b"MAIO?").expect("a file");
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 2);
     let said = host
@@ -287,7 +288,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
         ("leases", "none"),
     ];
     let host = host();
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["a.bin"]);
@@ -305,7 +306,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     drop(maio);
     let kept = scratch.store().load("test", "n").expect("readable");
     assert_eq!(kept.map(|kept| kept.loads), Some(0));
-    host.start::<Maio>(&settings).expect("it starts");
+    host.start::<Library>(&settings).expect("it starts");
     let wanted = host.wanted().0;
     assert!(wanted.contains(Kind::Touch), "whoever finds it is warned");
 }
@@ -317,7 +318,7 @@ fn where_all_is_cached_nothing_is_asked_for() {
         host.set_cached(host.id(path), 0..size);
     }
     let (mut maio, _) = host
-        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .start::<Library>(&[("store", "none"), ("leases", "none")])
         .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_in_vain(&host, &mut maio, &open);
@@ -327,7 +328,7 @@ fn where_all_is_cached_nothing_is_asked_for() {
 fn who_goes_around_the_page_cache_is_left_alone() {
     let host = host();
     let (mut maio, _) = host
-        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .start::<Library>(&[("store", "none"), ("leases", "none")])
         .expect("it starts");
     let mut open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
     open.direct = true;
@@ -354,7 +355,7 @@ fn with_little_memory_no_more_than_that_is_held() {
     };
     host.set_memory(memory(0));
     let (mut maio, _) = host
-        .start::<Maio>(&[("store", "none"), ("leases", "none")])
+        .start::<Library>(&[("store", "none"), ("leases", "none")])
         .expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     let plan = hear_first(&host, &mut maio, &open);
@@ -388,7 +389,7 @@ fn each_worker_is_served_near_its_accelerator() {
     let host = host();
     host.set_process(std::process::id(), Xpu(1));
     let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 1);
     let plan = hear_first(&host, &mut maio, &miss);
     let here = |io: &Io| io.xpu == Some(Xpu(1)) && io.process == Some(std::process::id());
@@ -407,11 +408,11 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
         ]
     };
     let host = host();
-    let (mut maio, _) = host.start::<Maio>(&settings("old")).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings("old")).expect("it starts");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["b.bin", "a.bin"]);
-    let (mut maio, _) = host.start::<Maio>(&settings("new")).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings("new")).expect("it starts");
     assert!(!host.wanted().0.contains(Kind::Touch));
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 2);
@@ -424,7 +425,7 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
     // Two of three workers are not all of them.
     let more = settings("third").into_iter().chain([("tp", "3")]);
     let more: Vec<_> = more.collect();
-    host.start::<Maio>(&more).expect("it starts");
+    host.start::<Library>(&more).expect("it starts");
     assert!(host.wanted().0.contains(Kind::Touch));
 }
 
@@ -438,7 +439,7 @@ fn what_still_waits_at_the_end_is_recorded_too() {
         ("leases", "none"),
     ];
     let host = host();
-    let (mut maio, _) = host.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
     // One after the other, whether it is known by now who reads or not.
     let open = event(&host, Kind::Open, "b.bin", 0, 8 * MIB, 0);
     maio.prefetch(Some(&open)).expect("a plan");
@@ -467,7 +468,7 @@ fn a_template_that_comes_after_the_policy_is_found_when_its_files_are_there() {
         ("leases", "none"),
     ];
     let late = FakeHost::new();
-    let (mut maio, _) = late.start::<Maio>(&settings).expect("it starts");
+    let (mut maio, _) = late.start::<Library>(&settings).expect("it starts");
     // The model is downloaded, and another node has loaded it meanwhile.
     let late = late
         .file("x.bin", MIB)

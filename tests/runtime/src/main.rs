@@ -40,6 +40,7 @@ mod t_record;
 mod t_refusals;
 mod t_register;
 mod t_rig;
+mod t_start;
 mod t_swap;
 mod t_ways;
 mod way;
@@ -63,6 +64,7 @@ fn cases() -> Vec<Case> {
         t_refusals::CASES,
         t_register::CASES,
         t_rig::CASES,
+        t_start::CASES,
         t_swap::CASES,
     ]
     .concat();

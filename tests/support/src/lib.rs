@@ -11,4 +11,4 @@ pub use cold::drop_cached;
 pub use compile::{compile, policies};
 pub use folder::Folder;
 pub use skip::{skip, skip_part};
-pub use taken::pages_taken_back;
+pub use taken::{pages_taken_back, undisturbed};

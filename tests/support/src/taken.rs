@@ -7,7 +7,22 @@ use std::fs;
 #[must_use]
 pub fn pages_taken_back() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix("pgsteal_file "));
-    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    // Some count what they take; all count what is read again of it.
+    let number = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    let numbers = ["pgsteal_file ", "workingset_refault_file "].map(number);
+    numbers.into_iter().flatten().sum()
+}
+
+/// What an attempt comes to during which the machine took nothing back; `None` if it does all the time.
+pub fn undisturbed<T>(mut attempt: impl FnMut() -> T) -> Option<T> {
+    const ATTEMPTS: usize = 20;
+
+    (0..ATTEMPTS).find_map(|_| {
+        let before = pages_taken_back();
+        let outcome = attempt();
+        (pages_taken_back() == before).then_some(outcome)
+    })
 }

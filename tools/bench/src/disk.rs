@@ -21,10 +21,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// One for so many bytes, filled by somebody.
+    /// One for so many bytes and files, filled by somebody.
     pub(crate) fn make(
         place: &Place,
         bytes: u64,
+        files: usize,
         fill: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Self> {
         let simulator = Simulator::start(&place.folder("ssd")?, bytes)?;
@@ -35,7 +36,11 @@ impl Disk {
             node,
             simulator,
         };
-        let options = "-q -F -b 4096 -m 0 -N 256 -O ^has_journal,^resize_inode -E nodiscard,lazy_itable_init=0";
+        // Folders are files, too.
+        let inodes = 256 + 2 * files;
+        let options = format!(
+            "-q -F -b 4096 -m 0 -N {inodes} -O ^has_journal,^resize_inode -E nodiscard,lazy_itable_init=0"
+        );
         let mut words: Vec<&std::ffi::OsStr> = options.split(' ').map(AsRef::as_ref).collect();
         words.push(disk.node.as_os_str());
         command::run("mkfs.ext4", &words)?;

@@ -34,7 +34,7 @@ pub(crate) fn lend(folder: &Path, timing: Timing) -> Result<()> {
     let place = Place::take()?;
     // A file system needs a little for itself.
     let size = (bytes + bytes / 20 + 32 * MIB).next_multiple_of(MIB);
-    let mut disk = Disk::make(&place, size, |onto| copy(&files, folder, onto))?;
+    let mut disk = Disk::make(&place, size, files.len(), |onto| copy(&files, folder, onto))?;
     disk.be(timing)?;
     say(&Lent {
         path: &disk.path,

@@ -73,7 +73,9 @@ impl Rig {
         let model = Model::new(&shape);
         // A file system needs a little for itself.
         let size = (model.bytes() + model.bytes() / 20 + 32 * MIB).next_multiple_of(MIB);
-        let disk = Disk::make(&place, size, |folder| model::write(&model, folder))?;
+        let disk = Disk::make(&place, size, model.shards.len(), |folder| {
+            model::write(&model, folder)
+        })?;
         let mirror = place.folder("mirror")?;
         Ok(Self {
             disk,

@@ -250,7 +250,10 @@ pub(crate) struct RegPolicy {
     pub(crate) backend: Option<cprt::control::kind::BackendKind>,
 }
 
-/// Run a command with a policy for the directory that it reads from, without daemon or mount
+/// Run a command with a policy for what it reads, without daemon or mount
+///
+/// Without DIR that is all that the command and its children read from their start on, of whatever file: it is
+/// recorded, and loaded ahead of them the next time. With DIR it is the model that is in there.
 ///
 /// The command is run as it would be without this: standard input and output, signals and exit status
 /// are its own, and DIR keeps its path. The best backend that this machine allows is taken; where
@@ -281,7 +284,7 @@ pub(crate) struct Run {
     pub(crate) quiet: bool,
     /// The directory that the model is in
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: Option<PathBuf>,
     /// What to run, after a "--"
     #[arg(value_name = "COMMAND", last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

@@ -19,7 +19,7 @@ use cprt::backend::select::{self, Candidate, Verdict};
 use cprt::control::config::Config;
 use cprt::control::stats::Stats;
 use cprt::session::namespace::{self, User};
-use cprt::session::{Options, Session};
+use cprt::session::{Log, Options, Session};
 use serde::Serialize;
 
 use crate::args::{Common, Run};
@@ -30,6 +30,7 @@ use crate::setting;
 mod progress;
 mod reach;
 mod signals;
+mod start;
 
 use progress::Progress;
 use reach::Reach;
@@ -48,7 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What was done, as `--json` has it.
 #[derive(Debug, Serialize)]
 struct Summary {
-    directory: PathBuf,
+    /// `None` of a start.
+    directory: Option<PathBuf>,
     backend: Option<String>,
     policy: Option<String>,
     version: Option<String>,
@@ -99,11 +101,15 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
 }
 
 fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
-    let directory = reaching(directory(&wanted.directory)?, wanted.quiet);
-    let options = options(wanted, directory)?;
+    let real = wanted.directory.as_deref().map(directory).transpose()?;
+    let real = real.map(|real| reaching(real, wanted.quiet));
+    let options = options(wanted, real.clone())?;
     // Before there are threads, which inherit it.
     let signals = Signals::take()?;
-    let session = start(wanted, &options)?;
+    let session = match real {
+        Some(_) => start(wanted, &options)?,
+        None => start::start(wanted, &options)?,
+    };
     let began = Instant::now();
     let mut child = match spawn(session.as_ref(), &wanted.command) {
         Ok(child) => child,
@@ -114,7 +120,7 @@ fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
     };
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let status = wait(&mut child, &signals, session.as_ref().filter(|_| shows))?;
-    let summary = summary(options.directory, session, began.elapsed(), status);
+    let summary = summary(real, session, began.elapsed(), status);
     if common.json {
         let text =
             serde_json::to_string(&summary).map_err(|error| Failure::Output(error.into()))?;
@@ -169,8 +175,11 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
     }
 }
 
-fn options(wanted: &Run, directory: PathBuf) -> Result<Options> {
-    let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
+fn options(wanted: &Run, directory: Option<PathBuf>) -> Result<Options> {
+    let settings = match directory {
+        Some(_) => setting::with_service(wanted.settings.clone(), &wanted.service)?,
+        None => start::settings(wanted)?,
+    };
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
     let library = setting::library(&wanted.policy)?;
     // A worker would find it missing as well, but not every machine has a backend to start one for.
@@ -181,7 +190,7 @@ fn options(wanted: &Run, directory: PathBuf) -> Result<Options> {
         });
     }
     Ok(Options {
-        directory,
+        directory: directory.unwrap_or_else(|| PathBuf::from("/")),
         library,
         settings,
         cgroup,
@@ -208,18 +217,12 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
         judged.push(candidate);
     }
     let quiet = wanted.quiet;
-    let log = move |level: u32, text: &str| {
-        // What policies have to say when all is well is for a daemon's log.
-        if level <= 2 {
-            log_line(quiet && level == 2, &format!("policy: {text}"));
-        }
-    };
     if wanted.backend.0.is_none() && !judged.iter().any(is_usable) {
         log_line(quiet, &native(&judged));
         return Ok(None);
     }
     let candidates = judged.into_iter().chain(candidates);
-    match Session::start(options, candidates, &(Arc::new(log) as _)) {
+    match Session::start(options, candidates, &policy_log(quiet)) {
         Ok(session) => Ok(Some(session)),
         Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
             let why = cprt::error::chain(&error);
@@ -228,6 +231,16 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Shows what policies log.
+fn policy_log(quiet: bool) -> Log {
+    Arc::new(move |level: u32, text: &str| {
+        // What policies have to say when all is well is for a daemon's log.
+        if level <= 2 {
+            log_line(quiet && level == 2, &format!("policy: {text}"));
+        }
+    })
 }
 
 fn is_usable(candidate: &Candidate) -> bool {
@@ -295,7 +308,7 @@ fn wait(child: &mut Child, signals: &Signals, shown: Option<&Session>) -> Result
 }
 
 fn summary(
-    directory: PathBuf,
+    directory: Option<PathBuf>,
     session: Option<Session>,
     took: Duration,
     status: ExitStatus,

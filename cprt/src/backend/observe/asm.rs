@@ -32,6 +32,8 @@ use Register::{Context, R0, R1, R2, Stack};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HelperCall {
     MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
@@ -57,6 +59,7 @@ pub(super) enum Label {
     End,
     Own,
     Foreign,
+    Listed,
     Small,
     Next,
     Whole,

@@ -15,9 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attention::Attention;
-use super::program::{self, Maps, Numbering, Own};
+use super::program::{self, Maps, Numbering, Own, Whom};
 use super::reach::Reaches;
-use super::record::{AT_ONCE, Key, Layout, Point, Raw};
+use super::record::{AT_ONCE, Field, Key, Layout, Point, Raw, id_in};
 use super::source::RecordSource;
 use crate::sys;
 use crate::sys::bpf::{self, Map, Numbers, ProgramFor, Records};
@@ -29,6 +29,10 @@ const ROOM: u32 = 4 << 20;
 /// More files than this are too many for a table in the kernel, which takes 16 bytes for each that it could have,
 /// and time to clear them.
 const MAX_FILES: u32 = 1 << 17;
+/// More threads than this are not followed.
+const MAX_THREADS: u32 = 1 << 16;
+/// Where forks are told of.
+pub(super) const FORKS: &str = "sched/sched_process_fork";
 /// So long after the last record we are woken again.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -51,7 +55,10 @@ pub(super) struct Bpf {
     /// Programs that run at the tracepoints themselves; none where the kernel does not tell of its types.
     raw: Vec<(Point, OwnedFd)>,
     listeners: Mutex<Vec<(Point, Listener)>>,
-    files: Map,
+    /// The files or the processes that are told of.
+    listed: Map,
+    /// Has the children of processes listed that are.
+    follower: Option<Event>,
     known: Mutex<HashSet<Key>>,
     records: Records,
     lost: Numbers,
@@ -97,15 +104,37 @@ fn programs_are_preempted() -> bool {
 impl Bpf {
     pub(super) fn open(layouts: &[Layout]) -> io::Result<Self> {
         let mut bpf = Self::new(layouts, MAX_FILES, ROOM)?;
+        bpf.prefer_raw(layouts)?;
+        Ok(bpf)
+    }
+
+    /// What the children of a process read from now on, and theirs, of whatever file; `forks` is the `format` of
+    /// [`FORKS`].
+    pub(super) fn of_children(layouts: &[Layout], forks: &str, parent: u32) -> io::Result<Self> {
+        let child = Field::parse(forks, "child_pid").ok_or(io::ErrorKind::Unsupported)?;
+        let id = id_in(forks).ok_or(io::ErrorKind::Unsupported)?;
+        let mut bpf = Self::new(layouts, 1, ROOM)?;
+        bpf.listed = Map::hash(8, 8, MAX_THREADS)?;
+        let parent = Own {
+            process: parent,
+            numbering: bpf.numbering,
+        };
+        let code = program::following(child, bpf.listed.as_fd().as_raw_fd(), parent);
+        bpf.follower = Some(at_event(id, bpf::load(&code, ProgramFor::Perf)?.as_fd())?);
+        bpf.prefer_raw(layouts)?;
+        Ok(bpf)
+    }
+
+    fn prefer_raw(&mut self, layouts: &[Layout]) -> io::Result<()> {
         // Whether it may is to be known now.
-        match bpf.load_raw(layouts) {
-            Ok(raw) => bpf.raw = raw,
+        match self.load_raw(layouts) {
+            Ok(raw) => self.raw = raw,
             Err(error) => {
                 log::debug!("Programs run by way of perf events: {error}");
-                bpf.load(&Reaches::from(&layouts[0]), ProgramFor::Perf)?;
+                self.load(&Reaches::from(&layouts[0]), ProgramFor::Perf)?;
             }
         }
-        Ok(bpf)
+        Ok(())
     }
 
     /// Whether the kernel takes our programs: one of perf, as it would have to be asked of its types for others.
@@ -130,7 +159,8 @@ impl Bpf {
             layouts: layouts.to_vec(),
             raw: Vec::new(),
             listeners: Mutex::default(),
-            files: Map::hash(program::KEY, 8, files)?,
+            listed: Map::hash(program::KEY, 8, files)?,
+            follower: None,
             known: Mutex::default(),
             records: Records::new(room)?,
             lost: Numbers::new(1)?,
@@ -158,8 +188,12 @@ impl Bpf {
     }
 
     fn load(&self, reaches: &Reaches, for_what: ProgramFor) -> io::Result<OwnedFd> {
+        let listed = self.listed.as_fd().as_raw_fd();
         let maps = Maps {
-            files: self.files.as_fd().as_raw_fd(),
+            whom: match self.follower {
+                Some(_) => Whom::Processes(listed),
+                None => Whom::Files(listed),
+            },
             ring: self.records.as_fd().as_raw_fd(),
             lost: self.lost.as_fd().as_raw_fd(),
             runs: self.runs.as_fd().as_raw_fd(),
@@ -195,11 +229,7 @@ impl Bpf {
     /// the old one open, and the kernel runs no program twice at one tracepoint.
     fn by_perf(&self, layout: &Layout) -> io::Result<Event> {
         let program = self.load(&layout.into(), ProgramFor::Perf)?;
-        // Any CPU will do.
-        let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
-        let event = Event::open(layout.id.into(), Whose::Cpu(cpu), Wakes::Each)?;
-        event.run(program.as_fd())?;
-        Ok(event)
+        at_event(layout.id, program.as_fd())
     }
 
     fn tell(&self, state: &BpfState) {
@@ -212,6 +242,15 @@ impl Bpf {
             self.control.at(from + place).store(number, SeqCst);
         }
     }
+}
+
+/// Has a program run at a tracepoint by way of a perf event.
+fn at_event(id: u16, program: BorrowedFd<'_>) -> io::Result<Event> {
+    // Any CPU will do.
+    let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
+    let event = Event::open(id.into(), Whose::Cpu(cpu), Wakes::Each)?;
+    event.run(program)?;
+    Ok(event)
 }
 
 impl RecordSource for Bpf {
@@ -242,13 +281,16 @@ impl RecordSource for Bpf {
 
     fn files(&self, keys: &[Key]) -> io::Result<()> {
         let wanted: HashSet<Key> = keys.iter().copied().collect();
+        if self.follower.is_some() {
+            return Ok(());
+        }
         let mut known = lock(&self.known);
         self.set(program::BITS_AT, &program::bits(keys));
         for &key in known.difference(&wanted) {
-            self.files.remove(&program::key(key))?;
+            self.listed.remove(&program::key(key))?;
         }
         for &key in wanted.difference(&known) {
-            self.files.set(&program::key(key), &1_u64.to_ne_bytes())?;
+            self.listed.set(&program::key(key), &1_u64.to_ne_bytes())?;
         }
         *known = wanted;
         Ok(())
@@ -265,7 +307,7 @@ impl RecordSource for Bpf {
     }
 
     fn lets_go_late(&self) -> bool {
-        self.raw.is_empty()
+        self.raw.is_empty() || self.follower.is_some()
     }
 
     fn take(&self, into: &mut Vec<Raw>) -> u64 {

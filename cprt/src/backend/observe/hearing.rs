@@ -176,11 +176,11 @@ impl Hearing {
 }
 
 /// Whether this kernel maps folios of any size with one fault, as those from 6.18 on do.
-fn maps_whole_folios() -> bool {
+pub(super) fn maps_whole_folios() -> bool {
     sys::kernel_release().is_some_and(|release| release >= (6, 18))
 }
 
-fn tell_lost(count: u64, into: &mut Vec<Event>) {
+pub(super) fn tell_lost(count: u64, into: &mut Vec<Event>) {
     if count == 0 {
         return;
     }

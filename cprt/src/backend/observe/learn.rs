@@ -84,6 +84,18 @@ impl LearntNames {
         }
     }
 
+    /// The same where one file of a file system has shown what the others are called; `None` elsewhere.
+    pub(super) fn key_by_rule(
+        &mut self,
+        stat: Identity,
+        open: impl FnOnce() -> io::Result<File>,
+    ) -> Option<Key> {
+        match self.rules.get(&stat.device) {
+            Some(rule) => rule.apply(stat),
+            None => self.key(stat, open),
+        }
+    }
+
     /// What the kernel calls a file; `None` if it cannot be told, as of an empty one.
     pub(super) fn key(
         &mut self,

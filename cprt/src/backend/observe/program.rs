@@ -35,7 +35,7 @@
 use super::asm::Register::{Context, Control, R0, R1, R2, R3, R4, R5, Run, Stack, Who};
 use super::asm::{HelperCall, Is, Label, Program};
 use super::reach::{Call, FileReach, Pages, Reaches};
-use super::record::{Key, Point, Raw, half, word};
+use super::record::{Field, Key, Point, Raw, half, word};
 use crate::sys;
 
 /// Bytes of a record.
@@ -120,10 +120,19 @@ pub(super) enum Numbering {
     },
 }
 
+/// Of whom a program tells, and the table that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Of who reads these files.
+    Files(i32),
+    /// Of what these processes read, whatever it is.
+    Processes(i32),
+}
+
 /// What the program works with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
-    pub(super) files: i32,
+    pub(super) whom: Whom,
     pub(super) ring: i32,
     pub(super) lost: i32,
     pub(super) runs: i32,
@@ -141,13 +150,28 @@ pub(super) struct Own {
 pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
-    inode(&mut program, &reaches.file);
-    program.store(Stack, NEW + at::INODE, R1);
-    program.value_of(Control, maps.control);
-    perhaps_ours(&mut program);
-    who(&mut program, own.numbering);
-    if reaches.point != Point::Add {
-        jump_if_own(&mut program, own, Label::End);
+    match maps.whom {
+        Whom::Files(_) => {
+            inode(&mut program, &reaches.file);
+            program.store(Stack, NEW + at::INODE, R1);
+            program.value_of(Control, maps.control);
+            perhaps_ours(&mut program);
+            who(&mut program, own.numbering);
+            if reaches.point != Point::Add {
+                jump_if_own(&mut program, own, Label::End);
+            }
+        }
+        Whom::Processes(processes) => {
+            who(&mut program, own.numbering);
+            if reaches.point == Point::Add {
+                jump_if_own(&mut program, own, Label::Listed);
+            }
+            listed(&mut program, processes, Label::End);
+            program.here(Label::Listed);
+            inode(&mut program, &reaches.file);
+            program.store(Stack, NEW + at::INODE, R1);
+            program.value_of(Control, maps.control);
+        }
     }
     device(&mut program, &reaches.file);
     program.store(Stack, NEW + at::DEVICE, R1);
@@ -217,6 +241,11 @@ fn perhaps_ours(program: &mut Program) {
 
 /// Finds out who it is, process and thread.
 fn who(program: &mut Program, numbering: Numbering) {
+    numbered(program, numbering, Label::End);
+}
+
+/// The same, and goes there if it has no such number.
+fn numbered(program: &mut Program, numbering: Numbering, to: Label) {
     match numbering {
         Numbering::First => {
             program.call(HelperCall::GetCurrentPidTgid);
@@ -228,7 +257,7 @@ fn who(program: &mut Program, numbering: Numbering) {
             program.address(R3, INDEX);
             program.set(R4, 8);
             program.call(HelperCall::GetNsCurrentPidTgid);
-            program.jump_if_not_number(R0, 0, Label::End);
+            program.jump_if_not_number(R0, 0, to);
             program.load(Who, Stack, INDEX);
         }
     }
@@ -255,9 +284,52 @@ fn end_if_own_and_small(program: &mut Program, own: Own) {
     program.here(Label::Foreign);
 }
 
+/// Goes there unless the process is listed, by its number in the first PID namespace.
+fn listed(program: &mut Program, processes: i32, to: Label) {
+    program.call(HelperCall::GetCurrentPidTgid);
+    program.shift_right(R0, 32);
+    program.store(Stack, INDEX, R0);
+    program.map(R1, processes);
+    program.address(R2, INDEX);
+    program.call(HelperCall::MapLookup);
+    program.jump_if_number(R0, 0, to);
+}
+
+/// The program that follows forks: the children of `parent`, a process by its number in our PID namespace, are
+/// listed, and theirs. Numbers come back, so who is no child of these is taken off.
+pub(super) fn following(child: Field, processes: i32, parent: Own) -> Vec<u64> {
+    let mut program = Program::default();
+    program.copy(Context, R1);
+    program.load_field(R1, Context, child);
+    program.store(Stack, NEW, R1);
+    listed(&mut program, processes, Label::Foreign);
+    program.jump(Label::Listed);
+    program.here(Label::Foreign);
+    program.set(Who, 0);
+    numbered(&mut program, parent.numbering, Label::Other);
+    program.here(Label::Other);
+    jump_if_own(&mut program, parent, Label::Listed);
+    program.map(R1, processes);
+    program.address(R2, NEW);
+    program.call(HelperCall::MapDelete);
+    program.jump(Label::End);
+    program.here(Label::Listed);
+    program.set(R1, 1);
+    program.store(Stack, INDEX, R1);
+    program.map(R1, processes);
+    program.address(R2, NEW);
+    program.address(R3, INDEX);
+    program.set(R4, 0);
+    program.call(HelperCall::MapUpdate);
+    program.finish()
+}
+
 /// Ends unless the file is ours.
 fn ours(program: &mut Program, maps: Maps) {
-    program.map(R1, maps.files);
+    let Whom::Files(files) = maps.whom else {
+        return;
+    };
+    program.map(R1, files);
     program.address(R2, NEW);
     program.call(HelperCall::MapLookup);
     program.jump_if_number(R0, 0, Label::End);
@@ -472,7 +544,7 @@ mod tests {
     use super::*;
 
     const MAPS: Maps = Maps {
-        files: 5,
+        whom: Whom::Files(5),
         ring: 6,
         lost: 7,
         runs: 8,

@@ -89,6 +89,17 @@ pub(super) struct Field {
 }
 
 impl Field {
+    /// From the `format` of a tracepoint; `None` if it has none of that name.
+    pub(super) fn parse(format: &str, name: &str) -> Option<Self> {
+        let line = format.lines().find(|line| declares(line, name))?;
+        let number = |key| {
+            let mut parts = line.split([';', '\t']);
+            parts.find_map(|part| part.strip_prefix(key)?.parse().ok())
+        };
+        let (offset, size) = (number("offset:")?, number("size:")?);
+        matches!(size, 1 | 2 | 4 | 8).then_some(Self { offset, size })
+    }
+
     /// `None` if the record is too short.
     fn read(self, bytes: &[u8]) -> Option<u64> {
         let at = usize::from(self.offset);
@@ -126,19 +137,10 @@ pub(super) enum Extent {
 impl Layout {
     /// From the `format` of a tracepoint; `None` if it lacks what we need.
     pub(super) fn parse(point: Point, format: &str) -> Option<Self> {
-        let id = format.lines().find_map(|line| line.strip_prefix("ID:"))?;
-        let field = |name| {
-            let line = format.lines().find(|line| declares(line, name))?;
-            let number = |key| {
-                let mut parts = line.split([';', '\t']);
-                parts.find_map(|part| part.strip_prefix(key)?.parse().ok())
-            };
-            let (offset, size) = (number("offset:")?, number("size:")?);
-            matches!(size, 1 | 2 | 4 | 8).then_some(Field { offset, size })
-        };
+        let field = |name| Field::parse(format, name);
         Some(Self {
             point,
-            id: id.trim().parse().ok()?,
+            id: id_in(format)?,
             device: field("s_dev")?,
             inode: field("i_ino")?,
             first: field("index")?,
@@ -167,6 +169,12 @@ impl Layout {
         };
         Some((key, first, last.max(first)))
     }
+}
+
+/// The number by which the kernel knows the tracepoint of a `format`.
+pub(super) fn id_in(format: &str) -> Option<u16> {
+    let id = format.lines().find_map(|line| line.strip_prefix("ID:"))?;
+    id.trim().parse().ok()
 }
 
 /// Whether a line of a `format` is that of the field.

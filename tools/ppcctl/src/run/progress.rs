@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_summary_leaves_out_what_was_not() {
         let mut known = Summary {
-            directory: "/m".into(),
+            directory: Some("/m".into()),
             backend: Some("observe".into()),
             policy: Some("eager".into()),
             version: None,

@@ -1,0 +1,331 @@
+//! A start: what the children of a process read, of whatever file, from the first page on.
+//!
+//! ```text
+//! tracepoints, of these processes only ─ bpf ─┐
+//! fanotify on file systems ─────────── paths ─┴─ readers ─ events
+//! ```
+//!
+//! The kernel follows forks and turns away everybody else. It tells inodes; what they are called is known from
+//! when they were opened. A file that a policy names by its path is opened when it is loaded and not before: a start has
+//! thousands of them, and each that is cold waits for the device.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::statfs::fstatfs;
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
+
+use self::files::StartFiles;
+use self::paths::{Opened, OpenedPaths};
+use super::available;
+use super::bpf::{Bpf, FORKS};
+use super::hearing::{maps_whole_folios, tell_lost};
+use super::learn::LearntNames;
+use super::look::Looks;
+use super::readers::Readers;
+use super::record::{Key, Point, Raw};
+use super::source::RecordSource as _;
+use crate::backend::pagecache::Engine;
+use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
+use crate::machine::files::{Tree, info};
+use crate::sys::tracefs::Tracefs;
+use crate::{Error, Result, sys};
+
+mod files;
+mod paths;
+#[cfg(test)]
+mod tests;
+
+/// Where it is said that files have been opened is looked at this often, while reads are told of.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Who maps a file that large has most of it by few faults, and is looked at. Of a start's many smaller files, each fault
+/// tells.
+const LARGE: u64 = 16 << 20;
+
+/// The children of a process, and what is heard of them.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// The machine's files, as this process sees them.
+    tree: Tree,
+    engine: Engine,
+    source: Bpf,
+    points: Vec<Point>,
+    paths: OpenedPaths,
+    interrupt: EventFd,
+    files: Mutex<StartFiles>,
+    hearing: Mutex<StartHearing>,
+    tells: AtomicBool,
+}
+
+/// What the thread that hears knows between two times.
+#[derive(Debug)]
+struct StartHearing {
+    readers: Readers,
+    looks: Looks,
+    names: LearntNames,
+    raws: Vec<Raw>,
+    /// Those of the start that have read something.
+    processes: HashSet<u32>,
+    /// What was opened by who is not known to be one of them.
+    early: Vec<(Opened, Key)>,
+    own: u32,
+    page: u64,
+}
+
+impl Start {
+    /// Of the children that `parent` has from now on, and of theirs.
+    pub(crate) fn of_children(parent: u32) -> Result<Self> {
+        let system = |doing| move |source| Error::System { doing, source };
+        let layouts =
+            available::layouts().map_err(system("Looking for the kernel's tracepoints"))?;
+        let points: Vec<_> = layouts.iter().map(|layout| layout.point).collect();
+        if !points.contains(&Point::Get) {
+            let source = io::Error::other("kernels before 6.12 do not tell of all that is read");
+            return Err(system("Listening to a start")(source));
+        }
+        let forks = Tracefs::open().and_then(|it| it.read(FORKS, "format"));
+        let forks = forks.map_err(system("Looking for the kernel's tracepoint of forks"))?;
+        let source = Bpf::of_children(&layouts, &forks, parent);
+        let mut readers = Readers::new(false, maps_whole_folios());
+        readers.want(Kind::Touch.into(), 0);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let interrupt = EventFd::from_flags(flags).map_err(io::Error::from);
+        Ok(Self {
+            tree: Tree::of_machine().map_err(system("Opening the root directory"))?,
+            engine: Engine::new().map_err(system("Opening /dev/null"))?,
+            source: source.map_err(system("Listening to a start"))?,
+            points,
+            paths: OpenedPaths::new().map_err(system("Asking for what is opened"))?,
+            interrupt: interrupt.map_err(system("Making an eventfd"))?,
+            files: Mutex::default(),
+            hearing: Mutex::new(StartHearing {
+                readers,
+                looks: Looks::default(),
+                names: LearntNames::new(&layouts),
+                raws: Vec::new(),
+                processes: HashSet::new(),
+                early: Vec::new(),
+                own: std::process::id(),
+                page: sys::page_size(),
+            }),
+            tells: AtomicBool::new(false),
+        })
+    }
+
+    fn files(&self) -> MutexGuard<'_, StartFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file as a policy knows it, opened: of its own for each load, as how the kernel reads ahead goes by that.
+    fn file(&self, file: FileId) -> Result<File, Fault> {
+        let path = self.files().path(file).ok_or(Fault::Stale)?;
+        let opened = match self.tree.file(&path) {
+            Err(Fault::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Fault::Stale);
+            }
+            done => done?,
+        };
+        let kind = fstatfs(&opened).map_err(io::Error::from)?.filesystem_type();
+        if !paths::is_of_storage(kind) {
+            return Err(Fault::NoFile);
+        }
+        // Only its owner and root may; others leave a trace.
+        let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
+        Ok(opened)
+    }
+
+    /// Sleeps until there is something, or it is time to look.
+    fn sleep(&self, look: Option<Instant>) -> io::Result<()> {
+        let mut fds = vec![PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN)];
+        fds.extend(
+            self.source
+                .ready()
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+        );
+        let tells = self.tells.load(Relaxed);
+        let dues = [self.source.due(), look].into_iter().flatten();
+        let due = dues.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = due.chain(tells.then_some(LOOK)).min();
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            // Rounded up, or it would be polled until then.
+            PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Whether it was set does not matter; it is not any more.
+        let _ = self.interrupt.read();
+        Ok(())
+    }
+}
+
+impl StartHearing {
+    fn hear(&mut self, from: &Start, into: &mut Vec<Event>) {
+        let now = Instant::now();
+        // In this order: what has been read was opened before.
+        tell_lost(from.source.take(&mut self.raws), into);
+        let theirs = self.raws.iter().map(|raw| raw.process);
+        self.processes
+            .extend(theirs.filter(|&process| process != self.own));
+        let mut files = from.files();
+        tell_lost(self.hear_opens(from, &mut files), into);
+        for raw in self.raws.drain(..) {
+            let Some((file, size)) = files.of_key(raw.key) else {
+                continue;
+            };
+            if raw.process == self.own {
+                self.readers.loaded(&raw, file, self.page);
+                continue;
+            }
+            if raw.point.maps()
+                && size >= LARGE
+                && let Some(identity) = files.identity(file)
+            {
+                self.looks.reads(raw.process, file, identity, now);
+            }
+            self.readers.hear(&raw, (file, size), self.page, into);
+        }
+        drop(files);
+        self.look(now, into);
+    }
+
+    /// Finds out what files are called. Whose opens they are has to be known: who opens files of a mount of ours, or
+    /// another worker that does so, opens those below it as well, which are the same pages by another path.
+    fn hear_opens(&mut self, from: &Start, files: &mut StartFiles) -> u64 {
+        // Who has not read anything by the next time is none of the start's.
+        let mut opened: Vec<_> = self.early.drain(..).map(|it| (it, false)).collect();
+        let names = &mut self.names;
+        let lost = from.paths.take(|one, file| {
+            let open = || file.try_clone_to_owned().map(File::from);
+            if let Some(key) = names.key_by_rule(one.identity, open) {
+                opened.push(((one, key), true));
+            }
+        });
+        for ((one, key), may_be_early) in opened {
+            if self.processes.contains(&one.process) {
+                files.found(&one.path, key, one.identity, one.size);
+            } else if may_be_early {
+                self.early.push((one, key));
+            }
+        }
+        lost
+    }
+
+    /// Tells what large mappings have.
+    fn look(&mut self, now: Instant, into: &mut Vec<Event>) {
+        let readers = &mut self.readers;
+        let time = sys::monotonic_ns();
+        self.looks.look(now, |process, file, found| {
+            if let Some(found) = found {
+                return readers.looked(process, file, found, time, into);
+            }
+            readers.unmapped(process, file);
+            false
+        });
+    }
+}
+
+impl Backend for Start {
+    fn name(&self) -> &'static str {
+        "start"
+    }
+
+    fn features(&self) -> Features {
+        Features::TOUCH.union(Features::AFFINITY)
+    }
+
+    fn limits(&self) -> Vec<String> {
+        vec!["what processes of other PID namespaces read is not told".to_owned()]
+    }
+
+    fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {
+        let tells = kinds.contains(Kind::Touch);
+        if self.tells.swap(tells, Relaxed) == tells {
+            return Ok(());
+        }
+        if tells {
+            self.paths.watch()?;
+            self.source.enable(&self.points, 0)?;
+        } else {
+            self.source.enable(&[], 0)?;
+            self.paths.rest()?;
+        }
+        self.interrupt();
+        Ok(())
+    }
+
+    fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
+        let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleep(hearing.looks.due())?;
+        hearing.hear(self, into);
+        Ok(Flow::On)
+    }
+
+    fn interrupt(&self) {
+        // It can only fail as it is set already.
+        let _ = self.interrupt.write(1);
+    }
+
+    fn open(&self, path: &Path) -> Result<FileId, Fault> {
+        Ok(self.files().named(path))
+    }
+
+    fn close(&self, file: FileId) -> Result<(), Fault> {
+        // It keeps its number: a start has thousands, and ends.
+        self.files().path(file).map(drop).ok_or(Fault::Stale)
+    }
+
+    fn info(&self, file: FileId) -> Result<FileInfo, Fault> {
+        info(&self.file(file)?)
+    }
+
+    fn size(&self, file: FileId) -> Result<u64, Fault> {
+        // It may be cold: whoever loads it finds out.
+        self.files().size(file).ok_or(Fault::Stale)
+    }
+
+    fn path(&self, file: FileId) -> Result<PathBuf, Fault> {
+        self.files().path(file).ok_or(Fault::Stale)
+    }
+
+    fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
+        self.tree.list(path, recursive)
+    }
+
+    fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        Ok(self.file(file)?.read_at(buf, offset)?)
+    }
+
+    fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
+        self.engine.load(&self.file(span.file)?, &span.range(), how)
+    }
+
+    fn stop(&self, cookie: u64) {
+        self.engine.stop(cookie);
+    }
+
+    fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
+        self.engine
+            .evict(&self.file(span.file)?, &span.range(), unmapped)
+    }
+
+    fn resident(&self, span: Span) -> Result<u64, Fault> {
+        self.engine.resident(&self.file(span.file)?, &span.range())
+    }
+
+    fn lets_go_late(&self) -> bool {
+        self.source.lets_go_late()
+    }
+}

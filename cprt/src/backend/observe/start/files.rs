@@ -1,0 +1,119 @@
+//! The files of a start: what policies call them, what the kernel calls them, and where they are. Pure.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ppc::FileId;
+
+use super::super::record::Key;
+use crate::machine::mappings::Identity;
+
+/// Of a file that was named and not seen yet: whoever loads it finds out how long it is.
+const UNKNOWN: u64 = i64::MAX as u64;
+
+#[derive(Debug)]
+struct StartFile {
+    /// From the root of the machine.
+    path: PathBuf,
+    size: u64,
+    /// As it was opened last.
+    identity: Option<Identity>,
+}
+
+/// All of them. Numbers count up from 1, and stay.
+#[derive(Debug, Default)]
+pub(super) struct StartFiles {
+    all: Vec<StartFile>,
+    by_path: HashMap<PathBuf, FileId>,
+    by_key: HashMap<Key, FileId>,
+}
+
+fn place(file: FileId) -> Option<usize> {
+    usize::try_from(file.0).ok()?.checked_sub(1)
+}
+
+impl StartFiles {
+    /// A policy names it, or it has been opened.
+    pub(super) fn named(&mut self, path: &Path) -> FileId {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        if let Some(&file) = self.by_path.get(path) {
+            return file;
+        }
+        self.all.push(StartFile {
+            path: path.to_owned(),
+            size: UNKNOWN,
+            identity: None,
+        });
+        let file = FileId(self.all.len() as u64);
+        self.by_path.insert(path.to_owned(), file);
+        file
+    }
+
+    /// It has been opened: what the kernel calls it, and how long it is.
+    pub(super) fn found(&mut self, path: &Path, key: Key, identity: Identity, size: u64) {
+        let file = self.named(path);
+        if let Some(known) = place(file).and_then(|place| self.all.get_mut(place)) {
+            (known.size, known.identity) = (size, Some(identity));
+        }
+        self.by_key.insert(key, file);
+    }
+
+    /// The number and the size of a file that the kernel tells of.
+    pub(super) fn of_key(&self, key: Key) -> Option<(FileId, u64)> {
+        let file = *self.by_key.get(&key)?;
+        Some((file, self.size(file)?))
+    }
+
+    /// What stat shows of a file that has been opened.
+    pub(super) fn identity(&self, file: FileId) -> Option<Identity> {
+        self.get(file)?.identity
+    }
+
+    pub(super) fn size(&self, file: FileId) -> Option<u64> {
+        self.get(file).map(|known| known.size)
+    }
+
+    pub(super) fn path(&self, file: FileId) -> Option<PathBuf> {
+        self.get(file).map(|known| known.path.clone())
+    }
+
+    fn get(&self, file: FileId) -> Option<&StartFile> {
+        self.all.get(place(file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_one_by_whichever_way_it_became_known() {
+        let mut files = StartFiles::default();
+        let key = |inode| Key { device: 1, inode };
+        let identity = |inode| Identity { device: 1, inode };
+        let named = files.named(Path::new("usr/lib/a.so"));
+        assert_eq!(files.size(named), Some(UNKNOWN));
+        files.found(Path::new("/usr/lib/a.so"), key(7), identity(7), 100);
+        assert_eq!(files.of_key(key(7)), Some((named, 100)));
+        files.found(Path::new("/usr/lib/b.so"), key(8), identity(8), 50);
+        let other = files.named(Path::new("usr/lib/b.so"));
+        assert_eq!(files.of_key(key(8)), Some((other, 50)));
+        assert_ne!(named, other);
+        assert_eq!(
+            files.path(other).as_deref(),
+            Some(Path::new("usr/lib/b.so"))
+        );
+        assert_eq!((files.of_key(key(9)), files.path(FileId(0))), (None, None));
+    }
+
+    #[test]
+    fn what_replaces_a_file_has_its_number() {
+        let mut files = StartFiles::default();
+        let key = |inode| Key { device: 1, inode };
+        let identity = |inode| Identity { device: 1, inode };
+        files.found(Path::new("/a"), key(1), identity(1), 10);
+        files.found(Path::new("/a"), key(2), identity(2), 20);
+        let new = files.of_key(key(2)).expect("the new one");
+        assert_eq!(new, (files.named(Path::new("a")), 20));
+    }
+}

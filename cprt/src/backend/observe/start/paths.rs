@@ -1,0 +1,189 @@
+//! Which files are opened on the file systems of this machine, and where they are, by fanotify.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+use nix::sys::statfs::{
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FsType,
+    HUGETLBFS_MAGIC, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, TRACEFS_MAGIC,
+};
+
+use crate::machine::mappings::Identity;
+use crate::machine::mountinfo::{self, Mount};
+
+/// Kinds of file systems that have their files in memory, or make them up.
+const NO_STORAGE: [&str; 23] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "rootfs",
+    "rpc_pipefs",
+    "securityfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+
+/// The same by the numbers that statfs has for those whose files look like others'.
+const MADE_UP: [FsType; 10] = [
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    DEVPTS_SUPER_MAGIC,
+    HUGETLBFS_MAGIC,
+    PROC_SUPER_MAGIC,
+    SECURITYFS_MAGIC,
+    SYSFS_MAGIC,
+    TMPFS_MAGIC,
+    TRACEFS_MAGIC,
+];
+
+/// Whether what is read of such a file system comes from a disk or over a network.
+pub(super) fn is_of_storage(kind: FsType) -> bool {
+    !MADE_UP.contains(&kind)
+}
+
+/// A file that a process has opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) process: u32,
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) size: u64,
+}
+
+/// Tells of opens.
+#[derive(Debug)]
+pub(super) struct OpenedPaths(Fanotify);
+
+impl OpenedPaths {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = InitFlags::FAN_CLASS_NOTIF
+            | InitFlags::FAN_CLOEXEC
+            | InitFlags::FAN_NONBLOCK
+            | InitFlags::FAN_UNLIMITED_QUEUE;
+        let files = EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE;
+        Ok(Self(Fanotify::init(flags, files)?))
+    }
+
+    /// Watches all file systems with storage behind them.
+    pub(super) fn watch(&self) -> io::Result<()> {
+        let mounts = mountinfo::read(Path::new("/proc"))?;
+        for point in points(&mounts) {
+            let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
+            let here = nix::fcntl::AT_FDCWD;
+            if let Err(error) = self.0.mark(flags, MaskFlags::FAN_OPEN, here, Some(&point)) {
+                // Something may be mounted over it, or it does not let itself be watched.
+                log::debug!("Watching {}: {error}", point.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches nothing any more.
+    pub(super) fn rest(&self) -> io::Result<()> {
+        let all = MarkFlags::FAN_MARK_FLUSH | MarkFlags::FAN_MARK_FILESYSTEM;
+        let here = nix::fcntl::AT_FDCWD;
+        Ok(self.0.mark(all, MaskFlags::empty(), here, Some("/"))?)
+    }
+
+    /// Hands out what others have opened, with the file itself. Returns how many opens could not be told.
+    pub(super) fn take(&self, mut each: impl FnMut(Opened, BorrowedFd<'_>)) -> u64 {
+        let mut lost = 0;
+        // An error is that there is nothing more, or that a file could not be opened for us.
+        while let Ok(events) = self.0.read_events() {
+            if events.is_empty() {
+                break;
+            }
+            for event in events {
+                let Some(fd) = event.fd() else {
+                    lost += u64::from(event.mask().contains(MaskFlags::FAN_Q_OVERFLOW));
+                    continue;
+                };
+                let process = u32::try_from(event.pid()).unwrap_or(0);
+                if process == std::process::id() {
+                    continue;
+                }
+                if let Some(opened) = look(process, fd) {
+                    each(opened, fd);
+                }
+            }
+        }
+        lost
+    }
+}
+
+/// Where a file is, which it is and how long; `None` of what has no path here.
+fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
+    let stat = nix::sys::stat::fstat(fd.as_fd()).ok()?;
+    if stat.st_nlink == 0 {
+        return None;
+    }
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let identity = Identity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    };
+    path.is_absolute().then_some(Opened {
+        process,
+        path,
+        identity,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+    })
+}
+
+/// One mount of each file system that has storage behind it.
+fn points(mounts: &[Mount]) -> Vec<PathBuf> {
+    let mut seen = HashSet::new();
+    let has_storage = |mount: &&Mount| !NO_STORAGE.contains(&mount.kind.as_str());
+    let new = |mount: &&Mount| seen.insert((mount.major, mount.minor));
+    let points = mounts.iter().filter(has_storage).filter(new);
+    points.map(|mount| mount.point.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_with_storage_are_watched_once() {
+        let text = b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
+            2 1 0:5 / /proc rw - proc proc rw\n\
+            3 1 0:6 / /tmp rw - tmpfs tmpfs rw\n\
+            4 1 254:0 /srv /srv rw - ext4 /dev/vda rw\n\
+            5 1 254:16 / /models rw - xfs /dev/vdb rw\n\
+            6 1 0:44 / /net rw - nfs4 server:/ rw\n";
+        let points = points(&mountinfo::parse(text));
+        let expected = ["/", "/models", "/net"].map(PathBuf::from);
+        assert_eq!(points, expected);
+    }
+
+    #[test]
+    fn what_is_made_up_is_no_storage() {
+        for path in [
+            "/proc/version",
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+        ] {
+            let file = std::fs::File::open(path).expect("a file");
+            let kind = nix::sys::statfs::fstatfs(&file).expect("its file system");
+            assert!(!is_of_storage(kind.filesystem_type()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! With children of this process, on the machine's file system. Where the kernel or our rights do not do, a test says
+//! why and is skipped.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::sys::testing::skip;
+
+const MIB: u64 = 1 << 20;
+/// By then anything has happened that does, on a machine with much else to do.
+const LATEST: Duration = Duration::from_secs(20);
+
+/// A directory that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("cprt-start-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(&root).expect("a directory");
+        Self(root.canonicalize().expect("it is there"))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, vec![7; 1 << 20]).expect("to write");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A start of this process's children; `None`, and it is said why, where that is not to be had.
+fn start() -> Option<Start> {
+    let kind = nix::sys::statfs::statfs(&std::env::temp_dir()).expect("a file system");
+    if !paths::is_of_storage(kind.filesystem_type()) {
+        skip("the directory for temporary files is in memory");
+        return None;
+    }
+    match Start::of_children(std::process::id()) {
+        Ok(start) => Some(start),
+        Err(error) => {
+            skip(&crate::error::chain(&error));
+            None
+        }
+    }
+}
+
+fn cat(path: &Path) -> Command {
+    let mut cat = Command::new("cat");
+    cat.arg(path).stdout(Stdio::null());
+    cat
+}
+
+/// What has been touched of each file, by path; as soon as of these there is as much, or in the end.
+fn touched(start: &Start, of: &[(&Path, u64)]) -> HashMap<PathBuf, u64> {
+    let until = Instant::now() + LATEST;
+    let (mut all, mut events) = (HashMap::new(), Vec::new());
+    let there = |all: &HashMap<PathBuf, u64>| {
+        of.iter()
+            .all(|&(path, least)| all.get(path).is_some_and(|&it| it >= least))
+    };
+    while !there(&all) && Instant::now() < until {
+        start.events(&mut events).expect("events");
+        for event in events.drain(..).filter(|event| event.kind == Kind::Touch) {
+            let path = Path::new("/").join(start.path(event.file).expect("a path"));
+            *all.entry(path).or_default() += event.length;
+        }
+    }
+    all
+}
+
+#[test]
+fn children_and_theirs_are_heard_and_nobody_else() {
+    let Some(start) = start() else { return };
+    drop(start);
+    let folder = Folder::new("heard");
+    let [by_child, by_theirs, by_others] =
+        ["child", "theirs", "others"].map(|name| folder.file(name));
+    // It was there before, and so its children are none of the start's.
+    let script = format!("read line; cat '{}' > /dev/null", by_others.display());
+    let other = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn();
+    let mut other = other.expect("a shell");
+    let start = Start::of_children(std::process::id()).expect("once more");
+    start.want(Kind::Touch.into(), 0).expect("to hear");
+    let mut input = other.stdin.take().expect("its input");
+    input.write_all(b"go\n").expect("to write");
+    assert!(other.wait().expect("its end").success());
+    assert!(cat(&by_child).status().expect("cat").success());
+    let script = format!("cat '{}' > /dev/null; true", by_theirs.display());
+    let shell = Command::new("sh").args(["-c", &script]).status();
+    assert!(shell.expect("a shell").success());
+    let all = touched(&start, &[(&by_child, MIB), (&by_theirs, MIB)]);
+    assert!(
+        all.get(&by_child) >= Some(&MIB) && all.get(&by_theirs) >= Some(&MIB),
+        "{all:?}"
+    );
+    assert_eq!(all.get(&by_others), None);
+}
+
+#[test]
+fn nothing_is_heard_before_it_is_wanted_nor_after() {
+    let Some(start) = start() else { return };
+    let folder = Folder::new("wanted");
+    let file = folder.file("file");
+    start.want(Kind::Touch.into(), 0).expect("to hear");
+    start.want(Kinds::default(), 0).expect("to hear no more");
+    assert!(cat(&file).status().expect("cat").success());
+    let mut events = Vec::new();
+    start.interrupt();
+    start.events(&mut events).expect("events");
+    assert!(events.is_empty(), "{events:?}");
+}
+
+#[test]
+fn only_regular_files_of_file_systems_with_storage_are_loaded() {
+    let Some(start) = start() else { return };
+    let folder = Folder::new("loaded");
+    let real = folder.file("real");
+    std::os::unix::fs::symlink(&real, folder.0.join("link")).expect("a link");
+    nix::unistd::mkfifo(&folder.0.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let load = |path: &Path| {
+        let file = start.open(path).expect("a number");
+        let span = Span {
+            file,
+            offset: 0,
+            length: MIB,
+        };
+        start.load(span, How::default())
+    };
+    assert_eq!(load(&real).expect("it loads").done, MIB);
+    for path in [
+        folder.0.join("link"),
+        folder.0.join("fifo"),
+        folder.0.join("nothing"),
+        folder.0.clone(),
+        PathBuf::from("/proc/kmsg"),
+        PathBuf::from("/proc/self/maps"),
+        PathBuf::from("/dev/zero"),
+        PathBuf::from("/sys/kernel/mm/transparent_hugepage/enabled"),
+        PathBuf::from("../../etc/passwd"),
+    ] {
+        assert!(load(&path).is_err(), "{}", path.display());
+    }
+}

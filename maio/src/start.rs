@@ -1,0 +1,356 @@
+//! A start, from exec until reading has come to rest: what a command and its children read, of whatever file, is
+//! recorded in the order of first touch, and loaded in that order before they come to it the next time.
+//!
+//! ```text
+//! template: the last starts ─ expected ─▶ what will be read ─ joined ─▶ plan
+//! events ─ touches ─▶ this start ─▶ template
+//! ```
+//!
+//! A template of a start has a group for each of the last starts, the newest first.
+
+mod expected;
+mod name;
+#[cfg(test)]
+mod tests;
+mod touches;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ppc::{Event, Host, Io, Kind, Level, Plan, Result, Settings};
+
+use crate::config::Config;
+use crate::extent::{Extent, PAGE};
+use crate::host::FileTable;
+use crate::load::Part;
+use crate::save::{TemplateThread, complete_parts};
+use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError};
+use expected::{expected, joined};
+pub use name::start_name;
+use touches::FirstTouches;
+
+/// So many starts are remembered.
+const STARTS: usize = 3;
+/// Less than this is no start worth a template, in pages.
+const FEW: u64 = 16;
+
+/// The policy for one start.
+#[derive(Debug)]
+pub struct Start {
+    name: String,
+    node: String,
+    idle: Duration,
+    templates: Option<TemplateThread>,
+    /// Its first files are those of the template.
+    files: FileTable,
+    /// What they were, and when they were touched first, what they are.
+    then: Vec<Identity>,
+    now: Vec<Option<Identity>>,
+    /// The last starts, the newest first.
+    before: Vec<Vec<Extent>>,
+    /// What has not been asked for yet.
+    ahead: VecDeque<Extent>,
+    expected: FirstTouches,
+    touches: FirstTouches,
+    /// Of these, pages that were not expected.
+    unexpected: u64,
+    lost: u64,
+    began: SystemTime,
+    /// When something was touched for the first time.
+    last_ns: u64,
+    over: bool,
+}
+
+impl Start {
+    /// Begins to load what the last starts read, and to hear what this one does.
+    pub(crate) fn begin(
+        host: &Host<'_>,
+        name: String,
+        settings: &mut Settings,
+        plan: &mut Plan<'_>,
+    ) -> Result<Self> {
+        let config = Config::from_settings(settings)?;
+        let found = config
+            .store
+            .as_ref()
+            .and_then(|store| find(host, store, &name, &config.node));
+        let (then, before) = found.map_or_else(Default::default, |it| (it.files, it.groups));
+        let before = unpacked(host, before);
+        let ahead = joined(expected(&before));
+        let mut in_it = FirstTouches::default();
+        for extent in &ahead {
+            in_it.touch(extent);
+        }
+        let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let thread = config
+            .store
+            .map(|store| TemplateThread::start(store, host.waker()));
+        let templates = thread
+            .transpose()
+            .map_err(|it| ppc::Error::Errno(failed(it)))?;
+        let mut start = Self {
+            name,
+            node: config.node,
+            idle: config.idle,
+            templates,
+            files: FileTable::new(then.iter().map(|file| file.path.clone())),
+            then,
+            now: Vec::new(),
+            before,
+            ahead: ahead.into(),
+            expected: in_it,
+            touches: FirstTouches::default(),
+            unexpected: 0,
+            lost: 0,
+            began: SystemTime::now(),
+            last_ns: host.now(),
+            over: false,
+        };
+        host.want(Kind::Touch, 0)?;
+        start.ask(host, plan)?;
+        host.wake(start.idle)?;
+        Ok(start)
+    }
+
+    /// Hears an event, or goes on with what it asks for.
+    pub(crate) fn prefetch(
+        &mut self,
+        host: &Host<'_>,
+        event: Option<&Event>,
+        plan: &mut Plan<'_>,
+    ) -> Result<()> {
+        if let Some(templates) = &self.templates {
+            templates.collect(host);
+        }
+        if let Some(event) = event {
+            self.hear(host, event);
+        }
+        self.ask(host, plan)?;
+        if event.is_some() || self.over {
+            return Ok(());
+        }
+        let rests = Duration::from_nanos(host.now().saturating_sub(self.last_ns));
+        let left = self.idle.saturating_sub(rests);
+        if !left.is_zero() {
+            return host.wake(left);
+        }
+        self.finish(host);
+        host.want(ppc::Kinds::default(), 0)
+    }
+
+    /// Keeps what was heard, and waits until it is kept.
+    pub(crate) fn exit(mut self, host: &Host<'_>) {
+        self.finish(host);
+        if let Some(templates) = self.templates.take() {
+            templates.finish(host);
+        }
+        self.files.close(host);
+    }
+
+    /// Asks for as much of what is ahead as the host takes at once.
+    fn ask(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        while let Some(extent) = self.ahead.front() {
+            if let Some(id) = self.files.id(host, extent.file) {
+                let range = extent.offset()..extent.offset() + extent.length();
+                plan.add(Io::load(id, range))?;
+                if plan.is_full() {
+                    return host.wake(Duration::ZERO);
+                }
+            }
+            self.ahead.pop_front();
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, host: &Host<'_>, event: &Event) {
+        if self.over {
+            return;
+        }
+        if event.kind == Kind::Lost {
+            self.lost += event.count;
+            return;
+        }
+        let Some(number) = self.files.number(host, event.file) else {
+            return;
+        };
+        let range = event.offset..event.end();
+        let Some(extent) = Extent::of_bytes(number, &range) else {
+            return;
+        };
+        let new = self.touches.touch(&extent);
+        if new == 0 {
+            return;
+        }
+        self.unexpected += new.saturating_sub(self.expected.has(&extent));
+        self.last_ns = self.last_ns.max(event.time_ns);
+        self.identify(host, number);
+    }
+
+    /// What a file is now, asked when it has just been opened by somebody else and costs nothing.
+    fn identify(&mut self, host: &Host<'_>, number: u32) {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        if self.now.len() <= at {
+            self.now.resize(at.saturating_add(1), None);
+        }
+        if self.now[at].is_none() {
+            self.now[at] = self.files.identity(host, number, false);
+        }
+    }
+
+    /// The start is over: what was read is kept with what the last ones read.
+    fn finish(&mut self, host: &Host<'_>) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let (read, expected) = (self.touches.pages(), self.expected.pages());
+        let mib = |pages: u64| (pages * PAGE) >> 20;
+        host.log(
+            Level::Info,
+            format_args!(
+                "A start is over: {} MiB read, {} of it unexpected, {} expected",
+                mib(read),
+                mib(self.unexpected),
+                mib(expected)
+            ),
+        );
+        if self.lost > 0 {
+            let line = format_args!("It is not kept: {} events were lost", self.lost);
+            host.log(Level::Info, line);
+            return;
+        }
+        match self.template(host) {
+            Ok(template) => {
+                if let (Some(templates), Some(template)) = (&self.templates, template) {
+                    templates.save(&template);
+                }
+            }
+            Err(error) => host.log(Level::Warn, format_args!("It is not kept: {error}")),
+        }
+    }
+
+    fn template(
+        &mut self,
+        host: &Host<'_>,
+    ) -> std::result::Result<Option<Template>, TemplateError> {
+        // Of what is read by large mappings not all is heard: a tensor of which most was read was read.
+        let mut parts = [Part {
+            worker: 0,
+            xpu: None,
+            extents: self.touches.order().to_vec(),
+        }];
+        complete_parts(host, &mut self.files, &mut parts);
+        let [whole] = parts;
+        let kept = Kept::new(self);
+        let now = kept.of_now(&whole.extents);
+        if now
+            .iter()
+            .map(|extent| u64::from(extent.pages))
+            .sum::<u64>()
+            < FEW
+        {
+            return Ok(None);
+        }
+        let mut groups = vec![Group::new(0, None, &now)?];
+        for (number, start) in (1..).zip(self.before.iter().take(STARTS - 1)) {
+            groups.push(Group::new(number, None, &kept.of_then(start))?);
+        }
+        let made = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Some(Template {
+            service: self.name.clone(),
+            node: self.node.clone(),
+            made_s: made.as_secs(),
+            loads: u32::try_from(self.before.len() + 1).unwrap_or(1),
+            files: kept.files,
+            groups,
+        }))
+    }
+
+    /// A file's path, if it was read and not written meanwhile, and what it is.
+    fn as_read(&self, number: usize) -> Option<&Identity> {
+        let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began = i64::try_from(began.as_nanos()).unwrap_or(i64::MAX);
+        let now = self.now.get(number)?.as_ref()?;
+        (now.mtime_ns < began).then_some(now)
+    }
+}
+
+/// Which files a template has, and under which number.
+struct Kept {
+    files: Vec<Identity>,
+    /// By the numbers that they have here.
+    now: Vec<Option<u32>>,
+    then: Vec<Option<u32>>,
+}
+
+impl Kept {
+    fn new(start: &Start) -> Self {
+        let mut kept = Self {
+            files: Vec::new(),
+            now: Vec::new(),
+            then: Vec::new(),
+        };
+        for number in 0..start.now.len().max(start.then.len()) {
+            let read = start.as_read(number);
+            let then = start.then.get(number);
+            let place = u32::try_from(kept.files.len()).ok();
+            kept.files.extend(read.or(then).cloned());
+            let same = match (read, then) {
+                (Some(now), Some(then)) => then.same(now) != Sameness::Changed,
+                _ => true,
+            };
+            kept.now.push(place.filter(|_| read.is_some()));
+            kept.then.push(place.filter(|_| then.is_some() && same));
+        }
+        kept
+    }
+
+    fn of_now(&self, extents: &[Extent]) -> Vec<Extent> {
+        self.renumbered(extents, &self.now)
+    }
+
+    fn of_then(&self, extents: &[Extent]) -> Vec<Extent> {
+        self.renumbered(extents, &self.then)
+    }
+
+    /// With the numbers of the template, and as far as the files go.
+    fn renumbered(&self, extents: &[Extent], numbers: &[Option<u32>]) -> Vec<Extent> {
+        let one = |extent: &Extent| {
+            let file = (*numbers.get(usize::try_from(extent.file).ok()?)?)?;
+            let size = self.files.get(usize::try_from(file).ok()?)?.size;
+            let end = u32::try_from(size.div_ceil(PAGE)).ok()?.min(extent.end());
+            let pages = end.checked_sub(extent.first).filter(|&pages| pages > 0)?;
+            Some(Extent {
+                file,
+                pages,
+                ..*extent
+            })
+        };
+        extents.iter().filter_map(one).collect()
+    }
+}
+
+fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {
+    match store.load(name, node) {
+        Ok(found) => found,
+        Err(error) => {
+            let line = format_args!("The template of {name} is not used: {error}");
+            host.log(Level::Warn, line);
+            None
+        }
+    }
+}
+
+/// The starts of a template; one that does not unpack is left out.
+fn unpacked(host: &Host<'_>, groups: Vec<Group>) -> Vec<Vec<Extent>> {
+    let mut starts = Vec::new();
+    for group in groups.into_iter().take(STARTS) {
+        match group.extents() {
+            Ok(extents) => starts.push(extents),
+            Err(error) => host.log(Level::Warn, format_args!("A start is not used: {error}")),
+        }
+    }
+    starts
+}

@@ -1,0 +1,157 @@
+//! What the next start will read, by what the last ones did. Pure.
+//!
+//! Two starts read nearly the same, never just the same: names of temporary files, hash seeds, an odd run in between.
+//! What two of the last three did not read goes; the order is that of the newest one.
+
+use std::collections::HashMap;
+
+use crate::extent::Extent;
+use crate::ranges::Ranges;
+
+/// Two ranges of a file are loaded as one if so many pages lie between them at most: what lies there costs less than
+/// another request.
+const GAP: u32 = 64;
+/// One range to load has so many pages at most, or the beginning of a file would bring in all of it.
+const LONGEST: u32 = 1024;
+
+/// What one start read, by file.
+type Pages = HashMap<u32, Ranges>;
+
+fn pages_of(start: &[Extent]) -> Pages {
+    let mut pages = Pages::new();
+    for extent in start {
+        let file = pages.entry(extent.file).or_default();
+        file.insert(&(extent.first..extent.end()), |_| {});
+    }
+    pages
+}
+
+/// What will be read, in order. The newest start comes first.
+pub(super) fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
+    let pages: Vec<_> = starts.iter().map(|start| pages_of(start)).collect();
+    let mut order = Vec::new();
+    let mut done = Pages::new();
+    for (number, start) in starts.iter().enumerate() {
+        for extent in start {
+            let others = || {
+                pages
+                    .iter()
+                    .enumerate()
+                    .filter(|&(other, _)| other != number)
+            };
+            // A file that no other start knows is new, as after an upgrade, if it is the newest that read it.
+            let is_new =
+                number == 0 && others().all(|(_, other)| !other.contains_key(&extent.file));
+            let whole = extent.first..extent.end();
+            let mut add = |part: std::ops::Range<u32>| {
+                done.entry(extent.file).or_default().insert(&part, |part| {
+                    order.push(Extent {
+                        file: extent.file,
+                        first: part.start,
+                        pages: part.end - part.start,
+                    });
+                });
+            };
+            if starts.len() < 3 || is_new {
+                add(whole);
+                continue;
+            }
+            for (_, other) in others() {
+                if let Some(ranges) = other.get(&extent.file) {
+                    ranges.parts_in(&whole).for_each(&mut add);
+                }
+            }
+        }
+    }
+    order
+}
+
+/// The same with what lies close together in a file as one range, at the place of what of it comes first.
+pub(super) fn joined(order: Vec<Extent>) -> Vec<Extent> {
+    let mut numbered: Vec<(usize, Extent)> = order.into_iter().enumerate().collect();
+    numbered.sort_unstable_by_key(|(_, extent)| (extent.file, extent.first));
+    let mut ranges: Vec<(usize, Extent)> = Vec::new();
+    for (number, extent) in numbered {
+        if let Some((first, last)) = ranges.last_mut()
+            && last.file == extent.file
+            && extent.first <= last.end().saturating_add(GAP)
+            && extent.end() - last.first <= LONGEST
+        {
+            last.pages = last.end().max(extent.end()) - last.first;
+            *first = number.min(*first);
+        } else {
+            ranges.push((number, extent));
+        }
+    }
+    ranges.sort_unstable_by_key(|&(number, _)| number);
+    ranges.into_iter().map(|(_, extent)| extent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(file: u32, first: u32, pages: u32) -> Extent {
+        Extent { file, first, pages }
+    }
+
+    #[test]
+    fn one_start_or_two_are_taken_as_they_are() {
+        let one = vec![extent(1, 0, 4), extent(2, 0, 4)];
+        assert_eq!(expected(std::slice::from_ref(&one)), one);
+        let other = vec![extent(3, 0, 1), extent(1, 2, 4)];
+        let both = [
+            extent(1, 0, 4),
+            extent(2, 0, 4),
+            extent(3, 0, 1),
+            extent(1, 4, 2),
+        ];
+        assert_eq!(expected(&[one, other]), both);
+    }
+
+    #[test]
+    fn what_two_of_three_did_not_read_goes() {
+        let starts = [
+            vec![extent(1, 0, 8), extent(2, 0, 4)],
+            vec![extent(2, 2, 4), extent(1, 0, 2)],
+            vec![extent(1, 4, 2), extent(2, 4, 4)],
+        ];
+        let kept = [
+            extent(1, 0, 2),
+            extent(1, 4, 2),
+            extent(2, 2, 2),
+            extent(2, 4, 2),
+        ];
+        assert_eq!(expected(&starts), kept);
+    }
+
+    #[test]
+    fn an_odd_run_spoils_nothing_and_a_new_file_is_learned_at_once() {
+        let usual = vec![extent(1, 0, 8), extent(2, 0, 8)];
+        let odd = vec![extent(9, 0, 100)];
+        let after_odd = expected(&[odd.clone(), usual.clone(), usual.clone()]);
+        assert_eq!(after_odd, [odd.clone(), usual.clone()].concat());
+        let later = expected(&[usual.clone(), odd, usual.clone()]);
+        assert_eq!(later, usual);
+        let upgraded = vec![extent(1, 0, 8), extent(7, 0, 8)];
+        assert_eq!(
+            expected(&[upgraded.clone(), usual.clone(), usual])[..2],
+            upgraded
+        );
+    }
+
+    #[test]
+    fn what_lies_close_together_is_loaded_as_one() {
+        let order = vec![
+            extent(1, 100, 4),
+            extent(2, 0, 1),
+            extent(1, 0, 4),
+            extent(1, 40, 4),
+            extent(1, 300, 1),
+        ];
+        let expected = [extent(1, 0, 104), extent(2, 0, 1), extent(1, 300, 1)];
+        assert_eq!(joined(order), expected);
+        let long: Vec<_> = (0..64).map(|at| extent(1, at * 32, 32)).collect();
+        assert_eq!(joined(long), [extent(1, 0, 1024), extent(1, 1024, 1024)]);
+    }
+}

@@ -1,0 +1,157 @@
+use std::path::PathBuf;
+
+use ppc::testing::FakeHost;
+use ppc::{FileId, Op};
+
+use super::*;
+use crate::Library;
+
+const KIB: u64 = 1 << 10;
+
+/// A directory that goes when the test does.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("maio-start-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn settings(&self) -> [(&str, &str); 4] {
+        let store = self.0.to_str().expect("plain");
+        [
+            ("start", "python3-1234"),
+            ("store", store),
+            ("node", "here"),
+            ("leases", "none"),
+        ]
+    }
+
+    fn kept(&self) -> Option<Template> {
+        let kept = Store::at(&self.0).load("python3-1234", "here");
+        kept.expect("a store")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Whatever is left is in a directory for that.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn host() -> FakeHost {
+    FakeHost::new()
+        .file("usr/bin/python3", 4096 * KIB)
+        .file("usr/lib/a.so", 512 * KIB)
+        .file("usr/lib/b.so", 512 * KIB)
+}
+
+/// One start in which these ranges are touched; returns what was loaded for it.
+fn start(
+    host: &FakeHost,
+    scratch: &Scratch,
+    touched: &[(&str, u64, u64)],
+) -> Vec<(FileId, u64, u64)> {
+    let (mut policy, ios) = host
+        .start::<Library>(&scratch.settings())
+        .expect("it starts");
+    for &(path, from, length) in touched {
+        let event = Event::new(Kind::Touch, host.id(path), from, length).by(7);
+        policy.prefetch(Some(&event)).expect("it hears");
+    }
+    policy.exit().expect("it ends");
+    assert!(
+        ios.iter()
+            .all(|io| io.op == Op::Load && io.process.is_none())
+    );
+    ios.iter()
+        .map(|io| (io.file, io.offset, io.length))
+        .collect()
+}
+
+#[test]
+fn what_a_start_read_is_loaded_for_the_next_in_the_order_of_first_touch() {
+    let (host, scratch) = (host(), Scratch::new("order"));
+    let touched = [
+        ("usr/bin/python3", 0, 64 * KIB),
+        ("usr/lib/b.so", 0, 4 * KIB),
+        ("usr/bin/python3", 2048 * KIB, 64 * KIB),
+        ("usr/lib/a.so", 0, 4 * KIB),
+        ("usr/bin/python3", 0, 64 * KIB),
+        ("usr/lib/b.so", 100 * KIB, 20 * KIB),
+    ];
+    assert_eq!(start(&host, &scratch, &touched), []);
+    let loaded = start(&host, &scratch, &touched);
+    let (python, a, b) = (
+        host.id("usr/bin/python3"),
+        host.id("usr/lib/a.so"),
+        host.id("usr/lib/b.so"),
+    );
+    let expected = [
+        (python, 0, 64 * KIB),
+        (b, 0, 120 * KIB),
+        (python, 2048 * KIB, 64 * KIB),
+        (a, 0, 4 * KIB),
+    ];
+    assert_eq!(loaded, expected);
+    let kept = scratch.kept().expect("a template");
+    assert_eq!((kept.groups.len(), kept.loads), (2, 2));
+}
+
+#[test]
+fn a_start_that_lost_events_and_one_that_read_nothing_are_not_kept() {
+    let (host, scratch) = (host(), Scratch::new("lost"));
+    start(&host, &scratch, &[]);
+    assert_eq!(scratch.kept(), None);
+    let (mut policy, _) = host
+        .start::<Library>(&scratch.settings())
+        .expect("it starts");
+    let touch = Event::new(Kind::Touch, host.id("usr/lib/a.so"), 0, 512 * KIB).by(7);
+    policy.prefetch(Some(&touch)).expect("it hears");
+    let mut lost = Event::new(Kind::Lost, FileId(0), 0, 0);
+    lost.count = 3;
+    policy.prefetch(Some(&lost)).expect("it hears");
+    policy.exit().expect("it ends");
+    assert_eq!(scratch.kept(), None);
+    assert!(
+        host.logs()
+            .iter()
+            .any(|(_, line)| line.contains("3 events were lost"))
+    );
+}
+
+#[test]
+fn the_fourth_start_forgets_the_first() {
+    let (host, scratch) = (host(), Scratch::new("forgets"));
+    let usual = [("usr/bin/python3", 0, 4096 * KIB)];
+    start(&host, &scratch, &[("usr/lib/a.so", 0, 512 * KIB)]);
+    for _ in 0..3 {
+        start(&host, &scratch, &usual);
+    }
+    let kept = scratch.kept().expect("a template");
+    assert_eq!(kept.groups.len(), 3);
+    let loaded = start(&host, &scratch, &usual);
+    assert!(
+        loaded
+            .iter()
+            .all(|&(file, ..)| file == host.id("usr/bin/python3")),
+        "{loaded:?}"
+    );
+}
+
+#[test]
+fn a_start_that_has_come_to_rest_is_kept_and_hears_no_more() {
+    let (host, scratch) = (host(), Scratch::new("rest"));
+    let (mut policy, _) = host
+        .start::<Library>(&scratch.settings())
+        .expect("it starts");
+    let touch = Event::new(Kind::Touch, host.id("usr/lib/a.so"), 0, 512 * KIB).by(7);
+    policy.prefetch(Some(&touch)).expect("it hears");
+    host.advance(Duration::from_secs(11));
+    policy.prefetch(None).expect("it wakes");
+    assert_eq!(host.wanted(), (ppc::Kinds::default(), 0));
+    policy.exit().expect("it ends");
+    assert!(scratch.kept().is_some());
+}

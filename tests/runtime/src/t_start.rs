@@ -1,0 +1,175 @@
+//! A start, by `ppcctl run` without a directory: what a command and its children read is recorded, and loaded before
+//! they come to it the next time.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::case::{Case, scratch};
+use crate::files::{KIB, Pattern};
+use crate::mount::Mount;
+use crate::outcome::{For as _, Outcome, Stop, ensure, ensure_eq, kernel_is_at_least, skip};
+use crate::sys::PAGE;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("cprt_start_replays", 60, replays),
+    Case::new("cprt_start_outlives_odd_runs", 90, outlives_odd_runs),
+    Case::new("cprt_start_reads_what_is_there", 60, reads_what_is_there),
+];
+
+const FILES: u64 = 12;
+/// What is read of each file is less than what the kernel would read along.
+const PART: u64 = 16 * KIB;
+
+/// Files that commands read, in a mount of the running way.
+struct Tree {
+    mount: Mount,
+    files: Vec<Pattern>,
+}
+
+impl Tree {
+    fn new() -> Outcome<Self> {
+        if !kernel_is_at_least(6, 12) {
+            skip!("before 6.12 hits are not told without the module: nothing can be recorded");
+        }
+        let mount = Mount::new()?;
+        let file = |number| mount.file(&format!("d/f{number}"), number, 256 * KIB);
+        let files = (0..FILES).map(file).collect::<Outcome<_>>()?;
+        Ok(Self { mount, files })
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        self.mount.up(&self.files[number])
+    }
+
+    fn make_cold(&self) -> Outcome {
+        self.files.iter().try_for_each(Pattern::make_cold)
+    }
+
+    /// A shell's script that reads the beginning of each file, half of them by a child of a child.
+    fn script(&self) -> String {
+        let read = |number| {
+            let path = self.path(number);
+            format!("head -c {PART} '{}' > /dev/null; ", path.display())
+        };
+        let (some, others) = (0..self.files.len()).partition::<Vec<_>, _>(|number| number % 2 == 0);
+        let others: String = others.into_iter().map(read).collect();
+        let some: String = some.into_iter().map(read).collect();
+        format!("{some} sh -c \"{others} true\"; true")
+    }
+
+    /// How many bytes of the parts that the script reads are cached.
+    fn cached(&self) -> Result<u64, Stop> {
+        self.files.iter().map(|file| file.cached_in(0..PART)).sum()
+    }
+}
+
+/// `ppcctl run` of a script, under one name.
+fn begin(script: &str) -> Outcome<Child> {
+    let store = format!("store={}", scratch().join("store").display());
+    let words = [
+        "run",
+        "--service-id",
+        "s",
+        "--set",
+        &store,
+        "--set",
+        "node=n",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let mut command = Command::new("/usr/bin/ppcctl");
+    command.arg("--json").args(words).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().of("ppcctl")
+}
+
+/// The same to its end, and what it says of itself.
+fn run(script: &str) -> Outcome<(String, Value)> {
+    finish(begin(script)?)
+}
+
+fn finish(child: Child) -> Outcome<(String, Value)> {
+    let output = child.wait_with_output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    let line = errors.lines().last().unwrap_or_default();
+    let summary: Value = serde_json::from_str(line).of(&errors)?;
+    ensure!(summary["fault"].is_null(), "{summary}");
+    ensure_eq!(summary["policy"], "maio", "whose start it is");
+    Ok((
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        summary,
+    ))
+}
+
+fn replays() -> Outcome {
+    let tree = Tree::new()?;
+    let all = FILES * PART;
+    let (_, first) = run(&tree.script())?;
+    ensure_eq!(
+        first["stats"]["loaded_bytes"],
+        0,
+        "what was loaded for the first start"
+    );
+    tree.make_cold()?;
+    let (_, second) = run(&tree.script())?;
+    let loaded = second["stats"]["loaded_bytes"].as_u64().unwrap_or_default();
+    ensure!(loaded > 0, "{second}");
+    // What it does not read is there all the same, and little more.
+    tree.make_cold()?;
+    run("sleep 2")?;
+    ensure_eq!(tree.cached()?, all, "of what the start reads");
+    let along: u64 = tree.files.iter().map(Pattern::cached).sum::<Outcome<_>>()?;
+    println!("{along} bytes are cached of files of which {all} are read");
+    ensure!(along <= 2 * all, "{along} bytes are cached, {all} are read");
+    Ok(())
+}
+
+fn outlives_odd_runs() -> Outcome {
+    let tree = Tree::new()?;
+    let all = FILES * PART;
+    for script in [&tree.script(), "true", &tree.script()] {
+        run(script)?;
+    }
+    // One that is killed half-way, and two at once.
+    let half = format!(
+        "head -c {PART} '{}' > /dev/null; kill -9 $$",
+        tree.path(0).display()
+    );
+    let killed = begin(&half)?.wait_with_output()?;
+    ensure!(!killed.status.success(), "{}", killed.status);
+    let both = [begin(&tree.script())?, begin(&tree.script())?];
+    for one in both {
+        finish(one)?;
+    }
+    tree.make_cold()?;
+    run("sleep 2")?;
+    ensure_eq!(tree.cached()?, all, "of what the start reads");
+    Ok(())
+}
+
+/// A file that has changed, one that is gone and one that is something else now.
+fn reads_what_is_there() -> Outcome {
+    let tree = Tree::new()?;
+    run(&tree.script())?;
+    let changed = &tree.files[0];
+    std::fs::write(&changed.lower, vec![b'x'; 5])?;
+    std::fs::remove_file(&tree.files[1].lower)?;
+    std::fs::remove_file(&tree.files[2].lower)?;
+    std::fs::create_dir(&tree.files[2].lower)?;
+    tree.files[3..].iter().try_for_each(Pattern::make_cold)?;
+    let script = format!("cat '{}'; sleep 2", tree.path(0).display());
+    let (said, _) = run(&script)?;
+    ensure_eq!(said, "xxxxx", "what is in the changed file");
+    let cached: Result<u64, Stop> = tree.files[3..]
+        .iter()
+        .map(|file| file.cached_in(0..PART))
+        .sum();
+    ensure_eq!(cached?, (FILES - 3) * PART, "of what has not changed");
+    ensure!(PART.is_multiple_of(PAGE as u64), "parts are of whole pages");
+    Ok(())
+}
