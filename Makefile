@@ -154,6 +154,13 @@ clients: tools ## real frameworks load a model natively and with MAIO, through e
 	@cargo build --quiet --locked --release --package ppc-bench
 	@tests/clients/clients.py $(CLIENTS)
 
+# All files leave the memory of this machine for it. START="--disk /srv --rounds 5".
+START :=
+.PHONY: bench-start
+bench-start: tools ## whole starts of frameworks: cold, warm, and recorded and replayed by ppcctl run
+	@cargo build --quiet --locked --release --package ppc-bench
+	@tests/clients/starts.py $(START)
+
 .PHONY: rust
 rust:
 	@command -v cargo > /dev/null || { \

@@ -18,6 +18,7 @@ import digest  # noqa: E402
 import environment  # noqa: E402
 import loaders  # noqa: E402
 import runs  # noqa: E402
+import starts  # noqa: E402
 import table  # noqa: E402
 import verdict  # noqa: E402
 import weights  # noqa: E402
@@ -232,6 +233,45 @@ class Showing(unittest.TestCase):
     def test_what_broke_is_left_out(self) -> None:
         done = [sound("native"), sound("own", broken="it broke")]
         self.assertEqual(table.grid("s", done, ["native", "own"], table.seconds), "s  native\nc    1.50")
+
+
+class Starts(unittest.TestCase):
+    @staticmethod
+    def some(client: str, **seconds: float) -> list[starts.Start]:
+        return [starts.Start(client, turn, took, took / 2, 10, "d", 5) for turn, took in seconds.items()]
+
+    def test_the_penalty_is_what_cold_starts_take_longer(self) -> None:
+        self.assertAlmostEqual(starts.removed(30.0, 10.0, 12.0), 0.9)
+        self.assertAlmostEqual(starts.removed(30.0, 10.0, 35.0), -0.25)
+        self.assertEqual(starts.removed(10.0, 10.0, 9.0), 0.0)
+
+    def test_medians_are_of_sound_starts_and_of_whole_rounds(self) -> None:
+        rounds = [self.some("a", cold=30, warm=10, first=31, later=at) for at in (12, 90, 14)]
+        broken = starts.Start("a", "later", 1.0, broken="exit status 1")
+        half = self.some("b", cold=3, warm=1)
+        (found,) = starts.outcomes([*sum(rounds, []), broken, *half])
+        self.assertEqual((found.client, found.times["later"]), ("a", 14))
+        self.assertAlmostEqual(found.removed, 0.8)
+        text = starts.report([found])
+        self.assertIn("0.80", text)
+        self.assertIn("penalty removed", text.splitlines()[0])
+
+    def test_a_start_is_wrong_with_other_tensors_and_a_later_one_without_help(self) -> None:
+        cold, warm, first, later = self.some("a", cold=3, warm=1, first=3, later=2)
+        self.assertEqual([starts.faults(one, "d") for one in (cold, warm, first, later)], [[], [], [], []])
+        self.assertIn("not those of the files", starts.faults(cold, "other")[0])
+        later.loaded = first.loaded = 0
+        self.assertEqual(starts.faults(first, "d"), [])
+        self.assertEqual(starts.faults(later, "d"), ["nothing was loaded ahead of it"])
+
+    def test_only_ours_are_wrapped_and_in_a_store_of_their_own(self) -> None:
+        ground = starts.Ground(Path("/d"), Path("/p/ppcctl"), Path("/s"))
+        client = loaders.CLIENTS[0]
+        plain = starts.command(client, starts.WARM, ground)
+        self.assertEqual(plain[0], "/d/venv/bin/python")
+        ours = starts.command(client, starts.LATER, ground)
+        self.assertEqual(ours[-len(plain) :], plain)
+        self.assertEqual(ours[:5], ["/p/ppcctl", "--json", "run", "--set", "store=/s"])
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ use touches::FirstTouches;
 
 /// So many starts are remembered.
 const STARTS: usize = 3;
+/// What still reads something new after so long, in ns, serves: it does not start any more.
+const LONGEST: u64 = 600_000_000_000;
 /// Less than this is no start worth a template, in pages.
 const FEW: u64 = 16;
 
@@ -57,6 +59,7 @@ pub struct Start {
     unexpected: u64,
     lost: u64,
     began: SystemTime,
+    began_ns: u64,
     /// When something was touched for the first time.
     last_ns: u64,
     over: bool,
@@ -104,6 +107,7 @@ impl Start {
             unexpected: 0,
             lost: 0,
             began: SystemTime::now(),
+            began_ns: host.now(),
             last_ns: host.now(),
             over: false,
         };
@@ -132,7 +136,8 @@ impl Start {
         }
         let rests = Duration::from_nanos(host.now().saturating_sub(self.last_ns));
         let left = self.idle.saturating_sub(rests);
-        if !left.is_zero() {
+        let lasts = host.now().saturating_sub(self.began_ns);
+        if !left.is_zero() && lasts < LONGEST {
             return host.wake(left);
         }
         self.finish(host);

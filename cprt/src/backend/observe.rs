@@ -14,6 +14,8 @@
 //! and whenever inotify says that they are others. Nobody is woken while nobody reads.
 //!
 //! Kernels before 6.12 tell only what comes in; what this means is told by [`Backend::limits`].
+//!
+//! [`Start`] hears of processes and not of a directory: of whatever file these read.
 
 use std::fs::File;
 use std::io;

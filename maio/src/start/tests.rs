@@ -142,6 +142,26 @@ fn the_fourth_start_forgets_the_first() {
 }
 
 #[test]
+fn what_never_comes_to_rest_is_kept_after_ten_minutes() {
+    let (host, scratch) = (host(), Scratch::new("restless"));
+    let (mut policy, _) = host
+        .start::<Library>(&scratch.settings())
+        .expect("it starts");
+    for page in 0..121 {
+        host.advance(Duration::from_secs(5));
+        let file = host.id("usr/bin/python3");
+        let mut touch = Event::new(Kind::Touch, file, page * 4 * KIB, 4 * KIB).by(7);
+        touch.time_ns = (page + 1) * 5_000_000_000;
+        policy.prefetch(Some(&touch)).expect("it hears");
+        policy.prefetch(None).expect("it wakes");
+        let hears = host.wanted().0.contains(Kind::Touch);
+        assert_eq!(hears, page < 119, "after {} s", (page + 1) * 5);
+    }
+    policy.exit().expect("it ends");
+    assert!(scratch.kept().is_some());
+}
+
+#[test]
 fn a_start_that_has_come_to_rest_is_kept_and_hears_no_more() {
     let (host, scratch) = (host(), Scratch::new("rest"));
     let (mut policy, _) = host

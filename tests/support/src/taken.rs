@@ -16,13 +16,17 @@ pub fn pages_taken_back() -> u64 {
     numbers.into_iter().flatten().sum()
 }
 
-/// What an attempt comes to during which the machine took nothing back; `None` if it does all the time.
-pub fn undisturbed<T>(mut attempt: impl FnMut() -> T) -> Option<T> {
-    const ATTEMPTS: usize = 20;
+/// What an attempt comes to: the first that is right, or during which the machine took nothing back; the last if it
+/// does all the time.
+pub fn undisturbed<T>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
+    const MORE: usize = 19;
 
-    (0..ATTEMPTS).find_map(|_| {
+    for _ in 0..MORE {
         let before = pages_taken_back();
         let outcome = attempt();
-        (pages_taken_back() == before).then_some(outcome)
-    })
+        if is_right(&outcome) || pages_taken_back() == before {
+            return outcome;
+        }
+    }
+    attempt()
 }

@@ -63,8 +63,16 @@ fn assert_is_heard(report: &Value, hits: bool) {
             assert!(events(report, case, want) > 0.5, "{case}, {want}");
         }
     }
-    let warm = events(report, "warm read 1 MiB", "record");
-    assert_eq!(warm > 2.5, hits, "opens, closes and touches: {warm}");
+    assert_eq!(
+        hears_hits(report),
+        hits,
+        "opens, closes and touches: {report}"
+    );
+}
+
+/// Whether more is heard of a warm read than that a file was opened and closed.
+fn hears_hits(report: &Value) -> bool {
+    events(report, "warm read 1 MiB", "record") > 2.5
 }
 
 #[test]
@@ -87,7 +95,7 @@ fn fuse_is_measured_with_the_worker_listening() {
     for _ in 0..TRIES {
         let before = test_support::pages_taken_back();
         let Some(report) = cost("fuse") else { return };
-        if test_support::pages_taken_back() == before {
+        if !hears_hits(&report) || test_support::pages_taken_back() == before {
             return assert_is_heard(&report, false);
         }
     }

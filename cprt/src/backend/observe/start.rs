@@ -191,7 +191,7 @@ impl StartHearing {
             }
             if raw.point.maps()
                 && size >= LARGE
-                && let Some(identity) = files.identity(file)
+                && let Some(identity) = files.data(file)
             {
                 self.looks.reads(raw.process, file, identity, now);
             }
@@ -323,6 +323,14 @@ impl Backend for Start {
 
     fn resident(&self, span: Span) -> Result<u64, Fault> {
         self.engine.resident(&self.file(span.file)?, &span.range())
+    }
+
+    fn end(&self) {
+        // What was opened and is not taken yet keeps its file system from being unmounted, and the process may take
+        // long to end.
+        if self.paths.rest().is_ok() {
+            self.paths.take(|_, _| {});
+        }
     }
 
     fn lets_go_late(&self) -> bool {

@@ -64,9 +64,13 @@ impl StartFiles {
         Some((file, self.size(file)?))
     }
 
-    /// What stat shows of a file that has been opened.
-    pub(super) fn identity(&self, file: FileId) -> Option<Identity> {
-        self.get(file)?.identity
+    /// What stat shows of a file that has been opened and is no shared object: of those each fault tells, and looking
+    /// at who maps them, while they are mapped, would hold that up.
+    pub(super) fn data(&self, file: FileId) -> Option<Identity> {
+        let known = self.get(file)?;
+        let name = known.path.file_name()?.to_string_lossy();
+        let is_object = name.ends_with(".so") || name.contains(".so.");
+        known.identity.filter(|_| !is_object)
     }
 
     pub(super) fn size(&self, file: FileId) -> Option<u64> {
@@ -99,11 +103,18 @@ mod tests {
         let other = files.named(Path::new("usr/lib/b.so"));
         assert_eq!(files.of_key(key(8)), Some((other, 50)));
         assert_ne!(named, other);
+        assert_eq!(files.data(other), None, "a shared object");
+        files.found(Path::new("/m.safetensors"), key(9), identity(9), 50);
+        let model = files.named(Path::new("m.safetensors"));
+        assert_eq!(files.data(model), Some(identity(9)));
         assert_eq!(
             files.path(other).as_deref(),
             Some(Path::new("usr/lib/b.so"))
         );
-        assert_eq!((files.of_key(key(9)), files.path(FileId(0))), (None, None));
+        assert_eq!(
+            (files.of_key(key(7777)), files.path(FileId(0))),
+            (None, None)
+        );
     }
 
     #[test]

@@ -123,6 +123,31 @@ fn nothing_is_heard_before_it_is_wanted_nor_after() {
 }
 
 #[test]
+fn nothing_is_kept_from_being_unmounted_at_the_end() {
+    let Some(start) = start() else { return };
+    let folder = Folder::new("unmounted");
+    let mount = |from: &Path| {
+        let flags = nix::mount::MsFlags::MS_BIND;
+        let nothing = None::<&str>;
+        nix::mount::mount(Some(from), &folder.0, nothing, flags, nothing)
+    };
+    if let Err(error) = mount(&folder.0) {
+        return skip(&format!("mounting: {error}"));
+    }
+    let file = folder.file("file");
+    start.want(Kind::Touch.into(), 0).expect("to hear");
+    assert!(cat(&file).status().expect("cat").success());
+    let unmount = || nix::mount::umount(&folder.0);
+    assert_eq!(
+        unmount(),
+        Err(nix::errno::Errno::EBUSY),
+        "it waits to be told"
+    );
+    start.end();
+    assert_eq!(unmount(), Ok(()));
+}
+
+#[test]
 fn only_regular_files_of_file_systems_with_storage_are_loaded() {
     let Some(start) = start() else { return };
     let folder = Folder::new("loaded");
