@@ -145,7 +145,7 @@ pub(crate) trait Backend: Send + Sync {
     fn close(&self, file: FileId) -> Result<(), Fault>;
     /// Of a regular file.
     fn info(&self, file: FileId) -> Result<FileInfo, Fault>;
-    /// How long a regular file is, or what it is not longer than while nobody has looked.
+    /// How long a regular file is; before it has been looked at, a length that it does not exceed.
     fn size(&self, file: FileId) -> Result<u64, Fault> {
         Ok(self.info(file)?.size)
     }

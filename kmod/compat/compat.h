@@ -302,8 +302,8 @@ static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space
 }
 
 /*
- * 7.0: who reads ahead holds the mapping's invalidate_lock, so that no hole is
- * punched meanwhile; before that page_cache_ra_unbounded() takes it by itself,
+ * 7.0: the caller holds the mapping's invalidate_lock, so that no hole is punched
+ * meanwhile; before that page_cache_ra_unbounded() takes it by itself,
  * and no header tells which.
  */
 static inline void rfs_ra_unbounded(struct readahead_control *ractl, unsigned long nr)

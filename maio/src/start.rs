@@ -192,7 +192,7 @@ impl Start {
         self.identify(host, number);
     }
 
-    /// What a file is now, asked when it has just been opened by somebody else and costs nothing.
+    /// What a file is now, asked when its reader has just opened it and it costs nothing.
     fn identify(&mut self, host: &Host<'_>, number: u32) {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if self.now.len() <= at {

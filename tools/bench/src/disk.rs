@@ -21,7 +21,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// One for so many bytes and files, filled by somebody.
+    /// One for so many bytes and files, which `fill` puts there.
     pub(crate) fn make(
         place: &Place,
         bytes: u64,

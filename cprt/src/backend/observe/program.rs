@@ -123,7 +123,7 @@ pub(super) enum Numbering {
 /// Of whom a program tells, and the table that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
-    /// Of who reads these files.
+    /// Of the readers of these files.
     Files(i32),
     /// Of what these processes read, whatever it is.
     Processes(i32),
@@ -296,7 +296,7 @@ fn listed(program: &mut Program, processes: i32, to: Label) {
 }
 
 /// The program that follows forks: the children of `parent`, a process by its number in our PID namespace, are
-/// listed, and theirs. Numbers come back, so who is no child of these is taken off.
+/// listed, and theirs. Numbers come back, so a process that is no child of these is taken off.
 pub(super) fn following(child: Field, processes: i32, parent: Own) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);

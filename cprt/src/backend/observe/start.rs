@@ -49,7 +49,7 @@ mod tests;
 /// Where it is said that files have been opened is looked at this often, while reads are told of.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Who maps a file that large has most of it by few faults, and is looked at. Of a start's many smaller files, each fault
+/// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many smaller files, each fault
 /// tells.
 const LARGE: u64 = 16 << 20;
 
@@ -77,7 +77,7 @@ struct StartHearing {
     raws: Vec<Raw>,
     /// Those of the start that have read something.
     processes: HashSet<u32>,
-    /// What was opened by who is not known to be one of them.
+    /// What was opened by processes that are not known to be of the start.
     early: Vec<(Opened, Key)>,
     own: u32,
     page: u64,
@@ -201,10 +201,10 @@ impl StartHearing {
         self.look(now, into);
     }
 
-    /// Finds out what files are called. Whose opens they are has to be known: who opens files of a mount of ours, or
+    /// Finds out what files are called. Whose opens they are has to be known: a process that opens files of a mount of ours, or
     /// another worker that does so, opens those below it as well, which are the same pages by another path.
     fn hear_opens(&mut self, from: &Start, files: &mut StartFiles) -> u64 {
-        // Who has not read anything by the next time is none of the start's.
+        // A process that has not read anything by the next time is none of the start's.
         let mut opened: Vec<_> = self.early.drain(..).map(|it| (it, false)).collect();
         let names = &mut self.names;
         let lost = from.paths.take(|one, file| {
@@ -292,7 +292,7 @@ impl Backend for Start {
     }
 
     fn size(&self, file: FileId) -> Result<u64, Fault> {
-        // It may be cold: whoever loads it finds out.
+        // It may be cold: the load finds out.
         self.files().size(file).ok_or(Fault::Stale)
     }
 

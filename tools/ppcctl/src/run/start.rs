@@ -59,8 +59,7 @@ fn found(program: &OsStr) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// A session for the children that this process will have. `None` if that cannot be had; then somebody has been
-/// told why.
+/// A session for the children that this process will have. `None` if that cannot be had; then a line has said why.
 pub(super) fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
     match Session::of_children(options, &policy_log(wanted.quiet)) {
         Ok(session) => Ok(Some(session)),

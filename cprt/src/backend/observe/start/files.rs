@@ -8,7 +8,7 @@ use ppc::FileId;
 use super::super::record::Key;
 use crate::machine::mappings::Identity;
 
-/// Of a file that was named and not seen yet: whoever loads it finds out how long it is.
+/// Of a file that was named and not seen yet: the load finds out how long it is.
 const UNKNOWN: u64 = i64::MAX as u64;
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl StartFiles {
     }
 
     /// What stat shows of a file that has been opened and is no shared object: of those each fault tells, and looking
-    /// at who maps them, while they are mapped, would hold that up.
+    /// at their mappings would hold faults up.
     pub(super) fn data(&self, file: FileId) -> Option<Identity> {
         let known = self.get(file)?;
         let name = known.path.file_name()?.to_string_lossy();

@@ -78,7 +78,7 @@ fn touched(start: &Start, of: &[(&Path, u64)]) -> HashMap<PathBuf, u64> {
 }
 
 #[test]
-fn children_and_theirs_are_heard_and_nobody_else() {
+fn children_and_theirs_are_heard_and_no_others() {
     let Some(start) = start() else { return };
     drop(start);
     let folder = Folder::new("heard");
