@@ -5,9 +5,9 @@
 //! fanotify on file systems ─────────── paths ─┴─ readers ─ events
 //! ```
 //!
-//! The kernel follows forks and turns away everybody else. It tells inodes; what they are called is known from
-//! when they were opened. A file that a policy names by its path is opened when it is loaded and not before: a start has
-//! thousands of them, and each that is cold waits for the device.
+//! The kernel follows forks and turns away all others. It tells inodes; what they are called is known from
+//! when they were opened. A file that a policy names by its path is opened when it is loaded and not before:
+//! a start has thousands of them, and each that is cold waits for the device.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -49,8 +49,8 @@ mod tests;
 /// Where it is said that files have been opened is looked at this often, while reads are told of.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many smaller files, each fault
-/// tells.
+/// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many
+/// smaller files, each fault tells.
 const LARGE: u64 = 16 << 20;
 
 /// The children of a process, and what is heard of them.
@@ -201,8 +201,9 @@ impl StartHearing {
         self.look(now, into);
     }
 
-    /// Finds out what files are called. Whose opens they are has to be known: a process that opens files of a mount of ours, or
-    /// another worker that does so, opens those below it as well, which are the same pages by another path.
+    /// Finds out what files are called. Whose opens they are has to be known: a process that opens files of a
+    /// mount of ours, or another worker that does so, opens those below it as well, which are the same pages by
+    /// another path.
     fn hear_opens(&mut self, from: &Start, files: &mut StartFiles) -> u64 {
         // A process that has not read anything by the next time is none of the start's.
         let mut opened: Vec<_> = self.early.drain(..).map(|it| (it, false)).collect();
