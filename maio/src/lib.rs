@@ -7,9 +7,10 @@
 //!
 //! [`template`] and [`predict`] say what is going to be read, `order` cuts it into pieces in reading order,
 //! `window` decides what to load and drop as readers go on, `record` remembers what they read, `workers`
-//! tells which process is which worker, `proof` compares a template with what was read, `peers` are the other services of the node, and `load` is all of
-//! these for one load; `start` is the same for a whole start, whatever files that reads. They are pure but for `peers`; `policy` connects them to its `host`, and `save` to the
-//! store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
+//! tells which process is which worker, `proof` compares a template with what was read, `peers` are the other
+//! services of the node, and `load` is all of these for one load; `start` is the same for a whole start,
+//! whatever files that reads. They are pure but for `peers`; `policy` connects them to its `host`, and `save`
+//! to the store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
 mod complete;
 mod config;
