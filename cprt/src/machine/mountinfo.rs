@@ -17,6 +17,43 @@ use crate::{Error, Result};
 
 const LIST: &str = "/proc/self/mountinfo";
 
+/// Kinds of file systems whose files are made up when they are read.
+const MADE_UP: [&str; 18] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "efivarfs",
+    "fusectl",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "rpc_pipefs",
+    "securityfs",
+    "sysfs",
+    "tracefs",
+];
+
+/// Kinds of file systems that have their files in memory and nowhere else.
+const IN_MEMORY: [&str; 5] = ["devtmpfs", "hugetlbfs", "ramfs", "rootfs", "tmpfs"];
+
+/// Whether a kind of file system makes its files up when they are read, as `proc` does.
+#[must_use]
+pub fn is_made_up(kind: &str) -> bool {
+    MADE_UP.contains(&kind)
+}
+
+/// Whether a kind of file system has its files in memory and nowhere else.
+#[must_use]
+pub fn is_in_memory(kind: &str) -> bool {
+    IN_MEMORY.contains(&kind)
+}
+
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {

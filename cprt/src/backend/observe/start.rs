@@ -25,15 +25,16 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::statfs::fstatfs;
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
+use self::early::EarlyOpens;
 use self::files::StartFiles;
-use self::paths::{Opened, OpenedPaths};
+use self::paths::OpenedPaths;
 use super::available;
 use super::bpf::{Bpf, FORKS};
 use super::hearing::{maps_whole_folios, tell_lost};
 use super::learn::LearntNames;
 use super::look::Looks;
 use super::readers::Readers;
-use super::record::{Key, Point, Raw};
+use super::record::{Point, Raw};
 use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
@@ -41,6 +42,7 @@ use crate::machine::files::{Tree, info};
 use crate::sys::tracefs::Tracefs;
 use crate::{Error, Result, sys};
 
+mod early;
 mod files;
 mod paths;
 #[cfg(test)]
@@ -77,8 +79,7 @@ struct StartHearing {
     raws: Vec<Raw>,
     /// Those of the start that have read something.
     processes: HashSet<u32>,
-    /// What was opened by processes that are not known to be of the start.
-    early: Vec<(Opened, Key)>,
+    early: EarlyOpens,
     own: u32,
     page: u64,
 }
@@ -115,7 +116,7 @@ impl Start {
                 names: LearntNames::new(&layouts),
                 raws: Vec::new(),
                 processes: HashSet::new(),
-                early: Vec::new(),
+                early: EarlyOpens::default(),
                 own: std::process::id(),
                 page: sys::page_size(),
             }),
@@ -176,11 +177,15 @@ impl StartHearing {
         let now = Instant::now();
         // In this order: what has been read was opened before.
         tell_lost(from.source.take(&mut self.raws), into);
-        let theirs = self.raws.iter().map(|raw| raw.process);
-        self.processes
-            .extend(theirs.filter(|&process| process != self.own));
         let mut files = from.files();
-        tell_lost(self.hear_opens(from, &mut files), into);
+        for raw in self.raws.iter().filter(|raw| raw.process != self.own) {
+            if self.processes.insert(raw.process) {
+                for (open, key) in self.early.take(raw.process) {
+                    files.found(&open, key);
+                }
+            }
+        }
+        tell_lost(self.hear_opens(from, &mut files, now), into);
         for raw in self.raws.drain(..) {
             let Some((file, size)) = files.of_key(raw.key) else {
                 continue;
@@ -204,24 +209,19 @@ impl StartHearing {
     /// Finds out what files are called. Whose opens they are has to be known: a process that opens files of a
     /// mount of ours, or another worker that does so, opens those below it as well, which are the same pages by
     /// another path.
-    fn hear_opens(&mut self, from: &Start, files: &mut StartFiles) -> u64 {
-        // A process that has not read anything by the next time is none of the start's.
-        let mut opened: Vec<_> = self.early.drain(..).map(|it| (it, false)).collect();
-        let names = &mut self.names;
-        let lost = from.paths.take(|one, file| {
-            let open = || file.try_clone_to_owned().map(File::from);
-            if let Some(key) = names.key_by_rule(one.identity, open) {
-                opened.push(((one, key), true));
+    fn hear_opens(&mut self, from: &Start, files: &mut StartFiles, now: Instant) -> u64 {
+        let (names, early) = (&mut self.names, &mut self.early);
+        from.paths.take(|open, file| {
+            let again = || file.try_clone_to_owned().map(File::from);
+            let Some(key) = names.key_by_rule(open.identity, again) else {
+                return;
+            };
+            if self.processes.contains(&open.process) {
+                files.found(&open, key);
+            } else {
+                early.keep(open, key, now);
             }
-        });
-        for ((one, key), may_be_early) in opened {
-            if self.processes.contains(&one.process) {
-                files.found(&one.path, key, one.identity, one.size);
-            } else if may_be_early {
-                self.early.push((one, key));
-            }
-        }
-        lost
+        })
     }
 
     /// Tells what large mappings have.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ppc::FileId;
 
 use super::super::record::Key;
+use super::paths::Opened;
 use crate::machine::mappings::Identity;
 
 /// Of a file that was named and not seen yet: the load finds out how long it is.
@@ -50,10 +51,10 @@ impl StartFiles {
     }
 
     /// It has been opened: what the kernel calls it, and how long it is.
-    pub(super) fn found(&mut self, path: &Path, key: Key, identity: Identity, size: u64) {
-        let file = self.named(path);
+    pub(super) fn found(&mut self, opened: &Opened, key: Key) {
+        let file = self.named(&opened.path);
         if let Some(known) = place(file).and_then(|place| self.all.get_mut(place)) {
-            (known.size, known.identity) = (size, Some(identity));
+            (known.size, known.identity) = (opened.size, Some(opened.identity));
         }
         self.by_key.insert(key, file);
     }
@@ -90,23 +91,38 @@ impl StartFiles {
 mod tests {
     use super::*;
 
+    fn found(files: &mut StartFiles, path: &str, inode: u64, size: u64) {
+        let opened = Opened {
+            process: 1,
+            path: path.into(),
+            identity: Identity { device: 1, inode },
+            size,
+        };
+        files.found(&opened, Key { device: 1, inode });
+    }
+
     #[test]
     fn a_file_is_one_by_whichever_way_it_became_known() {
         let mut files = StartFiles::default();
         let key = |inode| Key { device: 1, inode };
-        let identity = |inode| Identity { device: 1, inode };
         let named = files.named(Path::new("usr/lib/a.so"));
         assert_eq!(files.size(named), Some(UNKNOWN));
-        files.found(Path::new("/usr/lib/a.so"), key(7), identity(7), 100);
+        found(&mut files, "/usr/lib/a.so", 7, 100);
         assert_eq!(files.of_key(key(7)), Some((named, 100)));
-        files.found(Path::new("/usr/lib/b.so"), key(8), identity(8), 50);
+        found(&mut files, "/usr/lib/b.so", 8, 50);
         let other = files.named(Path::new("usr/lib/b.so"));
         assert_eq!(files.of_key(key(8)), Some((other, 50)));
         assert_ne!(named, other);
         assert_eq!(files.data(other), None, "a shared object");
-        files.found(Path::new("/m.safetensors"), key(9), identity(9), 50);
+        found(&mut files, "/m.safetensors", 9, 50);
         let model = files.named(Path::new("m.safetensors"));
-        assert_eq!(files.data(model), Some(identity(9)));
+        assert_eq!(
+            files.data(model),
+            Some(Identity {
+                device: 1,
+                inode: 9
+            })
+        );
         assert_eq!(
             files.path(other).as_deref(),
             Some(Path::new("usr/lib/b.so"))
@@ -121,9 +137,8 @@ mod tests {
     fn what_replaces_a_file_has_its_number() {
         let mut files = StartFiles::default();
         let key = |inode| Key { device: 1, inode };
-        let identity = |inode| Identity { device: 1, inode };
-        files.found(Path::new("/a"), key(1), identity(1), 10);
-        files.found(Path::new("/a"), key(2), identity(2), 20);
+        found(&mut files, "/a", 1, 10);
+        found(&mut files, "/a", 2, 20);
         let new = files.of_key(key(2)).expect("the new one");
         assert_eq!(new, (files.named(Path::new("a")), 20));
     }

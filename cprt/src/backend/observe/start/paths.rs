@@ -14,34 +14,7 @@ use nix::sys::statfs::{
 use crate::machine::mappings::Identity;
 use crate::machine::mountinfo::{self, Mount};
 
-/// Kinds of file systems that have their files in memory, or make them up.
-const NO_STORAGE: [&str; 23] = [
-    "autofs",
-    "binfmt_misc",
-    "bpf",
-    "cgroup",
-    "cgroup2",
-    "configfs",
-    "debugfs",
-    "devpts",
-    "devtmpfs",
-    "efivarfs",
-    "fusectl",
-    "hugetlbfs",
-    "mqueue",
-    "nsfs",
-    "proc",
-    "pstore",
-    "ramfs",
-    "rootfs",
-    "rpc_pipefs",
-    "securityfs",
-    "sysfs",
-    "tmpfs",
-    "tracefs",
-];
-
-/// The same by the numbers that statfs has for those whose files look like others'.
+/// File systems without storage whose files look like others', by the numbers that statfs has for them.
 const MADE_UP: [FsType; 10] = [
     CGROUP_SUPER_MAGIC,
     CGROUP2_SUPER_MAGIC,
@@ -152,7 +125,9 @@ fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
 /// One mount of each file system that has storage behind it.
 fn points(mounts: &[Mount]) -> Vec<PathBuf> {
     let mut seen = HashSet::new();
-    let has_storage = |mount: &&Mount| !NO_STORAGE.contains(&mount.kind.as_str());
+    let has_storage = |mount: &&Mount| {
+        !mountinfo::is_made_up(&mount.kind) && !mountinfo::is_in_memory(&mount.kind)
+    };
     let new = |mount: &&Mount| seen.insert((mount.major, mount.minor));
     let points = mounts.iter().filter(has_storage).filter(new);
     points.map(|mount| mount.point.clone()).collect()

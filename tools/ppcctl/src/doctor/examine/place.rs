@@ -4,29 +4,12 @@ use super::{degrades, word};
 use crate::doctor::facts::{Facts, Place};
 use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::kind::BackendKind;
+use cprt::machine::mountinfo;
 
 /// Kinds whose files are on another machine.
 const NETWORK: [&str; 21] = [
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs",
     "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "weka", "wekafs",
-];
-
-/// Kinds whose files are made when they are read.
-const PSEUDO: [&str; 14] = [
-    "autofs",
-    "binfmt_misc",
-    "bpf",
-    "cgroup",
-    "cgroup2",
-    "configfs",
-    "debugfs",
-    "devpts",
-    "efivarfs",
-    "proc",
-    "pstore",
-    "securityfs",
-    "sysfs",
-    "tracefs",
 ];
 
 /// Of FUSE, kinds whose files are on another machine, by what is behind `fuse.`
@@ -68,10 +51,10 @@ fn sort(kind: &str) -> Sort {
         "rfs" => Sort::Rfs,
         "fuse.cprt" => Sort::Mirror,
         "overlay" => Sort::Overlay,
-        "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" | "rootfs" => Sort::Memory,
+        kind if mountinfo::is_in_memory(kind) => Sort::Memory,
         "zfs" => Sort::Own,
         kind if NETWORK.contains(&kind) => Sort::Network,
-        kind if PSEUDO.contains(&kind) => Sort::Pseudo,
+        kind if mountinfo::is_made_up(kind) => Sort::Pseudo,
         kind => match kind.strip_prefix("fuse.") {
             Some(name) if NETWORK_FUSE.contains(&name) => Sort::Network,
             Some(_) => Sort::Fuse,

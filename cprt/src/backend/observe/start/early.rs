@@ -1,0 +1,99 @@
+//! What processes have opened that are not known yet to be of the start. Pure.
+//!
+//! A process is known by the first that it reads. On a slow device that comes long after the open, and others
+//! are heard of many times in between.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::super::record::Key;
+use super::paths::Opened;
+
+/// A process that has read nothing for so long after it opened something is none of the start's.
+const LONG: Duration = Duration::from_secs(30);
+/// Of so many opens at once; more are those of a machine that is busy with something else.
+const MOST: usize = 1 << 16;
+
+/// Opens, by process.
+#[derive(Debug, Default)]
+pub(super) struct EarlyOpens {
+    by_process: HashMap<u32, (Instant, Vec<(Opened, Key)>)>,
+    count: usize,
+}
+
+impl EarlyOpens {
+    pub(super) fn keep(&mut self, opened: Opened, key: Key, now: Instant) {
+        if self.count >= MOST {
+            self.forget(now);
+        }
+        let (last, opens) = self
+            .by_process
+            .entry(opened.process)
+            .or_insert_with(|| (now, Vec::new()));
+        *last = now;
+        opens.push((opened, key));
+        self.count += 1;
+    }
+
+    /// The process is of the start.
+    pub(super) fn take(&mut self, process: u32) -> Vec<(Opened, Key)> {
+        let (_, opens) = self.by_process.remove(&process).unzip();
+        let opens = opens.unwrap_or_default();
+        self.count -= opens.len();
+        opens
+    }
+
+    /// Forgets who was heard of long ago, or at least the half that was heard of first.
+    fn forget(&mut self, now: Instant) {
+        let mut times: Vec<_> = self.by_process.values().map(|&(last, _)| last).collect();
+        times.sort_unstable();
+        let half = times.get(times.len() / 2).copied().unwrap_or(now);
+        let since = now
+            .checked_sub(LONG)
+            .map_or(half, |long_ago| half.max(long_ago));
+        self.by_process.retain(|_, (last, _)| *last > since);
+        self.count = self.by_process.values().map(|(_, opens)| opens.len()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::mappings::Identity;
+
+    fn opened(process: u32, inode: u64) -> (Opened, Key) {
+        let opened = Opened {
+            process,
+            path: "/a".into(),
+            identity: Identity { device: 1, inode },
+            size: 1,
+        };
+        (opened, Key { device: 1, inode })
+    }
+
+    #[test]
+    fn what_was_opened_long_before_the_first_read_is_known() {
+        let (mut early, now) = (EarlyOpens::default(), Instant::now());
+        for inode in 0..3 {
+            let (open, key) = opened(1 + (inode & 1) as u32, inode);
+            early.keep(open, key, now);
+        }
+        let inodes =
+            |opens: Vec<(Opened, Key)>| opens.iter().map(|it| it.1.inode).collect::<Vec<_>>();
+        assert_eq!(inodes(early.take(1)), [0, 2]);
+        assert!(early.take(1).is_empty());
+        assert_eq!((inodes(early.take(2)), early.count), (vec![1], 0));
+    }
+
+    #[test]
+    fn what_others_opened_first_is_forgotten_when_there_is_much() {
+        let (mut early, now) = (EarlyOpens::default(), Instant::now());
+        for number in 0..MOST as u64 {
+            let (open, key) = opened(u32::from(number >= 1000), number);
+            early.keep(open, key, now + Duration::from_nanos(number));
+        }
+        let (open, key) = opened(7, 7);
+        early.keep(open, key, now + Duration::from_secs(1));
+        assert_eq!((early.take(0).len(), early.take(7).len()), (0, 1));
+    }
+}
