@@ -211,7 +211,9 @@ struct ppc_event {
  * @struct_size: of this structure, at least up to and with @length
  * @op: PPC_OP_*
  * @flags: PPC_IO_*
- * @priority: of a load: higher ones first, equal ones in their order; 0 is usual
+ * @priority: of a load: higher ones first, equal ones in their order; 0 is usual,
+ *	      and what is below 0 is loaded in the background: a small piece at a
+ *	      time, while nothing else is loaded
  * @file: file id, from an event or from open_file()
  * @offset: in bytes
  * @length: in bytes, not 0; beyond the end of the file means to its end, and

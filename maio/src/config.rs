@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) leases: Option<PathBuf>,
     pub(crate) tp: u32,
     pub(crate) recording: Recording,
+    /// A model is loaded before anything of it is opened.
+    pub(crate) early: bool,
     /// Hold no more than this many bytes.
     pub(crate) budget: u64,
     /// A load is over when nobody has read for so long.
@@ -62,6 +64,11 @@ impl Config {
             Some("never") => Recording::Never,
             Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
         };
+        let early = match settings.text("begin").as_deref() {
+            None | Some("open") => false,
+            Some("early") => true,
+            Some(other) => return Err(problem("begin", other, "neither open nor early")),
+        };
         let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
         let seconds = idle
             .parse()
@@ -75,6 +82,7 @@ impl Config {
             leases: path(settings, "leases", default_directory)?,
             tp,
             recording,
+            early,
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
             idle: Duration::from_secs(seconds),
         })
@@ -177,6 +185,7 @@ mod tests {
             ("tp", "0", "256"),
             ("node", "a/b", "letters"),
             ("record", "yes", "auto"),
+            ("begin", "now", "early"),
             ("budget", "x", "bytes"),
             ("idle", "0", "3600"),
             ("store", "here", "absolute"),

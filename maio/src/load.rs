@@ -35,6 +35,9 @@ const WORKER: u64 = (1 << 20) / PAGE;
 /// the configuration and the weights.
 const STARTING: u32 = 30;
 
+/// A load that began before its readers waits for them so long.
+const EARLY: Duration = Duration::from_mins(10);
+
 /// Readers that have read so much that nobody was expected to, and more than what was, are not those
 /// that were expected;
 const ASTRAY: u64 = (16 << 20) / PAGE;
@@ -74,6 +77,8 @@ pub(crate) struct Request {
     pub(crate) xpu: Option<Xpu>,
     pub(crate) instead: bool,
     pub(crate) hold: bool,
+    /// Nobody has come for it yet: it is not to hold up what else is read.
+    pub(crate) early: bool,
 }
 
 /// What to do now.
@@ -134,6 +139,10 @@ pub(crate) struct Load {
     deserted: bool,
     /// What was issued has been taken back.
     held_back: bool,
+    /// It began before its readers, and none of them has come to the weights.
+    early: bool,
+    /// One has, and what is on its way for it is still on its way as before.
+    come: bool,
     cap: u64,
 }
 
@@ -170,6 +179,8 @@ impl Load {
             astray: 0,
             deserted: false,
             held_back: false,
+            early: false,
+            come: false,
             cap,
         };
         for group in (0..load.pieces.groups()).filter(|_| several) {
@@ -184,6 +195,11 @@ impl Load {
     pub(crate) fn record(&mut self, midway: Option<(u32, u32)>) {
         self.records = Some(HashMap::new());
         self.midway = midway;
+    }
+
+    /// It begins before its readers: until they come nothing is to wait for it.
+    pub(crate) const fn await_readers(&mut self) {
+        self.early = true;
     }
 
     /// Nobody reads through the page cache: what was prefetched is of no use.
@@ -260,7 +276,7 @@ impl Load {
 
     fn is_in_vain(&self) -> bool {
         let most = ASTRAY.max(self.pieces.total() / ASTRAY_PART);
-        self.deserted || self.astray >= most
+        (self.deserted && !self.early) || self.astray >= most
     }
 
     /// Memory is short: what may go is to go.
@@ -270,7 +286,7 @@ impl Load {
     }
 
     /// What to do, of what has been issued some being `absent` still.
-    pub(crate) fn advise(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
+    pub(crate) fn advise(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Advice {
         if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
@@ -278,9 +294,15 @@ impl Load {
             };
         }
         self.held_back = false;
+        let cancels = if std::mem::take(&mut self.come) {
+            // It is asked for again, and not in the background.
+            self.window.hold_back(&mut absent)
+        } else {
+            Vec::new()
+        };
         self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
-        let workers = &self.workers;
+        let (workers, early) = (&self.workers, self.early);
         let wish = |issue: Prefetch| {
             let (process, xpu) = workers.reader(issue.reader);
             Request {
@@ -289,12 +311,13 @@ impl Load {
                 xpu,
                 instead: issue.instead,
                 hold: issue.hold,
+                early,
             }
         };
         Advice {
             loads: loads.into_iter().map(wish).collect(),
             drops: self.window.drops(),
-            cancels: Vec::new(),
+            cancels,
         }
     }
 
@@ -303,6 +326,10 @@ impl Load {
         let now_ns = event.time_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
         self.deserted = false;
+        if self.early && !self.is_small(extent.file) {
+            (self.early, self.come) = (false, true);
+            self.began_ns = now_ns;
+        }
         let process = event.process;
         if self.workers.member(process).is_none() {
             let facts = processes.facts(process);
@@ -480,7 +507,7 @@ impl Load {
                 leave.extend(member.place);
             }
         }
-        if since(self.began_ns) > MISSING {
+        if since(self.began_ns) > MISSING && !self.early {
             leave.extend(self.workers.missing().map(|group| (group, group)));
         }
         self.cut_short |= ended && !self.has_read(WHOLE);
@@ -491,6 +518,9 @@ impl Load {
         let all_gone = members.all(|(_, member)| member.gone);
         self.deserted = all_gone;
         let quiet = since(self.heard_ns);
+        if self.early {
+            return since(self.began_ns) > EARLY;
+        }
         if workers.is_empty() {
             // Who looked at the configuration and went may have been sent ahead.
             return quiet > if all_gone { idle } else { idle * STARTING };

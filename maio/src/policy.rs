@@ -38,6 +38,8 @@ const BEACON: u64 = 4 << 20;
 const BEACONS: u64 = 64;
 /// With so much of it cached, in percent, there is nothing to do.
 const CACHED: u64 = 99;
+/// What is loaded before its reader has come does not hold up others.
+const BACKGROUND: i32 = -1;
 /// Other services are told and heard this often, in ns.
 const EXCHANGE: u64 = 1_000_000_000;
 /// What was dropped is looked at this often, in ns: mapped pages stay without the module, until they are
@@ -127,7 +129,7 @@ impl Policy for Maio {
     const DESCRIPTION: &'static CStr =
         c"Loads models: replays who reads what ahead of the readers, drops what has been read";
 
-    fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
+    fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
         let config = Config::from_settings(settings)?;
         let service = config
             .service
@@ -157,6 +159,9 @@ impl Policy for Maio {
             alert: false,
         };
         maio.prepare_first(host)?;
+        if maio.config.early {
+            maio.begin_early(host, plan)?;
+        }
         Ok(maio)
     }
 
@@ -422,15 +427,42 @@ impl Maio {
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
         let quiet = self.is_cached(host);
-        let (forecast, cap) = (self.forecast.clone(), self.config.budget);
-        let mut load = Load::new(forecast, memory(host), cap, quiet, event.time_ns);
-        if self.recording == Recorded::Whole {
-            let opens = host.features().contain(Features::OPEN);
-            let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
-            load.record(midway);
-        } else if self.recording == Recorded::Proof && !quiet {
-            load.record(None);
+        let opens = host.features().contain(Features::OPEN);
+        let midway = (opens && event.kind != Kind::Open).then_some((number, event.process));
+        let load = self.new_load(host, quiet, midway, event.time_ns);
+        self.take_up(host, load)
+    }
+
+    /// Begins before anything is opened, unless all of it is cached.
+    fn begin_early(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        if self.forecast.pieces.total() == 0 || self.is_cached(host) {
+            return Ok(());
         }
+        let mut load = self.new_load(host, false, None, host.now());
+        load.await_readers();
+        self.take_up(host, load)?;
+        self.advise(host, plan)
+    }
+
+    /// A load that is to begin now; `midway` it has begun already, with that file and process.
+    fn new_load(
+        &self,
+        host: &Host<'_>,
+        quiet: bool,
+        midway: Option<(u32, u32)>,
+        now_ns: u64,
+    ) -> Load {
+        let (forecast, cap) = (self.forecast.clone(), self.config.budget);
+        let mut load = Load::new(forecast, memory(host), cap, quiet, now_ns);
+        match self.recording {
+            Recorded::Whole => load.record(midway),
+            Recorded::Proof if !quiet => load.record(None),
+            Recorded::Proof | Recorded::Nothing => {}
+        }
+        load
+    }
+
+    fn take_up(&mut self, host: &Host<'_>, load: Load) -> Result<()> {
         self.load = Some(load);
         self.join_peers(host);
         self.exchange_claims(host);
@@ -512,6 +544,7 @@ impl Maio {
                 continue;
             };
             let io = io.by(wish.process).near(wish.xpu);
+            let io = io.priority(if wish.early { BACKGROUND } else { 0 });
             let io = if wish.instead { io.replace() } else { io };
             plan.add(if wish.hold { io.hold() } else { io })?;
         }

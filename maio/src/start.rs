@@ -46,6 +46,8 @@ pub struct Start {
     templates: Option<TemplateThread>,
     /// Its first files are those of the template.
     files: FileTable,
+    /// Another policy loads what lies in this directory.
+    without: Option<String>,
     /// What they were, and when they were touched first, what they are.
     then: Vec<Identity>,
     now: Vec<Option<Identity>>,
@@ -74,13 +76,16 @@ impl Start {
         plan: &mut Plan<'_>,
     ) -> Result<Self> {
         let config = Config::from_settings(settings)?;
+        let without = without(settings)?;
         let found = config
             .store
             .as_ref()
             .and_then(|store| find(host, store, &name, &config.node));
         let (then, before) = found.map_or_else(Default::default, |it| (it.files, it.groups));
         let before = unpacked(host, before);
-        let ahead = joined(expected(&before));
+        let mut ahead = joined(expected(&before));
+        let files = FileTable::new(then.iter().map(|file| file.path.clone()));
+        ahead.retain(|extent| !is_left_out(&files, extent.file, without.as_deref()));
         let mut in_it = FirstTouches::default();
         for extent in &ahead {
             in_it.touch(extent);
@@ -97,7 +102,8 @@ impl Start {
             node: config.node,
             idle: config.idle,
             templates,
-            files: FileTable::new(then.iter().map(|file| file.path.clone())),
+            without,
+            files,
             then,
             now: Vec::new(),
             before,
@@ -183,6 +189,9 @@ impl Start {
         let Some(extent) = Extent::of_bytes(number, &range) else {
             return;
         };
+        if is_left_out(&self.files, number, self.without.as_deref()) {
+            return;
+        }
         let new = self.touches.touch(&extent);
         if new == 0 {
             return;
@@ -335,6 +344,31 @@ impl Kept {
         };
         extents.iter().filter_map(one).collect()
     }
+}
+
+/// The directory that another policy loads, from the root.
+fn without(settings: &mut Settings) -> Result<Option<String>> {
+    let Some(path) = settings.text("without") else {
+        return Ok(None);
+    };
+    match path
+        .strip_prefix('/')
+        .map(|path| path.trim_end_matches('/'))
+    {
+        Some(inner) if !inner.is_empty() => Ok(Some(inner.to_owned())),
+        _ => Err(ppc::Error::Setting {
+            key: "without".to_owned(),
+            value: path,
+            problem: "no absolute path of a directory",
+        }),
+    }
+}
+
+/// Whether a file lies in the directory that another policy loads.
+fn is_left_out(files: &FileTable, number: u32, without: Option<&str>) -> bool {
+    let path = files.path(number).zip(without);
+    let inner = path.and_then(|(path, directory)| path.strip_prefix(directory));
+    inner.is_some_and(|inner| inner.starts_with('/'))
 }
 
 fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {

@@ -184,7 +184,9 @@ impl LoaderState {
     /// Threads that there is work for and that do not run: so many of each group. They count as running.
     fn lacking(&mut self) -> Vec<(usize, usize)> {
         let limit = self.streams.limit();
-        let limit = if self.backlog.is_paused() {
+        let limit = if self.backlog.is_for_background() {
+            1
+        } else if self.backlog.is_paused() {
             limit.min(streams::START)
         } else {
             limit
@@ -203,6 +205,9 @@ impl LoaderState {
     /// Whether a group's thread may begin a load: as many as the device wants, on whichever node, but one of
     /// each node.
     fn may_load(&self, now: Instant, group: usize) -> bool {
+        if self.backlog.is_for_background() {
+            return self.backlog.flying() == 0 && self.pace.may(now, 0, 1);
+        }
         let here = self.backlog.flying_in(group);
         let limit = self.streams.limit();
         (here == 0 || self.backlog.flying() < limit) && self.pace.may(now, here, limit)
@@ -463,7 +468,9 @@ impl LoaderShared {
                 self.counters.loaded_bytes.add(loaded.fresh);
                 self.room.came(chunk.range.span, loaded.fresh);
                 state.pace.loaded(now, loaded.fresh, took);
-                self.learn(state, &loaded, took);
+                if chunk.range.priority >= 0 {
+                    self.learn(state, &loaded, took);
+                }
                 if loaded.stopped && loaded.done < length {
                     back = state.backlog.rest(chunk, loaded.done);
                 }

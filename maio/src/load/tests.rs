@@ -101,6 +101,37 @@ fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
 }
 
 #[test]
+fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_come() {
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.await_readers();
+    let pages =
+        |advice: &Advice| -> u32 { advice.loads.iter().map(|wish| wish.extent.pages).sum() };
+    let advice = load.advise(|_| true);
+    assert!(advice.loads.iter().all(|wish| wish.early));
+    assert_eq!(pages(&advice), 48 * PAGES);
+    // Imports take their time, and longer than readers are missed for.
+    assert!(!load.tick(ns(200), IDLE, &fake));
+    assert_eq!(load.advise(|_| true), Advice::default());
+    load.hear(&event(Kind::Open, 50, 200_000), &extent(0, 1), &fake);
+    // The beginning has come in.
+    let is_absent = |it: &Extent| it.first >= 40 * PAGES;
+    let advice = load.advise(is_absent);
+    assert!(!advice.cancels.is_empty() && advice.cancels.iter().all(is_absent));
+    assert!(advice.loads.iter().all(|wish| !wish.early));
+    assert_eq!(pages(&advice), 8 * PAGES);
+    assert!(!load.tick(ns(205), IDLE, &fake));
+}
+
+#[test]
+fn a_load_that_no_reader_comes_for_ends() {
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.await_readers();
+    assert!(!load.tick(ns(599), IDLE, &FakeProcesses::default()));
+    assert!(load.tick(ns(601), IDLE, &FakeProcesses::default()));
+}
+
+#[test]
 fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 1), (11, 0)]);

@@ -168,6 +168,35 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
     assert!(!host.wanted().0.contains(Kind::Touch), "at rest");
 }
 
+#[test]
+fn a_model_may_be_loaded_before_anything_is_opened() {
+    let host = host();
+    let settings = [("store", "none"), ("leases", "none"), ("begin", "early")];
+    let (mut maio, plan) = host.start::<Library>(&settings).expect("it starts");
+    let (a, b) = (host.id("a.bin"), host.id("b.bin"));
+    let all = [
+        (host.id("config.json"), 0, PAGE),
+        (a, 0, 8 * MIB),
+        (b, 0, 8 * MIB),
+    ];
+    assert_eq!(loaded(&plan), all);
+    assert!(plan.iter().all(|io| io.priority < 0), "in the background");
+    let open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 3);
+    let plan = hear_first(&host, &mut maio, &open);
+    assert_eq!(loaded(&plan), all);
+    assert!(
+        plan.iter()
+            .all(|io| io.priority == 0 || io.op == Op::Cancel),
+        "its reader is there"
+    );
+    // What is cached need not be loaded.
+    for (id, length) in [(a, 8 * MIB), (b, 8 * MIB), (host.id("config.json"), 2)] {
+        host.set_cached(id, 0..length);
+    }
+    let (_, plan) = host.start::<Library>(&settings).expect("it starts");
+    assert_eq!(plan, []);
+}
+
 /// A store with a template of this node, by a load of these files in this order.
 fn recorded(scratch: &Scratch, host: &FakeHost, files: &[&str]) -> ppc::host::Instance {
     let settings = [

@@ -175,3 +175,36 @@ fn a_start_that_has_come_to_rest_is_kept_and_hears_no_more() {
     policy.exit().expect("it ends");
     assert!(scratch.kept().is_some());
 }
+
+#[test]
+fn what_another_policy_loads_is_left_to_it() {
+    let (host, scratch) = (host(), Scratch::new("without"));
+    let touched = [
+        ("usr/bin/python3", 0, 64 * KIB),
+        ("usr/lib/a.so", 0, 64 * KIB),
+    ];
+    start(&host, &scratch, &touched);
+    let mut settings = scratch.settings().to_vec();
+    settings.push(("without", "/usr/lib/"));
+    let (mut policy, ios) = host.start::<Library>(&settings).expect("it starts");
+    let files: Vec<_> = ios.iter().map(|io| io.file).collect();
+    assert_eq!(files, [host.id("usr/bin/python3")]);
+    for (path, from, length) in [
+        ("usr/lib/b.so", 0, 64 * KIB),
+        ("usr/bin/python3", 0, 128 * KIB),
+    ] {
+        let event = Event::new(Kind::Touch, host.id(path), from, length).by(7);
+        policy.prefetch(Some(&event)).expect("it hears");
+    }
+    policy.exit().expect("it ends");
+    let kept = scratch.kept().expect("a template");
+    let read = kept.groups[0].extents().expect("they unpack");
+    let paths: Vec<_> = read
+        .iter()
+        .map(|it| &kept.files[it.file as usize].path[..])
+        .collect();
+    assert_eq!(paths, ["usr/bin/python3"]);
+    let mut settings = scratch.settings().to_vec();
+    settings.push(("without", "lib"));
+    assert!(host.start::<Library>(&settings).is_err());
+}

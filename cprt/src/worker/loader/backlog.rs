@@ -7,12 +7,18 @@
 //! the same file, and when all threads of a group are busy, of all that is left of them, in flight or
 //! not. A range of no particular process replaces nothing. What several processes want is loaded by one thread
 //! and for all of them: others would only wait for the same pages.
+//!
+//! A priority below 0 is the background: one such piece is under way at a time, a small one, and only while nothing
+//! else is, as readers that the policy knows nothing of wait for the same device.
 
 use std::collections::{HashSet, VecDeque};
 
 use ppc::FileId;
 
 use crate::backend::Span;
+
+#[cfg(test)]
+mod tests;
 
 /// A range to load, already found sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +94,9 @@ pub(crate) struct Backlog {
 /// More ranges do not wait in a group, or a policy that names them faster than they are loaded
 /// would fill the worker's memory.
 const MAX_RANGES: usize = 1 << 18;
+
+/// Pieces in the background are no longer than this: a reader waits for one of them at most.
+const SMALL: u64 = 512 << 10;
 
 /// What is within so many chunks of one in flight is about to be.
 const NEAR: u64 = 8;
@@ -255,7 +264,12 @@ impl Backlog {
         let range = stream.ranges.front_mut()?;
         let mut piece = *range;
         // To the next boundary, so that pieces of neighbours fit folios and each other.
-        let length = (self.chunk - range.span.offset % self.chunk).min(range.span.length);
+        let most = if range.priority < 0 {
+            self.chunk.min(SMALL)
+        } else {
+            self.chunk
+        };
+        let length = (most - range.span.offset % most).min(range.span.length);
         piece.span.length = length;
         range.span.offset += length;
         range.span.length -= length;
@@ -265,6 +279,16 @@ impl Backlog {
         group.streams.retain(|stream| !stream.ranges.is_empty());
         self.queued -= length;
         Some(piece)
+    }
+
+    /// Whether something waits, and all of it for the background.
+    pub(crate) fn is_for_background(&self) -> bool {
+        let mut streams = self
+            .groups
+            .iter()
+            .flat_map(|group| &group.streams)
+            .peekable();
+        streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
     }
 
     /// All that is in flight is to be stopped, and taken up again later.
@@ -463,233 +487,4 @@ fn append(ranges: &mut VecDeque<LoadRange>, range: LoadRange) {
         }
     }
     ranges.push_back(range);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn range(process: u32, offset: u64, length: u64) -> (usize, LoadRange) {
-        let file = FileId(1);
-        let range = LoadRange {
-            span: Span {
-                file,
-                offset,
-                length,
-            },
-            process,
-            priority: 0,
-            charge: None,
-            large: false,
-            hold: false,
-            replaces: false,
-        };
-        (0, range)
-    }
-
-    fn urgent(mut range: (usize, LoadRange)) -> (usize, LoadRange) {
-        range.1.priority = 1;
-        range
-    }
-
-    fn instead(mut range: (usize, LoadRange)) -> (usize, LoadRange) {
-        range.1.replaces = true;
-        range
-    }
-
-    fn taken(backlog: &mut Backlog) -> Vec<(u32, u64, u64)> {
-        let mut all = Vec::new();
-        while let Some(chunk) = backlog.take(0) {
-            let LoadRange { process, span, .. } = chunk.range;
-            all.push((process, span.offset, span.length));
-            backlog.done(0, chunk.cookie, None);
-        }
-        all
-    }
-
-    #[test]
-    fn ranges_become_chunks_at_boundaries() {
-        let mut backlog = Backlog::new(1, 4, 10);
-        backlog.submit(&[range(1, 5, 20), range(1, 25, 10), range(1, 50, 3)]);
-        assert_eq!(backlog.queued(), 33);
-        let expected = [(1, 5, 5), (1, 10, 10), (1, 20, 10), (1, 30, 5), (1, 50, 3)];
-        assert_eq!(taken(&mut backlog), expected);
-        assert_eq!(backlog.queued(), 0);
-        assert!(!backlog.has_work(0));
-    }
-
-    #[test]
-    fn processes_take_turns_and_urgent_ones_go_first() {
-        let mut backlog = Backlog::new(1, 4, 10);
-        backlog.submit(&[range(1, 0, 30)]);
-        backlog.submit(&[range(2, 100, 20)]);
-        backlog.submit(&[urgent(range(3, 200, 20))]);
-        let order: Vec<_> = taken(&mut backlog).iter().map(|chunk| chunk.0).collect();
-        assert_eq!(order, [3, 3, 1, 2, 1, 2, 1]);
-    }
-
-    #[test]
-    fn when_threads_are_short_what_replaces_takes_the_place_of_all_of_its_process() {
-        let mut backlog = Backlog::new(1, 2, 10);
-        assert_eq!(backlog.submit(&[range(1, 0, 100)]), Aside::default());
-        backlog.submit(&[range(2, 500, 20)]);
-        let first = backlog.take(0).expect("work");
-        let _of_another = backlog.take(0).expect("work");
-        let aside = backlog.submit(&[instead(range(1, 1000, 10))]);
-        assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
-        assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
-        assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
-    }
-
-    #[test]
-    fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
-        let mut backlog = Backlog::new(2, 2, 10);
-        backlog.submit(&[range(1, 0, 40)]);
-        backlog.submit(&[range(2, 0, 40)]);
-        let span = |chunk: Option<Chunk>| chunk.map(|it| (it.range.process, it.range.span.offset));
-        let first = backlog.take(0).expect("work");
-        assert_eq!(span(Some(first)), Some((1, 0)));
-        assert_eq!(
-            span(backlog.take(0)),
-            Some((1, 10)),
-            "2 waits for the first"
-        );
-        assert_eq!(backlog.queued(), 50);
-        // Threads are short: the first one goes on for 2, and the second one stops.
-        let aside = backlog.submit(&[instead(range(1, 500, 10))]);
-        assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
-        assert!(backlog.rest(first, 0).is_some());
-        backlog.submit(&[instead(range(2, 700, 10))]);
-        assert!(backlog.rest(first, 0).is_none(), "nobody wants it any more");
-        let third = backlog.take(0).expect("work");
-        backlog.submit(&[(1, range(3, third.range.span.offset, 5).1)]);
-        assert_eq!(span(backlog.take(1)), None, "another group loads it");
-    }
-
-    #[test]
-    fn what_is_in_flight_is_known_by_its_place() {
-        let mut backlog = Backlog::new(1, 2, 10);
-        backlog.submit(&[range(1, 100, 100)]);
-        let about = |backlog: &Backlog, offset| backlog.is_about(&range(2, offset, 1).1.span);
-        assert!(!about(&backlog, 100), "nothing is in flight");
-        backlog.take(0).expect("work");
-        assert!(about(&backlog, 100) && about(&backlog, 179) && about(&backlog, 21));
-        assert!(!about(&backlog, 180) && !about(&backlog, 10));
-        let mut other = range(2, 100, 1).1.span;
-        other.file = FileId(2);
-        assert!(!backlog.is_about(&other));
-    }
-
-    #[test]
-    fn what_does_not_replace_waits_for_the_rest() {
-        let mut backlog = Backlog::new(1, 1, 10);
-        backlog.submit(&[range(1, 0, 20)]);
-        let first = backlog.take(0).expect("work");
-        assert_eq!(backlog.submit(&[range(1, 20, 10)]), Aside::default());
-        backlog.done(0, first.cookie, None);
-        assert_eq!(taken(&mut backlog), [(1, 10, 10), (1, 20, 10)]);
-    }
-
-    #[test]
-    fn what_is_dropped_is_not_loaded() {
-        let mut backlog = Backlog::new(1, 1, 100);
-        backlog.submit(&[range(1, 0, 30), range(2, 5, 10)]);
-        let gone = |offset, length| Span {
-            file: FileId(1),
-            offset,
-            length,
-        };
-        assert_eq!(backlog.cancel(&[gone(5, 10), gone(29, 100)]), 21);
-        assert_eq!(backlog.queued(), 19);
-        let mut other = gone(0, 100);
-        other.file = FileId(2);
-        assert_eq!(backlog.cancel(&[other, gone(30, 5)]), 0);
-        assert_eq!(taken(&mut backlog), [(1, 0, 5), (1, 15, 14)]);
-        assert_eq!(backlog.cancel(&[gone(0, u64::MAX)]), 0);
-    }
-
-    #[test]
-    fn with_threads_to_spare_only_a_jump_within_a_file_pushes_aside() {
-        let mut backlog = Backlog::new(1, 2, 10);
-        backlog.submit(&[range(1, 0, 20)]);
-        backlog.take(0).expect("work");
-        let mut other = instead(range(1, 0, 30));
-        other.1.span.file = FileId(2);
-        assert_eq!(backlog.submit(&[other]), Aside::default());
-        let aside = backlog.submit(&[instead(range(1, 50, 5))]);
-        assert_eq!(
-            (aside.bytes, aside.stop),
-            (10, vec![]),
-            "what flies goes on"
-        );
-        assert_eq!(backlog.queued(), 35);
-    }
-
-    #[test]
-    fn what_is_for_no_process_replaces_nothing() {
-        let mut backlog = Backlog::new(1, 1, 10);
-        backlog.submit(&[range(0, 0, 20)]);
-        backlog.take(0).expect("work");
-        assert_eq!(
-            backlog.submit(&[instead(range(0, 100, 10))]),
-            Aside::default()
-        );
-        assert_eq!(backlog.queued(), 20);
-    }
-
-    #[test]
-    fn what_is_given_back_comes_first() {
-        let mut backlog = Backlog::new(1, 1, 10);
-        backlog.submit(&[range(1, 0, 20)]);
-        let chunk = backlog.take(0).expect("work");
-        assert_eq!(backlog.hold(), [chunk.cookie]);
-        assert!(backlog.marked());
-        let rest = backlog.rest(chunk, 4);
-        assert!(rest.is_some());
-        backlog.done(0, chunk.cookie, rest);
-        assert!(!backlog.marked());
-        assert_eq!(taken(&mut backlog), [(1, 4, 6), (1, 10, 10)]);
-    }
-
-    #[test]
-    fn groups_are_apart_and_files_forgotten_in_all() {
-        let mut backlog = Backlog::new(2, 1, 10);
-        let (_, other) = range(1, 0, 10);
-        backlog.submit(&[(1, other), (7, other)]);
-        assert!(!backlog.has_work(0) && backlog.has_work(1) && !backlog.has_work(7));
-        assert!(backlog.take(0).is_none());
-        assert_eq!(backlog.forget(FileId(1)), 10);
-        assert!(backlog.take(1).is_none());
-    }
-
-    #[test]
-    fn no_more_ranges_wait_than_there_is_room_for() {
-        let mut backlog = Backlog::new(1, 1, 10);
-        let many: Vec<_> = (0..MAX_RANGES as u64 + 5)
-            .map(|i| range(0, i * 2, 1))
-            .collect();
-        assert_eq!(backlog.submit(&many).bytes, 5);
-        assert_eq!(backlog.queued(), MAX_RANGES as u64);
-        let chunk = backlog.take(0).expect("work");
-        assert_eq!(chunk.range.span.offset, 10, "the oldest went");
-    }
-
-    #[test]
-    fn while_paused_all_threads_are_busy() {
-        let mut backlog = Backlog::new(1, 2, 10);
-        backlog.pause(true);
-        backlog.submit(&[range(1, 0, 30)]);
-        assert_eq!(backlog.submit(&[instead(range(1, 50, 5))]).bytes, 30);
-        assert_eq!(backlog.queued(), 5);
-    }
-
-    #[test]
-    fn clearing_tells_what_is_in_flight() {
-        let mut backlog = Backlog::new(1, 2, 10);
-        backlog.submit(&[range(1, 0, 30)]);
-        let chunk = backlog.take(0).expect("work");
-        let aside = backlog.clear();
-        assert_eq!((aside.bytes, aside.stop), (20, vec![chunk.cookie]));
-        assert!(backlog.take(0).is_none());
-    }
 }
