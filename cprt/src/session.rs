@@ -190,6 +190,15 @@ impl Session {
         self.keeper.handle()?.stats()
     }
 
+    /// Changes settings of the policy that runs.
+    ///
+    /// # Errors
+    ///
+    /// It refuses, or none runs.
+    pub fn configure(&self, settings: &Settings) -> Result<()> {
+        Ok(self.keeper.configure(settings)?)
+    }
+
     /// Sleeps until the policy has ended for good; why, if it was not told to.
     #[must_use]
     pub fn wait(self) -> Option<String> {

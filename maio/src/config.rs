@@ -64,11 +64,7 @@ impl Config {
             Some("never") => Recording::Never,
             Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
         };
-        let early = match settings.text("begin").as_deref() {
-            None | Some("open") => false,
-            Some("early") => true,
-            Some(other) => return Err(problem("begin", other, "neither open nor early")),
-        };
+        let early = begins_early(settings)?.unwrap_or(false);
         let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
         let seconds = idle
             .parse()
@@ -86,6 +82,16 @@ impl Config {
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
             idle: Duration::from_secs(seconds),
         })
+    }
+}
+
+/// Whether a model is to be loaded before anything of it is opened, if that is said.
+pub(crate) fn begins_early(settings: &mut Settings) -> Result<Option<bool>> {
+    match settings.text("begin").as_deref() {
+        None => Ok(None),
+        Some("open") => Ok(Some(false)),
+        Some("early") => Ok(Some(true)),
+        Some(other) => Err(problem("begin", other, "neither open nor early")),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::ffi::CStr;
 
-use ppc::{Error, Event, Evict, Features, Host, Plan, Policy, Prefetch, Result, Settings};
+use ppc::{
+    Configure, Error, Event, Evict, Features, Host, Plan, Policy, Prefetch, Result, Settings,
+};
 
 use crate::policy::Maio;
 use crate::start::Start;
@@ -58,6 +60,16 @@ impl Prefetch for Library {
         match self {
             Self::Models(models) => models.prefetch(host, event, plan),
             Self::Start(start) => start.prefetch(host, event, plan),
+        }
+    }
+}
+
+impl Configure for Library {
+    fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
+        match self {
+            Self::Models(models) => models.configure(host, settings),
+            // What is left is refused.
+            Self::Start(_) => Ok(()),
         }
     }
 }

@@ -286,7 +286,7 @@ impl Load {
     }
 
     /// What to do, of what has been issued some being `absent` still.
-    pub(crate) fn advise(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Advice {
+    pub(crate) fn advise(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
@@ -295,8 +295,8 @@ impl Load {
         }
         self.held_back = false;
         let cancels = if std::mem::take(&mut self.come) {
-            // It is asked for again, and not in the background.
-            self.window.hold_back(&mut absent)
+            // Not in the background any more; and some machines take back what was not read at once.
+            self.window.issue_again()
         } else {
             Vec::new()
         };

@@ -17,11 +17,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ppc::{
-    Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy, Prefetch,
-    Result, Settings,
+    Configure, Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy,
+    Prefetch, Result, Settings,
 };
 
-use crate::config::{Config, Recording};
+use crate::config::{Config, Recording, begins_early};
 use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, NodeWatch};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
@@ -159,9 +159,8 @@ impl Policy for Maio {
             alert: false,
         };
         maio.prepare_first(host)?;
-        if maio.config.early {
-            maio.begin_early(host, plan)?;
-        }
+        maio.begin_early(host)?;
+        maio.advise(host, plan)?;
         Ok(maio)
     }
 
@@ -191,10 +190,21 @@ impl Prefetch for Maio {
         }
         self.hear_waiting(host)?;
         if event.is_none() {
+            self.begin_early(host)?;
             self.tick(host, plan)?;
         }
         self.advise(host, plan)?;
         self.stay_awake(host)
+    }
+}
+
+impl Configure for Maio {
+    fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
+        if let Some(early) = begins_early(settings)? {
+            self.config.early = early;
+            host.wake(Duration::ZERO)?;
+        }
+        Ok(())
     }
 }
 
@@ -433,15 +443,18 @@ impl Maio {
         self.take_up(host, load)
     }
 
-    /// Begins before anything is opened, unless all of it is cached.
-    fn begin_early(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if self.forecast.pieces.total() == 0 || self.is_cached(host) {
+    /// If that is wanted, begins before anything is opened, unless all of it is cached.
+    fn begin_early(&mut self, host: &Host<'_>) -> Result<()> {
+        if !std::mem::take(&mut self.config.early)
+            || self.load.is_some()
+            || self.forecast.pieces.total() == 0
+            || self.is_cached(host)
+        {
             return Ok(());
         }
         let mut load = self.new_load(host, false, None, host.now());
         load.await_readers();
-        self.take_up(host, load)?;
-        self.advise(host, plan)
+        self.take_up(host, load)
     }
 
     /// A load that is to begin now; `midway` it has begun already, with that file and process.

@@ -17,6 +17,7 @@
 //! not where it is. One that is elsewhere again and again has no order: what it has yet to read is loaded in
 //! the order of the device.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -278,6 +279,21 @@ impl Window {
             reader.instead = true;
         }
         runs(given_up)
+    }
+
+    /// What has been issued and not been read is issued once more: where it is, that costs nothing. Returns it, to be
+    /// taken out of what waits to be loaded.
+    pub(crate) fn issue_again(&mut self) -> Vec<Extent> {
+        let mut issued = BTreeSet::new();
+        for reader in &mut self.readers {
+            let places = reader.front.min(reader.issued)..reader.issued;
+            issued.extend(places.filter_map(|place| reader.order.piece(place)));
+            reader.again = reader.again.max(reader.issued);
+            reader.issued = reader.front.min(reader.issued);
+            reader.instead = true;
+        }
+        let extents = issued.into_iter().filter_map(|it| self.pieces.extent(it));
+        runs(extents.collect())
     }
 
     /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use cprt::backend::select::{self, Candidate, Verdict};
 use cprt::control::config::Config;
+use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
 use cprt::session::namespace::{self, User};
 use cprt::session::{Log, Options, Session};
@@ -27,13 +28,16 @@ use crate::failure::{Failure, Result};
 use crate::screen::{plain, remark};
 use crate::setting;
 
+mod model;
 mod progress;
 mod reach;
+mod sessions;
 mod signals;
 mod start;
 
 use progress::Progress;
 use reach::Reach;
+use sessions::Sessions;
 use signals::{Heard, Signals};
 
 /// As of `timeout` and others that run commands.
@@ -43,6 +47,8 @@ const NOT_FOUND: u8 = 127;
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(500);
+/// And how often it is looked whether it is the model's turn.
+const SOON: Duration = Duration::from_millis(20);
 /// What is over sooner needs none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -64,6 +70,8 @@ struct Summary {
     /// Why the policy ended before the command.
     fault: Option<String>,
     stats: Option<Stats>,
+    /// Of what the command reads beside its model, where that has a policy of its own.
+    start: Option<Stats>,
 }
 
 /// Does it all.
@@ -102,25 +110,25 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
 
 fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
     let real = wanted.directory.as_deref().map(directory).transpose()?;
+    let real = real.or_else(|| named_model(wanted));
     let real = real.map(|real| reaching(real, wanted.quiet));
-    let options = options(wanted, real.clone())?;
+    let options = real.as_deref().map(|real| options(wanted, real));
+    let options = options.transpose()?;
+    let options_of_start = start::options(wanted, real.as_deref())?;
     // Before there are threads, which inherit it.
     let signals = Signals::take()?;
-    let session = match real {
-        Some(_) => start(wanted, &options)?,
-        None => start::start(wanted, &options)?,
-    };
+    let mut sessions = Sessions::begin(wanted, options.as_ref(), options_of_start.as_ref())?;
     let began = Instant::now();
-    let mut child = match spawn(session.as_ref(), &wanted.command) {
+    let mut child = match spawn(sessions.user(), &wanted.command) {
         Ok(child) => child,
         Err(failure) => {
-            let _ = session.map(Session::end);
+            let _ = sessions.end();
             return Err(failure);
         }
     };
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
-    let status = wait(&mut child, &signals, session.as_ref().filter(|_| shows))?;
-    let summary = summary(real, session, began.elapsed(), status);
+    let status = wait(&mut child, &signals, &mut sessions, shows)?;
+    let summary = summary(real, sessions, began.elapsed(), status);
     if common.json {
         let text =
             serde_json::to_string(&summary).map_err(|error| Failure::Output(error.into()))?;
@@ -154,6 +162,14 @@ fn directory(given: &Path) -> Result<PathBuf> {
     }
 }
 
+/// The model that the command is told to load, for a policy that knows what to do with one.
+fn named_model(wanted: &Run) -> Option<PathBuf> {
+    let named = start::is_maio(&wanted.policy).then(|| model::of(&wanted.command));
+    let real = directory(&named.flatten()?).ok()?;
+    log_line(wanted.quiet, &format!("the model is in {}", real.display()));
+    Some(real)
+}
+
 /// With what its links lead to, or nothing would be heard of a model in a cache of downloads.
 fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
     match reach::of(&directory) {
@@ -175,11 +191,12 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
     }
 }
 
-fn options(wanted: &Run, directory: Option<PathBuf>) -> Result<Options> {
-    let settings = match directory {
-        Some(_) => setting::with_service(wanted.settings.clone(), &wanted.service)?,
-        None => start::settings(wanted)?,
-    };
+fn options(wanted: &Run, directory: &Path) -> Result<Options> {
+    let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
+    options_with(wanted, directory, settings)
+}
+
+fn options_with(wanted: &Run, directory: &Path, settings: Settings) -> Result<Options> {
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
     let library = setting::library(&wanted.policy)?;
     // A worker would find it missing as well, but not every machine has a backend to start one for.
@@ -190,7 +207,7 @@ fn options(wanted: &Run, directory: Option<PathBuf>) -> Result<Options> {
         });
     }
     Ok(Options {
-        directory: directory.unwrap_or_else(|| PathBuf::from("/")),
+        directory: directory.to_owned(),
         library,
         settings,
         cgroup,
@@ -261,10 +278,10 @@ fn native(candidates: &[Candidate]) -> String {
 }
 
 /// Not the command itself: what is to be done before has to be done in its process.
-fn spawn(session: Option<&Session>, words: &[OsString]) -> Result<Child> {
+fn spawn(user: Option<User>, words: &[OsString]) -> Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("become");
-    if let Some(User { uid, gid }) = session.and_then(Session::user) {
+    if let Some(User { uid, gid }) = user {
         command.args(["--user", &uid.to_string(), &gid.to_string()]);
     }
     if let Ok(here) = std::env::current_dir() {
@@ -278,12 +295,24 @@ fn spawn(session: Option<&Session>, words: &[OsString]) -> Result<Child> {
     })
 }
 
-/// Waits for the command, and shows how far the policy is if there is a session.
-fn wait(child: &mut Child, signals: &Signals, shown: Option<&Session>) -> Result<ExitStatus> {
+/// Waits for the command, and shows how far the policy is if that is wanted and there is a session.
+fn wait(
+    child: &mut Child,
+    signals: &Signals,
+    sessions: &mut Sessions,
+    shows: bool,
+) -> Result<ExitStatus> {
     let began = Instant::now();
     let mut progress = Progress::default();
     let status = loop {
-        match signals.hear(shown.map(|_| TICK))? {
+        let waits = sessions.go_on();
+        let told_of = sessions.first().filter(|_| shows);
+        let tick = if waits {
+            Some(SOON)
+        } else {
+            shown.map(|_| TICK)
+        };
+        match signals.hear(tick)? {
             Heard::PassOn(signal) => signals::send(child.id(), signal),
             Heard::Child => {
                 let failed = |source| Failure::System {
@@ -296,7 +325,7 @@ fn wait(child: &mut Child, signals: &Signals, shown: Option<&Session>) -> Result
             }
             Heard::Nothing => {}
         }
-        if let Some(session) = shown
+        if let Some(session) = told_of
             && began.elapsed() > PATIENCE
             && let Some(stats) = session.stats()
         {
@@ -309,7 +338,7 @@ fn wait(child: &mut Child, signals: &Signals, shown: Option<&Session>) -> Result
 
 fn summary(
     directory: Option<PathBuf>,
-    session: Option<Session>,
+    sessions: Sessions,
     took: Duration,
     status: ExitStatus,
 ) -> Summary {
@@ -324,8 +353,9 @@ fn summary(
         exit: as_shell(status),
         fault: None,
         stats: None,
+        start: sessions.second().and_then(Session::stats),
     };
-    if let Some(session) = session {
+    if let Some(session) = sessions.first() {
         summary.backend = Some(session.kind.to_string());
         summary.policy = Some(session.policy.0.clone());
         summary.version = Some(session.policy.1.clone());
@@ -335,8 +365,8 @@ fn summary(
             .map(|(kind, why)| (kind.to_string(), why.clone()))
             .collect();
         summary.stats = session.stats();
-        summary.fault = session.end();
     }
+    summary.fault = sessions.end();
     summary
 }
 

@@ -145,6 +145,7 @@ mod tests {
                 lost: 2,
                 ..Stats::default()
             }),
+            start: None,
         };
         assert_eq!(
             summary(&known).as_deref(),

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use cprt::control::protocol::Settings;
 use cprt::session::{Options, Session};
 use maio::service::{parse, service_id};
 use maio::start_name;
@@ -12,32 +11,46 @@ use maio::start_name;
 use super::{log_line, policy_log};
 use crate::args::Run;
 use crate::failure::{Failure, Result};
-use crate::setting::{self, Setting};
+use crate::setting;
 
-/// The settings of the policy, with the name that the start is known by.
-pub(super) fn settings(wanted: &Run) -> Result<Settings> {
-    let mut settings = wanted.settings.clone();
-    if is_maio(&wanted.policy) && !settings.iter().any(|one| one.key == "start") {
-        settings.push(Setting {
-            key: "start".to_owned(),
-            value: name(wanted)?,
-        });
+/// What a session for the start is to be: of the model's directory another one takes care. `None` if there is one, and
+/// the policy is not known to tell the two apart.
+pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Options>> {
+    let mut settings = setting::collect(wanted.settings.clone())?;
+    let is_maio = is_maio(&wanted.policy);
+    if model.is_some() && (!is_maio || settings.contains_key("start")) {
+        return Ok(None);
     }
-    setting::collect(settings)
+    if is_maio {
+        if !settings.contains_key("start") {
+            settings.insert("start".to_owned(), name(wanted)?);
+        }
+        if let Some(model) = model {
+            settings.insert("without".to_owned(), model.display().to_string());
+        }
+    }
+    super::options_with(wanted, Path::new("/"), settings).map(Some)
 }
 
-fn is_maio(policy: &Path) -> bool {
+/// Whether the model is to be loaded before it is opened: the command is about to, and imports take longer.
+pub(super) fn begins_early(wanted: &Run) -> bool {
+    is_maio(&wanted.policy) && !wanted.settings.iter().any(|setting| setting.key == "begin")
+}
+
+pub(super) fn is_maio(policy: &Path) -> bool {
     policy.file_stem() == Some(OsStr::new("maio"))
 }
 
 /// As it was said, or by the command.
 fn name(wanted: &Run) -> Result<String> {
+    // A template of the service's model has the same store.
     if let Some(id) = &wanted.service.service_id {
-        return Ok(id.clone());
+        return Ok(format!("start-{id}"));
     }
     if let Some(pairs) = &wanted.service.service {
         let pairs = parse(pairs).map_err(Failure::Service)?;
-        return service_id(&pairs).map_err(Failure::Service);
+        let id = service_id(&pairs).map_err(Failure::Service)?;
+        return Ok(format!("start-{id}"));
     }
     let [program, arguments @ ..] = &wanted.command[..] else {
         return Ok(start_name("", &[]));
@@ -59,10 +72,12 @@ fn found(program: &OsStr) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// A session for the children that this process will have. `None` if that cannot be had; then a line has said why.
-pub(super) fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
+/// A session for the children that this process will have. `None` if that cannot be had; a line says why, unless it is
+/// only `beside` that of a model.
+pub(super) fn start(wanted: &Run, options: &Options, beside: bool) -> Result<Option<Session>> {
     match Session::of_children(options, &policy_log(wanted.quiet)) {
         Ok(session) => Ok(Some(session)),
+        Err(error) if beside && Failure::is_of_backends(&error) => Ok(None),
         Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
             let why = cprt::error::chain(&error);
             log_line(

@@ -1,0 +1,140 @@
+//! The model that a command names, so that it need not be said twice.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// Smaller files are no weights.
+const WEIGHTS: u64 = 16 << 20;
+/// What files of weights end with in a directory that is a model.
+const ENDINGS: [&str; 4] = ["safetensors", "bin", "pt", "pth"];
+
+/// The directory of the first model that the command is told to load: one that an argument or the value of an option
+/// names, or the newest copy of it in a cache of downloads.
+pub(super) fn of(command: &[OsString]) -> Option<PathBuf> {
+    let arguments = command.get(1..)?.iter();
+    let mut named = arguments.filter_map(|argument| value(argument));
+    named.find_map(|name| directory(name).or_else(|| download(name, &cache()?)))
+}
+
+/// An argument, or what an option sets.
+fn value(argument: &OsStr) -> Option<&OsStr> {
+    let bytes = argument.as_bytes();
+    if !bytes.starts_with(b"-") {
+        return Some(argument);
+    }
+    let sign = bytes.iter().position(|&byte| byte == b'=')?;
+    Some(OsStr::from_bytes(&bytes[sign + 1..]))
+}
+
+/// A directory that is a model: with a configuration, and with weights.
+fn directory(name: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if name.is_empty() || !path.join("config.json").is_file() {
+        return None;
+    }
+    let entries = fs::read_dir(path).ok()?;
+    let mut files = entries.flatten().map(|entry| entry.path());
+    files.any(|file| is_weights(&file)).then(|| path.to_owned())
+}
+
+fn is_weights(file: &Path) -> bool {
+    let ending = file.extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| ENDINGS.contains(&ending))
+        && fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() >= WEIGHTS)
+}
+
+/// Where libraries keep what they download from the hub of models, by the variables that they go by.
+fn cache() -> Option<PathBuf> {
+    let path = |name: &str| {
+        std::env::var_os(name)
+            .filter(|it| !it.is_empty())
+            .map(PathBuf::from)
+    };
+    let home = || {
+        path("HF_HOME").or_else(|| {
+            let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+            Some(caches?.join("huggingface"))
+        })
+    };
+    path("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
+}
+
+/// A model by its name, as `owner/model`.
+fn download(name: &OsStr, cache: &Path) -> Option<PathBuf> {
+    let (owner, model) = name.to_str()?.split_once('/')?;
+    let plain = |part: &str| {
+        let may_be = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        part.chars().all(may_be) && part.starts_with(|first: char| first.is_ascii_alphanumeric())
+    };
+    if !plain(owner) || !plain(model) {
+        return None;
+    }
+    let copy = cache.join(format!("models--{owner}--{model}"));
+    let revision = fs::read_to_string(copy.join("refs/main")).ok()?;
+    let revision = revision.trim();
+    let snapshot = plain(revision).then(|| copy.join("snapshots").join(revision))?;
+    directory(snapshot.as_os_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use test_support::Folder;
+
+    use super::*;
+
+    fn make_model(folder: &Folder, at: &str) -> PathBuf {
+        folder.write(&format!("{at}/config.json"), "{}");
+        let weights = folder.write(&format!("{at}/model-1.safetensors"), "");
+        let file = fs::File::options()
+            .write(true)
+            .open(&weights)
+            .expect("it is there");
+        file.set_len(WEIGHTS).expect("a hole");
+        folder.path().join(at)
+    }
+
+    fn found(words: &[&OsStr]) -> Option<PathBuf> {
+        let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        of(&words)
+    }
+
+    #[test]
+    fn a_model_is_found_as_an_argument_and_as_the_value_of_an_option() {
+        let folder = Folder::new("run-model");
+        let model = make_model(&folder, "m");
+        let mut option = OsString::from("--model=");
+        option.push(&model);
+        let (program, serve) = (OsStr::new("vllm"), OsStr::new("serve"));
+        assert_eq!(
+            found(&[program, serve, model.as_os_str()]),
+            Some(model.clone())
+        );
+        assert_eq!(found(&[program, serve, &option]), Some(model.clone()));
+        assert_eq!(found(&[model.as_os_str()]), None, "it is what is run");
+        // Data is no model, nor is what has no weights.
+        folder.write("data/a.bin", "b");
+        folder.write("empty/config.json", "{}");
+        for name in ["data", "empty", "nothing"] {
+            assert_eq!(
+                found(&[program, folder.path().join(name).as_os_str()]),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_is_looked_up_in_the_cache_of_downloads() {
+        let folder = Folder::new("run-hub");
+        let model = make_model(&folder, "models--meta--Llama-3/snapshots/01ab");
+        folder.write("models--meta--Llama-3/refs/main", "01ab\n");
+        let name = |name: &'static str| download(OsStr::new(name), folder.path());
+        assert_eq!(name("meta/Llama-3"), Some(model));
+        for other in ["meta/other", "meta", "../x", "meta/Llama-3/x", "", "/"] {
+            assert_eq!(name(other), None, "{other}");
+        }
+        folder.write("models--meta--Llama-3/refs/main", "../../../../etc");
+        assert_eq!(name("meta/Llama-3"), None);
+    }
+}

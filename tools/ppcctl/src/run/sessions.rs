@@ -1,0 +1,88 @@
+//! The policies that a command has: one for its model, and one for all else that it reads from its start on.
+
+use cprt::control::stats::Stats;
+use cprt::session::namespace::User;
+use cprt::session::{Options, Session};
+
+use super::start;
+use crate::args::Run;
+use crate::failure::Result;
+
+/// Either, or both.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    model: Option<Session>,
+    start: Option<Session>,
+    /// The model is to be loaded before it is opened, but after what the command needs first.
+    model_waits: bool,
+}
+
+impl Sessions {
+    /// Those that are wanted and can be had; a line has said why one is not.
+    pub(super) fn begin(
+        wanted: &Run,
+        model: Option<&Options>,
+        start: Option<&Options>,
+    ) -> Result<Self> {
+        // A session for a directory may move this process into another view of the file system.
+        let of_model = model.map(|options| super::start(wanted, options));
+        let of_model = of_model.transpose()?.flatten();
+        let of_start = start.map(|options| start::start(wanted, options, model.is_some()));
+        let of_start = match of_start.transpose() {
+            Ok(session) => session.flatten(),
+            Err(failure) => {
+                let _ = of_model.map(Session::end);
+                return Err(failure);
+            }
+        };
+        let mut sessions = Self {
+            model_waits: of_model.is_some() && start::begins_early(wanted),
+            model: of_model,
+            start: of_start,
+        };
+        sessions.go_on();
+        Ok(sessions)
+    }
+
+    /// Has the model loaded if it is its turn. Says whether that is still to come.
+    pub(super) fn go_on(&mut self) -> bool {
+        let is_busy = |stats: Stats| stats.queued_bytes + stats.in_flight_bytes > 0;
+        let start = self.start.as_ref().and_then(Session::stats);
+        let waits = self.model_waits && start.is_some_and(is_busy);
+        if let Some(model) = &self.model
+            && std::mem::replace(&mut self.model_waits, waits)
+            && !waits
+        {
+            // A policy that failed, or that knows no such setting, begins when the model is opened.
+            let settings = [("begin".to_owned(), "early".to_owned())].into();
+            let _ = model.configure(&settings);
+        }
+        waits
+    }
+
+    /// What is told of: that of the model, if there is one.
+    pub(super) fn first(&self) -> Option<&Session> {
+        self.model.as_ref().or(self.start.as_ref())
+    }
+
+    /// That of the start, if there is one of the model as well.
+    pub(super) fn second(&self) -> Option<&Session> {
+        self.start.as_ref().filter(|_| self.model.is_some())
+    }
+
+    /// Who the command has to become again.
+    pub(super) fn user(&self) -> Option<User> {
+        self.model.as_ref().and_then(Session::user)
+    }
+
+    /// Has the policies end, both at once. Why one had ended before, if it had.
+    pub(super) fn end(self) -> Option<String> {
+        let Self { model, start, .. } = self;
+        std::thread::scope(|scope| {
+            let other = start.map(|start| scope.spawn(|| start.end()));
+            let fault = model.and_then(Session::end);
+            // A thread that panics has said so.
+            fault.or(other.and_then(|it| it.join().unwrap_or(None)))
+        })
+    }
+}
