@@ -222,11 +222,20 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
         return Ok(None);
     }
     let candidates = judged.into_iter().chain(candidates);
-    match Session::start(options, candidates, &policy_log(quiet)) {
+    or_none(
+        wanted,
+        Session::start(options, candidates, &policy_log(quiet)),
+    )
+}
+
+/// `None` if only the backends are to blame and none was asked for; then a line has said why.
+fn or_none(wanted: &Run, started: cprt::Result<Session>) -> Result<Option<Session>> {
+    match started {
         Ok(session) => Ok(Some(session)),
         Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
             let why = cprt::error::chain(&error);
-            log_line(quiet, &format!("the command runs without a policy. {why}"));
+            let text = format!("the command runs without a policy. {why}");
+            log_line(wanted.quiet, &text);
             Ok(None)
         }
         Err(error) => Err(error.into()),

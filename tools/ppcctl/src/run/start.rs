@@ -9,7 +9,7 @@ use cprt::session::{Options, Session};
 use maio::service::{parse, service_id};
 use maio::start_name;
 
-use super::{log_line, policy_log};
+use super::{or_none, policy_log};
 use crate::args::Run;
 use crate::failure::{Failure, Result};
 use crate::setting::{self, Setting};
@@ -61,16 +61,8 @@ fn found(program: &OsStr) -> Option<PathBuf> {
 
 /// A session for the children that this process will have. `None` if that cannot be had; then a line has said why.
 pub(super) fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
-    match Session::of_children(options, &policy_log(wanted.quiet)) {
-        Ok(session) => Ok(Some(session)),
-        Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
-            let why = cprt::error::chain(&error);
-            log_line(
-                wanted.quiet,
-                &format!("the command runs without a policy. {why}"),
-            );
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
+    or_none(
+        wanted,
+        Session::of_children(options, &policy_log(wanted.quiet)),
+    )
 }
