@@ -25,7 +25,7 @@ use crate::extent::{Extent, PAGE};
 use crate::host::FileTable;
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
-use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError};
+use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
 use expected::{expected, joined};
 pub use name::start_name;
 use touches::FirstTouches;
@@ -264,6 +264,7 @@ impl Start {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         Ok(Some(Template {
+            kind: TemplateKind::Start,
             service: self.name.clone(),
             node: self.node.clone(),
             made_s: made.as_secs(),

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{Group, MAX_BYTES, Template, TemplateError};
+use super::{Group, MAX_BYTES, Template, TemplateError, TemplateKind};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
@@ -82,6 +82,8 @@ pub struct StoreEntry {
 /// A template in few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
+    /// What it is of.
+    pub kind: TemplateKind,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
     /// How many loads went like this.
@@ -100,6 +102,7 @@ impl Summary {
     pub fn of(template: &Template) -> Self {
         let bytes = |sum: u64, group: &Group| sum.saturating_add(group.bytes());
         Self {
+            kind: template.kind,
             made_s: template.made_s,
             loads: template.loads,
             files: template.files.len(),

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cprt::control::config::{Bytes, TimeSpan};
 use maio::predict::{self, Deployment, Directory, Prediction, predict_reads};
 use maio::template::{
-    Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
-    valid_name,
+    Diff, Group, Identity, Sameness, Store, Summary, Template, TemplateKind, View, default_root,
+    diff, this_node, valid_name,
 };
 use serde::Serialize;
 
@@ -330,6 +330,7 @@ fn template_of(prediction: &Prediction, directory: &Path, service: &str) -> Resu
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     Ok(Template {
+        kind: TemplateKind::Model,
         service: service.to_owned(),
         node: this_node(),
         made_s: now.as_secs(),
