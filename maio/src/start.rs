@@ -10,6 +10,7 @@
 
 mod expected;
 mod name;
+mod next;
 #[cfg(test)]
 mod tests;
 mod touches;
@@ -20,14 +21,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ppc::{Event, Host, Io, Kind, Level, Plan, Result, Settings};
 
-use crate::config::Config;
+use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
 use crate::host::FileTable;
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
 use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
-use expected::{expected, joined};
+use expected::ahead;
 pub use name::start_name;
+pub use next::{NextStart, next_start};
 use touches::FirstTouches;
 
 /// So many starts are remembered.
@@ -74,13 +76,10 @@ impl Start {
         plan: &mut Plan<'_>,
     ) -> Result<Self> {
         let config = Config::from_settings(settings)?;
-        let found = config
-            .store
-            .as_ref()
-            .and_then(|store| find(host, store, &name, &config.node));
-        let (then, before) = found.map_or_else(Default::default, |it| (it.files, it.groups));
+        let records = config.recording != Recording::Never;
+        let (then, before) = known(host, &config, &name);
         let before = unpacked(host, before);
-        let ahead = joined(expected(&before));
+        let ahead = ahead(&before);
         let mut in_it = FirstTouches::default();
         for extent in &ahead {
             in_it.touch(extent);
@@ -88,6 +87,7 @@ impl Start {
         let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
         let thread = config
             .store
+            .filter(|_| records)
             .map(|store| TemplateThread::start(store, host.waker()));
         let templates = thread
             .transpose()
@@ -111,7 +111,9 @@ impl Start {
             last_ns: host.now(),
             over: false,
         };
-        host.want(Kind::Touch, 0)?;
+        if records {
+            host.want(Kind::Touch, 0)?;
+        }
         start.ask(host, plan)?;
         host.wake(start.idle)?;
         Ok(start)
@@ -336,6 +338,16 @@ impl Kept {
         };
         extents.iter().filter_map(one).collect()
     }
+}
+
+/// What the last starts read, of which files; nothing if it is to be recorded anew.
+fn known(host: &Host<'_>, config: &Config, name: &str) -> (Vec<Identity>, Vec<Group>) {
+    let store = match config.recording {
+        Recording::Auto | Recording::Never => config.store.as_ref(),
+        Recording::Always => None,
+    };
+    let found = store.and_then(|store| find(host, store, name, &config.node));
+    found.map_or_else(Default::default, |it| (it.files, it.groups))
 }
 
 fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {
