@@ -27,7 +27,7 @@ use crate::failure::{Failure, Result};
 use crate::screen::{plain, remark};
 use crate::setting;
 
-mod progress;
+pub(crate) mod progress;
 mod reach;
 mod signals;
 mod start;
@@ -35,6 +35,7 @@ mod start;
 use progress::Progress;
 use reach::Reach;
 use signals::{Heard, Signals};
+pub(crate) use start::start_name_of;
 
 /// As of `timeout` and others that run commands.
 const OURS: u8 = 125;
@@ -51,6 +52,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Summary {
     /// `None` of a start.
     directory: Option<PathBuf>,
+    /// What it is known by, if it is one.
+    start: Option<String>,
     backend: Option<String>,
     policy: Option<String>,
     version: Option<String>,
@@ -66,15 +69,15 @@ struct Summary {
     stats: Option<Stats>,
 }
 
-/// Does it all.
-pub(crate) fn run(common: &Common, wanted: &Run) -> ExitCode {
-    match try_run(common, wanted) {
-        Ok(code) => code,
-        Err(failure) => {
-            remark(&failure.chain());
-            ExitCode::from(OURS)
-        }
-    }
+/// Does it all. What is to be done when the policy has ended is done before we end as the command did.
+pub(crate) fn run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> ExitCode {
+    try_run(common, wanted, at_end).unwrap_or_else(|failure| failed(&failure))
+}
+
+/// Says so, and is an exit status that commands do not have.
+pub(crate) fn failed(failure: &Failure) -> ExitCode {
+    remark(&failure.chain());
+    ExitCode::from(OURS)
 }
 
 /// Becomes the command, in the process that was started for that: signals that we have taken are its
@@ -100,7 +103,7 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
     ExitCode::from(code)
 }
 
-fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
+fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitCode> {
     let real = wanted.directory.as_deref().map(directory).transpose()?;
     let real = real.map(|real| reaching(real, wanted.quiet));
     let options = options(wanted, real.clone())?;
@@ -120,7 +123,12 @@ fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
     };
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let status = wait(&mut child, &signals, session.as_ref().filter(|_| shows))?;
-    let summary = summary(real, session, began.elapsed(), status);
+    let start = options.settings.get("start").cloned();
+    let summary = Summary {
+        start,
+        ..summary(real, session, began.elapsed(), status)
+    };
+    at_end();
     if common.json {
         let text =
             serde_json::to_string(&summary).map_err(|error| Failure::Output(error.into()))?;
@@ -243,7 +251,7 @@ fn or_none(wanted: &Run, started: cprt::Result<Session>) -> Result<Option<Sessio
 }
 
 /// Shows what policies log.
-fn policy_log(quiet: bool) -> Log {
+pub(crate) fn policy_log(quiet: bool) -> Log {
     Arc::new(move |level: u32, text: &str| {
         // What policies have to say when all is well is for a daemon's log.
         if level <= 2 {
@@ -324,6 +332,7 @@ fn summary(
 ) -> Summary {
     let mut summary = Summary {
         directory,
+        start: None,
         backend: None,
         policy: None,
         version: None,

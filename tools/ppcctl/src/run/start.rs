@@ -1,6 +1,6 @@
 //! A command without a directory: what it reads from its start on is recorded, and loaded ahead of it the next time.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use maio::service::{parse, service_id};
 use maio::start_name;
 
 use super::{or_none, policy_log};
-use crate::args::Run;
+use crate::args::{Run, Service};
 use crate::failure::{Failure, Result};
 use crate::setting::{self, Setting};
 
@@ -20,7 +20,7 @@ pub(super) fn settings(wanted: &Run) -> Result<Settings> {
     if is_maio(&wanted.policy) && !settings.iter().any(|one| one.key == "start") {
         settings.push(Setting {
             key: "start".to_owned(),
-            value: name(wanted)?,
+            value: start_name_of(Some(&wanted.service), &wanted.command)?,
         });
     }
     setting::collect(settings)
@@ -31,15 +31,15 @@ fn is_maio(policy: &Path) -> bool {
 }
 
 /// As it was said, or by the command.
-fn name(wanted: &Run) -> Result<String> {
-    if let Some(id) = &wanted.service.service_id {
+pub(crate) fn start_name_of(service: Option<&Service>, command: &[OsString]) -> Result<String> {
+    if let Some(id) = service.and_then(|it| it.service_id.as_ref()) {
         return Ok(id.clone());
     }
-    if let Some(pairs) = &wanted.service.service {
+    if let Some(pairs) = service.and_then(|it| it.service.as_ref()) {
         let pairs = parse(pairs).map_err(Failure::Service)?;
         return service_id(&pairs).map_err(Failure::Service);
     }
-    let [program, arguments @ ..] = &wanted.command[..] else {
+    let [program, arguments @ ..] = command else {
         return Ok(start_name("", &[]));
     };
     let program = found(program).unwrap_or_else(|| PathBuf::from(program));
