@@ -15,7 +15,9 @@ use crate::host::{FileTable, HostLibrary, IoThread, Reply};
 use crate::load::{Forecast, Part};
 use crate::order::Pieces;
 use crate::predict::Units;
-use crate::template::{FoundTemplate, Group, Identity, Store, Template, TemplateError, learn};
+use crate::template::{
+    FoundTemplate, Group, Identity, Store, Template, TemplateError, TemplateKind, learn,
+};
 use crate::workers::ExpectedWorker;
 
 #[derive(Debug)]
@@ -150,11 +152,16 @@ fn answer(store: &Store, question: StoreQuestion) -> StoreAnswer {
 
 fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
     match store.load(service, node)? {
+        Some(template) if template.kind == TemplateKind::Start => Err(TemplateError::OfAStart),
         Some(template) => Ok(Some(FoundTemplate {
             template,
             several: false,
         })),
-        None => Ok(learn(store.load_all(service)?, workers)),
+        None => {
+            let others = store.load_all(service)?;
+            let of_models = others.filter(|it| it.kind == TemplateKind::Model);
+            Ok(learn(of_models, workers))
+        }
     }
 }
 
@@ -220,6 +227,7 @@ pub(crate) fn make_template(
     }
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Ok(Template {
+        kind: TemplateKind::Model,
         service: String::new(),
         node: String::new(),
         made_s: since.map_or(0, |since| since.as_secs()),
@@ -262,5 +270,39 @@ pub(crate) fn forecast(
         pieces,
         expected,
         several: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_no_models_template() {
+        let root = std::env::temp_dir().join(format!("maio-save-{}-start", std::process::id()));
+        let store = Store::at(&root);
+        let of = |node: &str, kind| Template {
+            kind,
+            service: "s".to_owned(),
+            node: node.to_owned(),
+            made_s: 1,
+            loads: 1,
+            files: Vec::new(),
+            groups: vec![Group::new(0, None, &[]).expect("a group")],
+        };
+        let found = || find(&store, "s", "here", 1);
+        store
+            .save(&of("other", TemplateKind::Start))
+            .expect("to save");
+        assert!(found().expect("to look").is_none());
+        store
+            .save(&of("third", TemplateKind::Model))
+            .expect("to save");
+        assert!(found().expect("to look").is_some());
+        store
+            .save(&of("here", TemplateKind::Start))
+            .expect("to save");
+        assert!(matches!(found(), Err(TemplateError::OfAStart)));
+        let _ = std::fs::remove_dir_all(&root);
     }
 }

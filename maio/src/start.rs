@@ -10,6 +10,7 @@
 
 mod expected;
 mod name;
+mod next;
 #[cfg(test)]
 mod tests;
 mod touches;
@@ -20,14 +21,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ppc::{Event, Host, Io, Kind, Level, Plan, Result, Settings};
 
-use crate::config::Config;
+use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
 use crate::host::FileTable;
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
-use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError};
-use expected::{expected, joined};
+use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
+use expected::ahead;
 pub use name::start_name;
+pub use next::{NextStart, next_start};
 use touches::FirstTouches;
 
 /// So many starts are remembered.
@@ -76,14 +78,11 @@ impl Start {
         plan: &mut Plan<'_>,
     ) -> Result<Self> {
         let config = Config::from_settings(settings)?;
+        let records = config.recording != Recording::Never;
         let without = without(settings)?;
-        let found = config
-            .store
-            .as_ref()
-            .and_then(|store| find(host, store, &name, &config.node));
-        let (then, before) = found.map_or_else(Default::default, |it| (it.files, it.groups));
+        let (then, before) = known(host, &config, &name);
         let before = unpacked(host, before);
-        let mut ahead = joined(expected(&before));
+        let mut ahead = ahead(&before);
         let files = FileTable::new(then.iter().map(|file| file.path.clone()));
         ahead.retain(|extent| !is_left_out(&files, extent.file, without.as_deref()));
         let mut in_it = FirstTouches::default();
@@ -93,6 +92,7 @@ impl Start {
         let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
         let thread = config
             .store
+            .filter(|_| records)
             .map(|store| TemplateThread::start(store, host.waker()));
         let templates = thread
             .transpose()
@@ -117,7 +117,9 @@ impl Start {
             last_ns: host.now(),
             over: false,
         };
-        host.want(Kind::Touch, 0)?;
+        if records {
+            host.want(Kind::Touch, 0)?;
+        }
         start.ask(host, plan)?;
         host.wake(start.idle)?;
         Ok(start)
@@ -273,6 +275,7 @@ impl Start {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         Ok(Some(Template {
+            kind: TemplateKind::Start,
             service: self.name.clone(),
             node: self.node.clone(),
             made_s: made.as_secs(),
@@ -369,6 +372,16 @@ fn is_left_out(files: &FileTable, number: u32, without: Option<&str>) -> bool {
     let path = files.path(number).zip(without);
     let inner = path.and_then(|(path, directory)| path.strip_prefix(directory));
     inner.is_some_and(|inner| inner.starts_with('/'))
+}
+
+/// What the last starts read, of which files; nothing if it is to be recorded anew.
+fn known(host: &Host<'_>, config: &Config, name: &str) -> (Vec<Identity>, Vec<Group>) {
+    let store = match config.recording {
+        Recording::Auto | Recording::Never => config.store.as_ref(),
+        Recording::Always => None,
+    };
+    let found = store.and_then(|store| find(host, store, name, &config.node));
+    found.map_or_else(Default::default, |it| (it.files, it.groups))
 }
 
 fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {

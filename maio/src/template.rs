@@ -1,4 +1,5 @@
-//! What a service reads to load its model: which worker, which ranges of which files, in which order.
+//! What a service reads to load its model: which worker, which ranges of which files, in which order. Or what a command
+//! read at its last starts ([`TemplateKind`]).
 //!
 //! Recorded on one load, replayed as prefetching on the next. A template is small and made to be
 //! kept: what [`Template::from_bytes`] returns has been checked, whoever wrote it, and ranges are
@@ -20,6 +21,8 @@ mod samples;
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
 pub use error::TemplateError;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
@@ -38,9 +41,22 @@ pub const MAX_FILES: usize = 65536;
 /// The most bytes of a template, as it is kept.
 pub const MAX_BYTES: usize = 64 << 20;
 
-/// What is known of how a service loads.
+/// What a template is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TemplateKind {
+    /// The loads of a model: there is a group for each worker.
+    #[default]
+    Model,
+    /// The starts of a command: there is a group for each of the last ones, the newest first.
+    Start,
+}
+
+/// What is known of how a service loads, or of how a command starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
+    /// What it is of.
+    pub kind: TemplateKind,
     /// The service, by a [`valid_name`].
     pub service: String,
     /// The node it was recorded on, likewise.
@@ -51,14 +67,14 @@ pub struct Template {
     pub loads: u32,
     /// What is read; [`Extent::file`] counts in here.
     pub files: Vec<Identity>,
-    /// Who reads it.
+    /// Who reads it; of a start, what each of the last ones read, the newest first.
     pub groups: Vec<Group>,
 }
 
 /// What one worker reads, in its order. Packed, as it may be much and is not always needed.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The worker, numbered from 0.
+    /// The worker, numbered from 0; of a start, how many were after it.
     pub worker: u32,
     /// The accelerator it loads for.
     pub xpu: Option<u16>,
@@ -156,6 +172,7 @@ mod tests {
             Group::new(worker, xpu, &model.reads(worker, workers)).expect("a group")
         };
         Template {
+            kind: TemplateKind::Model,
             service: "0123456789abcdef0123456789abcdef".to_owned(),
             node: "node-17.cluster.example".to_owned(),
             made_s: 1_790_000_000,

@@ -99,7 +99,9 @@ impl Registry {
                     let found = mountinfo::rfs_at(&path);
                     found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
                 }
-                _ => true,
+                BackendSource::Observe
+                | BackendSource::Start { .. }
+                | BackendSource::Fuse { .. } => true,
             };
             if !same {
                 log::info!(

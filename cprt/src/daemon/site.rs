@@ -83,7 +83,9 @@ impl Site {
             lower: self.lower.clone(),
             device: match self.source {
                 BackendSource::Module { device } => format!("rfs{device}"),
-                _ => String::new(),
+                BackendSource::Observe
+                | BackendSource::Start { .. }
+                | BackendSource::Fuse { .. } => String::new(),
             },
             state: MountState::Native,
             reason: None,
@@ -97,7 +99,9 @@ impl Site {
             BackendSource::Observe => {
                 mountinfo::id_at(&self.path) == self.number && self.path.is_dir()
             }
-            _ => true,
+            BackendSource::Module { .. }
+            | BackendSource::Start { .. }
+            | BackendSource::Fuse { .. } => true,
         }
     }
 }

@@ -517,6 +517,7 @@ fn a_template_that_comes_after_the_policy_is_found_when_its_files_are_there() {
     };
     let group = crate::template::Group::new(0, None, &[extent(1), extent(0)]);
     let template = Template {
+        kind: crate::template::TemplateKind::Model,
         service: "test".to_owned(),
         node: "other".to_owned(),
         made_s: 1,

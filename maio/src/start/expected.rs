@@ -26,8 +26,13 @@ fn pages_of(start: &[Extent]) -> Pages {
     pages
 }
 
+/// What the next start is given, in order, by what the last ones read, the newest first.
+pub(super) fn ahead(starts: &[Vec<Extent>]) -> Vec<Extent> {
+    joined(expected(starts))
+}
+
 /// What will be read, in order. The newest start comes first.
-pub(super) fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
+fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
     let pages: Vec<_> = starts.iter().map(|start| pages_of(start)).collect();
     let mut order = Vec::new();
     let mut done = Pages::new();
@@ -67,7 +72,7 @@ pub(super) fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
 }
 
 /// The same with what lies close together in a file as one range, at the place of what of it comes first.
-pub(super) fn joined(order: Vec<Extent>) -> Vec<Extent> {
+fn joined(order: Vec<Extent>) -> Vec<Extent> {
     let mut numbered: Vec<(usize, Extent)> = order.into_iter().enumerate().collect();
     numbered.sort_unstable_by_key(|(_, extent)| (extent.file, extent.first));
     let mut ranges: Vec<(usize, Extent)> = Vec::new();

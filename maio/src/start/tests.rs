@@ -54,9 +54,15 @@ fn start(
     scratch: &Scratch,
     touched: &[(&str, u64, u64)],
 ) -> Vec<(FileId, u64, u64)> {
-    let (mut policy, ios) = host
-        .start::<Library>(&scratch.settings())
-        .expect("it starts");
+    start_with(host, &scratch.settings(), touched)
+}
+
+fn start_with(
+    host: &FakeHost,
+    settings: &[(&str, &str)],
+    touched: &[(&str, u64, u64)],
+) -> Vec<(FileId, u64, u64)> {
+    let (mut policy, ios) = host.start::<Library>(settings).expect("it starts");
     for &(path, from, length) in touched {
         let event = Event::new(Kind::Touch, host.id(path), from, length).by(7);
         policy.prefetch(Some(&event)).expect("it hears");
@@ -139,6 +145,55 @@ fn the_fourth_start_forgets_the_first() {
             .all(|&(file, ..)| file == host.id("usr/bin/python3")),
         "{loaded:?}"
     );
+}
+
+#[test]
+fn a_tool_is_told_what_the_policy_would_load() {
+    let (host, scratch) = (host(), Scratch::new("told"));
+    let usual = [
+        ("usr/lib/b.so", 0, 64 * KIB),
+        ("usr/bin/python3", 1024 * KIB, 512 * KIB),
+    ];
+    let odd = [("usr/lib/a.so", 0, 512 * KIB), usual[0]];
+    for touched in [&usual[..], &odd, &usual, &usual] {
+        start(&host, &scratch, touched);
+    }
+    let kept = scratch.kept().expect("a template");
+    assert_eq!(kept.kind, TemplateKind::Start);
+    let next = next_start(&kept).expect("it is a start's");
+    let id = |extent: &Extent| host.id(&kept.files[extent.file as usize].path);
+    let told = next.ahead.iter();
+    let told: Vec<_> = told.map(|it| (id(it), it.offset(), it.length())).collect();
+    assert_eq!(told, start(&host, &scratch, &[]));
+    assert_eq!(told.len(), 2, "not what was odd");
+    assert_eq!(next.starts.len(), 3);
+    let of_model = Template {
+        kind: TemplateKind::Model,
+        ..kept
+    };
+    assert!(matches!(
+        next_start(&of_model),
+        Err(TemplateError::OfAModel)
+    ));
+}
+
+#[test]
+fn a_start_is_recorded_anew_or_only_replayed_if_that_is_wanted() {
+    let (host, scratch) = (host(), Scratch::new("anew"));
+    let with = |record| [&scratch.settings()[..], &[("record", record)]].concat();
+    let (first, second) = (
+        [("usr/lib/a.so", 0, 512 * KIB)],
+        [("usr/lib/b.so", 0, 512 * KIB)],
+    );
+    start(&host, &scratch, &first);
+    let before = scratch.kept().expect("a template");
+    let replayed = start_with(&host, &with("never"), &second);
+    assert_eq!(replayed, [(host.id("usr/lib/a.so"), 0, 512 * KIB)]);
+    assert_eq!(scratch.kept(), Some(before), "it records nothing");
+    assert_eq!(start_with(&host, &with("always"), &second), []);
+    let kept = scratch.kept().expect("a template");
+    assert_eq!((kept.groups.len(), kept.loads, kept.files.len()), (1, 1, 1));
+    assert_eq!(kept.files[0].path, "usr/lib/b.so");
 }
 
 #[test]

@@ -27,6 +27,15 @@ pub enum TemplateError {
     /// The checksum is right and the contents make no sense.
     #[error("The template is inconsistent: {0}")]
     Inconsistent(&'static str),
+    /// A model's was asked for, and this is a start's.
+    #[error("The template is of a start, not of a model; give one of them another service ID")]
+    OfAStart,
+    /// The other way round, or a start's of before they were marked.
+    #[error(
+        "The template is not marked as a start's: it is of a model, or was recorded by an older MAIO; \
+         then the next 'ppcctl run -- COMMAND' marks it"
+    )]
+    OfAModel,
     /// What cannot be a file's name everywhere.
     #[error(
         "{0:?} is no name of a service or node: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not \

@@ -8,6 +8,9 @@
 //! 52  body              in bincode's format, of fixed-size integers
 //! ```
 //!
+//! Version 1 is of a model. Version 2 is of what its body's first byte says, which is the only difference: a start.
+//! Models are written as ever, so that a MAIO that knows version 1 alone reads them, and refuses starts by their version.
+//!
 //! Nothing of the body is believed before its checksum is right, and nothing after: who writes
 //! templates can write checksums.
 
@@ -23,11 +26,12 @@ use wincode::{SchemaRead, SchemaWrite};
 
 use super::{
     Group, Identity, MAX_BYTES, MAX_EXTENTS, MAX_FILES, MAX_GROUPS, Template, TemplateError,
-    pages_of, valid_name,
+    TemplateKind, pages_of, valid_name,
 };
 
 const MAGIC: &[u8; 8] = b"MAIOTPL\n";
-const VERSION: u32 = 1;
+const OF_MODEL: u32 = 1;
+const MARKED: u32 = 2;
 const HEAD: usize = 52;
 
 /// As in Linux.
@@ -48,6 +52,17 @@ const CONFIG: Configuration<
 type FilesLen = BincodeLen<{ MAX_FILES * size_of::<PackedFile<'static>>() }>;
 type GroupsLen = BincodeLen<{ MAX_GROUPS * size_of::<PackedGroup<'static>>() }>;
 
+/// The only kind that is marked.
+const START: u8 = 1;
+
+/// The body of version 2.
+#[derive(SchemaRead, SchemaWrite)]
+struct MarkedBody<'a> {
+    kind: u8,
+    body: Body<'a>,
+}
+
+/// The body of version 1.
 #[derive(SchemaRead, SchemaWrite)]
 struct Body<'a> {
     service: &'a str,
@@ -89,9 +104,16 @@ impl Template {
         for group in &self.groups {
             group.unpack(Some(&limits))?;
         }
-        let body = wincode::config::serialize(&self.body(), CONFIG)
-            .map_err(|_| TemplateError::Inconsistent("it cannot be written"))?;
-        let bytes = sealed(&body);
+        let body = self.body();
+        let (version, body) = match self.kind {
+            TemplateKind::Model => (OF_MODEL, wincode::config::serialize(&body, CONFIG)),
+            TemplateKind::Start => {
+                let marked = MarkedBody { kind: START, body };
+                (MARKED, wincode::config::serialize(&marked, CONFIG))
+            }
+        };
+        let body = body.map_err(|_| TemplateError::Inconsistent("it cannot be written"))?;
+        let bytes = sealed(version, &body);
         match bytes.len() {
             size if size > MAX_BYTES => Err(TemplateError::TooLarge(size as u64)),
             _ => Ok(bytes),
@@ -106,10 +128,22 @@ impl Template {
         if bytes.len() > MAX_BYTES {
             return Err(TemplateError::TooLarge(bytes.len() as u64));
         }
-        let body = opened(bytes)?;
-        let body: Body<'_> = wincode::config::deserialize_exact(body, CONFIG)
-            .map_err(|_| TemplateError::Inconsistent("its body is no template's"))?;
-        let mut template = Self::of(&body);
+        let wrong = |_| TemplateError::Inconsistent("its body is no template's");
+        let (kind, body) = match opened(bytes)? {
+            (OF_MODEL, body) => {
+                let body = wincode::config::deserialize_exact(body, CONFIG).map_err(wrong)?;
+                (TemplateKind::Model, body)
+            }
+            (_, body) => {
+                let marked: MarkedBody<'_> =
+                    wincode::config::deserialize_exact(body, CONFIG).map_err(wrong)?;
+                if marked.kind != START {
+                    return Err(TemplateError::Inconsistent("its kind is not known"));
+                }
+                (TemplateKind::Start, marked.body)
+            }
+        };
+        let mut template = Self::of(kind, &body);
         let limits: Arc<[u32]> = template.check()?.into();
         for group in &mut template.groups {
             group.limits = Some(Arc::clone(&limits));
@@ -117,7 +151,7 @@ impl Template {
         Ok(template)
     }
 
-    fn of(body: &Body<'_>) -> Self {
+    fn of(kind: TemplateKind, body: &Body<'_>) -> Self {
         let file = |file: &PackedFile<'_>| Identity {
             path: file.path.to_owned(),
             size: file.size,
@@ -134,6 +168,7 @@ impl Template {
             limits: None,
         };
         Self {
+            kind,
             service: body.service.to_owned(),
             node: body.node.to_owned(),
             made_s: body.made_s,
@@ -217,29 +252,29 @@ fn valid_path(path: &str) -> bool {
 }
 
 /// The body with what tells that it is whole.
-fn sealed(body: &[u8]) -> Vec<u8> {
+fn sealed(version: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD + body.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
     bytes.extend_from_slice(&Sha256::digest(body));
     bytes.extend_from_slice(body);
     bytes
 }
 
-/// The body, if it is whole and of this version.
-fn opened(bytes: &[u8]) -> Result<&[u8], TemplateError> {
+/// The version and the body, if that is whole and the version one that is known.
+fn opened(bytes: &[u8]) -> Result<(u32, &[u8]), TemplateError> {
     let magic = MAGIC.len().min(bytes.len());
     if bytes[..magic] != MAGIC[..magic] {
         return Err(TemplateError::NotATemplate);
     }
     let rest = &bytes[magic..];
     let (version, rest) = rest.split_first_chunk().ok_or(TemplateError::Truncated)?;
-    match u32::from_le_bytes(*version) {
-        VERSION => {}
+    let version = match u32::from_le_bytes(*version) {
+        known @ (OF_MODEL | MARKED) => known,
         0 => return Err(TemplateError::Damaged),
         version => return Err(TemplateError::Future(version)),
-    }
+    };
     let (length, rest) = rest.split_first_chunk().ok_or(TemplateError::Truncated)?;
     let (checksum, body) = rest
         .split_first_chunk::<32>()
@@ -248,7 +283,7 @@ fn opened(bytes: &[u8]) -> Result<&[u8], TemplateError> {
         length if length > body.len() as u64 => Err(TemplateError::Truncated),
         length if length < body.len() as u64 => Err(TemplateError::Damaged),
         _ if Sha256::digest(body)[..] != checksum[..] => Err(TemplateError::Damaged),
-        _ => Ok(body),
+        _ => Ok((version, body)),
     }
 }
 
@@ -296,8 +331,8 @@ mod tests {
         let files = prop::collection::vec(identity(), 1..9);
         let groups =
             prop::collection::vec((any::<u32>(), any::<Option<u16>>(), any::<u64>()), 0..4);
-        (name, name, any::<(u64, u32)>(), files, groups).prop_map(
-            |(service, node, (made_s, loads), mut files, groups)| {
+        (name, name, any::<(u64, u32, bool)>(), files, groups).prop_map(
+            |(service, node, (made_s, loads, start), mut files, groups)| {
                 files.sort_by(|a, b| a.path.cmp(&b.path));
                 files.dedup_by(|a, b| a.path == b.path);
                 let group = |(worker, xpu, seed)| {
@@ -306,6 +341,11 @@ mod tests {
                 };
                 let groups = groups.into_iter().map(group).collect();
                 Template {
+                    kind: if start {
+                        TemplateKind::Start
+                    } else {
+                        TemplateKind::Model
+                    },
                     service,
                     node,
                     made_s,
@@ -347,8 +387,10 @@ mod tests {
         #[test]
         fn any_bytes_are_an_error_or_a_template(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(Template::from_bytes(&bytes).is_err());
-            if let Ok(template) = Template::from_bytes(&sealed(&bytes)) {
-                check_all(&template);
+            for version in [OF_MODEL, MARKED] {
+                if let Ok(template) = Template::from_bytes(&sealed(version, &bytes)) {
+                    check_all(&template);
+                }
             }
         }
     }
@@ -389,7 +431,7 @@ mod tests {
             for _ in 0..=random.below(3) {
                 body[random.below(bytes.len() - HEAD)] ^= 1 << random.below(8);
             }
-            match Template::from_bytes(&sealed(&body)) {
+            match Template::from_bytes(&sealed(OF_MODEL, &body)) {
                 Ok(template) => {
                     check_all(&template);
                     templates += 1;
@@ -398,6 +440,30 @@ mod tests {
             }
         }
         assert!(templates > 100 && refused > 100, "{templates} {refused}");
+    }
+
+    #[test]
+    fn a_model_is_written_as_ever_and_a_start_is_marked() {
+        let model = small();
+        let start = Template {
+            kind: TemplateKind::Start,
+            ..small()
+        };
+        let (of_model, of_start) = (model.to_bytes().expect("bytes"), start.to_bytes());
+        let of_start = of_start.expect("bytes");
+        assert_eq!((of_model[8], of_start[8]), (1, 2), "their versions");
+        assert_eq!(of_start[HEAD], START);
+        assert_eq!(of_start[HEAD + 1..], of_model[HEAD..]);
+        assert_eq!(Template::from_bytes(&of_start).expect("a start"), start);
+        // What says of itself that it is something else than it is.
+        for (version, body) in [(OF_MODEL, &of_start[HEAD..]), (MARKED, &of_model[HEAD..])] {
+            assert!(Template::from_bytes(&sealed(version, body)).is_err());
+        }
+        for kind in [0, START + 1] {
+            let body = [&[kind], &of_model[HEAD..]].concat();
+            let error = Template::from_bytes(&sealed(MARKED, &body)).expect_err("no such kind");
+            assert!(error.to_string().contains("kind is not known"), "{error}");
+        }
     }
 
     #[test]
@@ -412,7 +478,7 @@ mod tests {
         };
         assert_eq!(with(0, b'X'), "This is not a template");
         assert!(with(HEAD, b'X').contains("damaged"));
-        assert!(with(8, 2).contains("version 2 of the format; install a newer"));
+        assert!(with(8, 3).contains("version 3 of the format; install a newer"));
         assert!(with(8, 0).contains("damaged"));
         assert!(with(12, 255).contains("truncated"));
         let large = vec![0; MAX_BYTES + 1];
@@ -436,7 +502,7 @@ mod tests {
             for length in [u64::MAX, 1 << 62, 1 << 26, MAX_FILES as u64 + 1] {
                 let mut body = body.clone();
                 body[at..at + 8].copy_from_slice(&length.to_le_bytes());
-                let error = Template::from_bytes(&sealed(&body));
+                let error = Template::from_bytes(&sealed(OF_MODEL, &body));
                 assert!(
                     matches!(error, Err(TemplateError::Inconsistent(_))),
                     "{at} {length}"

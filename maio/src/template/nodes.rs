@@ -82,6 +82,7 @@ fn add_files(all: &mut Template, more: &Template) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TemplateKind;
     use super::super::samples::identity;
     use super::*;
 
@@ -97,6 +98,7 @@ mod tests {
         let group = |&(worker, extent): &(u32, Extent)| Group::new(worker, None, &[extent]);
         let groups: Result<_, _> = groups.iter().map(group).collect();
         Template {
+            kind: TemplateKind::Model,
             service: "s".to_owned(),
             node: node.to_owned(),
             made_s: 1,

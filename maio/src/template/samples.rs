@@ -1,6 +1,6 @@
 //! Small templates for tests.
 
-use super::{Group, Identity, Template, pages_of};
+use super::{Group, Identity, Template, TemplateKind, pages_of};
 use crate::Extent;
 
 /// The same numbers on every run.
@@ -70,6 +70,7 @@ pub(super) fn small() -> Template {
     };
     let groups = vec![group(0, Some(3)), group(1, None)];
     Template {
+        kind: TemplateKind::Model,
         service: "qwen".to_owned(),
         node: "node-1".to_owned(),
         made_s: 1_790_000_000,

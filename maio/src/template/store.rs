@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{Group, MAX_BYTES, Template, TemplateError};
+use super::{Group, MAX_BYTES, Template, TemplateError, TemplateKind};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
@@ -82,6 +82,8 @@ pub struct StoreEntry {
 /// A template in few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
+    /// What it is of.
+    pub kind: TemplateKind,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
     /// How many loads went like this.
@@ -90,7 +92,7 @@ pub struct Summary {
     pub files: usize,
     /// How many groups there are.
     pub groups: usize,
-    /// How much all groups read.
+    /// How much all groups read; of a start, how much the newest one did.
     pub reads: u64,
 }
 
@@ -100,11 +102,15 @@ impl Summary {
     pub fn of(template: &Template) -> Self {
         let bytes = |sum: u64, group: &Group| sum.saturating_add(group.bytes());
         Self {
+            kind: template.kind,
             made_s: template.made_s,
             loads: template.loads,
             files: template.files.len(),
             groups: template.groups.len(),
-            reads: template.groups.iter().fold(0, bytes),
+            reads: match template.kind {
+                TemplateKind::Model => template.groups.iter().fold(0, bytes),
+                TemplateKind::Start => template.groups.first().map_or(0, Group::bytes),
+            },
         }
     }
 }
@@ -174,6 +180,18 @@ impl Store {
         sync(&folder).map_err(&writing)?;
         clean(&folder, now);
         Ok(())
+    }
+
+    /// When the template of a service on a node was saved; `None` if there is none. For tools.
+    ///
+    /// # Errors
+    /// Of a name, or what the kernel said.
+    pub fn saved_at(&self, service: &str, node: &str) -> Result<Option<SystemTime>, TemplateError> {
+        let path = self.folder(service)?.join(file_name(node)?);
+        match fs::symlink_metadata(&path).and_then(|found| found.modified()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            saved => saved.map(Some).map_err(TemplateError::io(&path)),
+        }
     }
 
     /// All that is kept, by service and node. For tools, the policy asks for one service.
@@ -480,6 +498,9 @@ mod tests {
             Some(of("node-1", 2))
         );
         assert_eq!(store.load("qwen", "node-3").expect("to load"), None);
+        let saved = |node| store.saved_at("qwen", node).expect("to ask");
+        assert!(saved("node-1") >= saved("node-2") && saved("node-2").is_some());
+        assert_eq!(saved("node-3"), None);
         let entries = store.list().expect("to list");
         assert_eq!(
             entries[0].state.as_ref().expect("a summary"),

@@ -5,12 +5,14 @@
 
 use serde::Serialize;
 
-use super::{Group, Identity, Template, TemplateError};
+use super::{Group, Identity, Template, TemplateError, TemplateKind};
 use crate::Extent;
 
 /// A template with everything unpacked.
 #[derive(Debug, Serialize)]
 pub struct View<'a> {
+    /// What it is of.
+    pub kind: TemplateKind,
     /// The service.
     pub service: &'a str,
     /// The node it was recorded on.
@@ -21,7 +23,7 @@ pub struct View<'a> {
     pub loads: u32,
     /// What is read.
     pub files: Vec<FileView<'a>>,
-    /// Who reads it.
+    /// Who reads it; of a start, at which of the last ones.
     pub groups: Vec<GroupView<'a>>,
 }
 
@@ -61,6 +63,7 @@ impl<'a> View<'a> {
     pub fn of(template: &'a Template) -> Result<Self, TemplateError> {
         let group = |group| GroupView::of(group, &template.files);
         Ok(Self {
+            kind: template.kind,
             service: &template.service,
             node: &template.node,
             made: template.made_s,

@@ -73,7 +73,7 @@ fn read(model: &Model, reader: Profile, rank: u32) -> Pages {
 
 #[cfg(test)]
 mod tests {
-    use maio::template::{Group, Identity};
+    use maio::template::{Group, Identity, TemplateKind};
 
     use super::*;
     use crate::model::SMALL;
@@ -103,6 +103,7 @@ mod tests {
         };
         let names = model.shards.iter().map(|shard| shard.name.as_str());
         let mut template = Template {
+            kind: TemplateKind::Model,
             service: "s".to_owned(),
             node: "n".to_owned(),
             made_s: 0,

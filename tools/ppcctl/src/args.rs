@@ -13,6 +13,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::pattern::Pattern;
 use crate::setting::Setting;
 
+mod start;
+
+pub(crate) use start::{Record, Replay, StartCommand, WhichStart};
+
 /// What scripts may depend on; `exit.rs` is the same in code.
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -127,13 +131,21 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         pairs: Vec<Setting>,
     },
-    /// Look at MAIO's templates of what services read
+    /// Look at MAIO's templates of what services read; those of starts are for 'ppcctl start'
     Template {
         /// Where they are kept; unless given, where MAIO keeps them if it is not told
         #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
         store: Option<PathBuf>,
         #[command(subcommand)]
         command: TemplateCommand,
+    },
+    /// Look at what is known of starts, and use it: of what 'ppcctl run -- COMMAND' has recorded
+    Start {
+        /// Where templates are kept; unless given, where MAIO keeps them if it is not told
+        #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        store: Option<PathBuf>,
+        #[command(subcommand)]
+        command: StartCommand,
     },
 }
 
@@ -152,7 +164,7 @@ pub(crate) struct Named {
 pub(crate) enum TemplateCommand {
     /// List all of them, those that are damaged as well
     Ls,
-    /// Show what the workers of a service read
+    /// Show what the workers of a service read; of a start, the same as 'ppcctl start show'
     Show {
         #[command(flatten)]
         named: Named,

@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     Template(#[from] maio::template::TemplateError),
     #[error("There is no template of {0}; 'ppcctl template ls' lists all there are")]
     NoTemplate(String),
+    #[error("Nothing is known of the start {0}; 'ppcctl start ls' lists those that are")]
+    NoStart(String),
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
     #[error("{}", path.display())]
@@ -70,6 +72,7 @@ impl Failure {
             Self::Prediction(_)
             | Self::Template(_)
             | Self::NoTemplate(_)
+            | Self::NoStart(_)
             | Self::Ended { .. }
             | Self::At { .. }
             | Self::Command { .. }

@@ -15,6 +15,7 @@ mod run;
 mod screen;
 mod setting;
 mod show;
+mod start;
 mod template;
 
 use std::io::{IsTerminal as _, stdout};
@@ -29,7 +30,7 @@ use cprt::control::config::Config;
 use cprt::control::protocol::{EventLine, MountStats, MountStatus};
 use cprt::machine::topology::Topology;
 
-use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand};
+use crate::args::{Cli, Command, Common, Errand, Events, PolicyCommand, StartCommand};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::screen::{print, print_json, remark};
@@ -51,7 +52,15 @@ fn main() -> ExitCode {
             Cli {
                 common,
                 command: Command::Run(wanted),
-            } => return run::run(&common, &wanted),
+            } => return run::run(&common, &wanted, || ()),
+            Cli {
+                common,
+                command:
+                    Command::Start {
+                        store,
+                        command: StartCommand::Record(wanted),
+                    },
+            } => return start::record(&common, store.as_deref(), wanted),
             other => done(other),
         }
     };
@@ -124,6 +133,9 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         }
         Command::Template { store, command } => {
             return template::run(common.json, store.as_deref(), command);
+        }
+        Command::Start { store, command } => {
+            return start::run(common.json, store.as_deref(), command);
         }
     }?;
     Ok(Exit::Done)

@@ -29,7 +29,7 @@ use crate::screen::{plain, remark};
 use crate::setting;
 
 mod model;
-mod progress;
+pub(crate) mod progress;
 mod reach;
 mod sessions;
 mod signals;
@@ -39,6 +39,7 @@ use progress::Progress;
 use reach::Reach;
 use sessions::Sessions;
 use signals::{Heard, Signals};
+pub(crate) use start::{start_name_of, start_name_of_service};
 
 /// As of `timeout` and others that run commands.
 const OURS: u8 = 125;
@@ -57,6 +58,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Summary {
     /// `None` of a start.
     directory: Option<PathBuf>,
+    /// What it is known by, if it is one.
+    start: Option<String>,
     backend: Option<String>,
     policy: Option<String>,
     version: Option<String>,
@@ -71,18 +74,18 @@ struct Summary {
     fault: Option<String>,
     stats: Option<Stats>,
     /// Of what the command reads beside its model, where that has a policy of its own.
-    start: Option<Stats>,
+    start_stats: Option<Stats>,
 }
 
-/// Does it all.
-pub(crate) fn run(common: &Common, wanted: &Run) -> ExitCode {
-    match try_run(common, wanted) {
-        Ok(code) => code,
-        Err(failure) => {
-            remark(&failure.chain());
-            ExitCode::from(OURS)
-        }
-    }
+/// Does it all. What is to be done when the policy has ended is done before we end as the command did.
+pub(crate) fn run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> ExitCode {
+    try_run(common, wanted, at_end).unwrap_or_else(|failure| failed(&failure))
+}
+
+/// Says so, and is an exit status that commands do not have.
+pub(crate) fn failed(failure: &Failure) -> ExitCode {
+    remark(&failure.chain());
+    ExitCode::from(OURS)
 }
 
 /// Becomes the command, in the process that was started for that: signals that we have taken are its
@@ -108,7 +111,7 @@ pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCo
     ExitCode::from(code)
 }
 
-fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
+fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitCode> {
     let real = wanted.directory.as_deref().map(directory).transpose()?;
     let real = real.or_else(|| named_model(wanted));
     let real = real.map(|real| reaching(real, wanted.quiet));
@@ -128,7 +131,12 @@ fn try_run(common: &Common, wanted: &Run) -> Result<ExitCode> {
     };
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let status = wait(&mut child, &signals, &mut sessions, shows)?;
-    let summary = summary(real, sessions, began.elapsed(), status);
+    let start = options_of_start.and_then(|it| it.settings.get("start").cloned());
+    let summary = Summary {
+        start,
+        ..summary(real, sessions, began.elapsed(), status)
+    };
+    at_end();
     if common.json {
         let text =
             serde_json::to_string(&summary).map_err(|error| Failure::Output(error.into()))?;
@@ -164,7 +172,11 @@ fn directory(given: &Path) -> Result<PathBuf> {
 
 /// The model that the command is told to load, for a policy that knows what to do with one.
 fn named_model(wanted: &Run) -> Option<PathBuf> {
-    let named = start::is_maio(&wanted.policy).then(|| model::of(&wanted.command));
+    // A start that is told apart by hand, or recorded anew, is taken whole.
+    let whole = |key: &str| matches!(key, "start" | "record");
+    let is_whole = wanted.settings.iter().any(|setting| whole(&setting.key));
+    let looks = start::is_maio(&wanted.policy) && !is_whole;
+    let named = looks.then(|| model::of(&wanted.command));
     let real = directory(&named.flatten()?).ok()?;
     log_line(wanted.quiet, &format!("the model is in {}", real.display()));
     Some(real)
@@ -239,11 +251,20 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
         return Ok(None);
     }
     let candidates = judged.into_iter().chain(candidates);
-    match Session::start(options, candidates, &policy_log(quiet)) {
+    or_none(
+        wanted,
+        Session::start(options, candidates, &policy_log(quiet)),
+    )
+}
+
+/// `None` if only the backends are to blame and none was asked for; then a line has said why.
+fn or_none(wanted: &Run, started: cprt::Result<Session>) -> Result<Option<Session>> {
+    match started {
         Ok(session) => Ok(Some(session)),
         Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
             let why = cprt::error::chain(&error);
-            log_line(quiet, &format!("the command runs without a policy. {why}"));
+            let text = format!("the command runs without a policy. {why}");
+            log_line(wanted.quiet, &text);
             Ok(None)
         }
         Err(error) => Err(error.into()),
@@ -251,7 +272,7 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
 }
 
 /// Shows what policies log.
-fn policy_log(quiet: bool) -> Log {
+pub(crate) fn policy_log(quiet: bool) -> Log {
     Arc::new(move |level: u32, text: &str| {
         // What policies have to say when all is well is for a daemon's log.
         if level <= 2 {
@@ -310,7 +331,7 @@ fn wait(
         let tick = if waits {
             Some(SOON)
         } else {
-            shown.map(|_| TICK)
+            told_of.map(|_| TICK)
         };
         match signals.hear(tick)? {
             Heard::PassOn(signal) => signals::send(child.id(), signal),
@@ -344,6 +365,7 @@ fn summary(
 ) -> Summary {
     let mut summary = Summary {
         directory,
+        start: None,
         backend: None,
         policy: None,
         version: None,
@@ -353,7 +375,7 @@ fn summary(
         exit: as_shell(status),
         fault: None,
         stats: None,
-        start: sessions.second().and_then(Session::stats),
+        start_stats: sessions.second().and_then(Session::stats),
     };
     if let Some(session) = sessions.first() {
         summary.backend = Some(session.kind.to_string());

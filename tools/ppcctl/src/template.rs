@@ -1,31 +1,37 @@
 //! MAIO's templates: looked at, compared, removed, and made of headers.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cprt::control::config::{Bytes, TimeSpan};
+use cprt::control::config::Bytes;
 use maio::predict::{self, Deployment, Directory, Prediction, predict_reads};
 use maio::template::{
-    Diff, Group, Identity, Sameness, Store, Summary, Template, View, default_root, diff, this_node,
-    valid_name,
+    Diff, Group, Identity, Sameness, Store, Summary, Template, TemplateKind, View, default_root,
+    diff, this_node, valid_name,
 };
 use serde::Serialize;
 
 use crate::args::{Named, Order, TemplateCommand};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::screen::{Table, plain, print, print_json, remark};
+use crate::screen::{self, Table, plain, print, print_json, remark};
+use crate::start;
 
 /// A line of `ls`.
 #[derive(Debug, Serialize)]
 struct Line {
+    /// What it is of; absent if it cannot be used, as are those that follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<TemplateKind>,
     service: String,
     node: String,
     bytes: u64,
-    /// Of the template; absent if it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     workers: Option<usize>,
+    /// Of a start, in the place of workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reads: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,19 +55,16 @@ struct Verdict {
 }
 
 pub(crate) fn run(json: bool, store: Option<&Path>, command: TemplateCommand) -> Result<Exit> {
-    let store = match store.map(Path::to_owned).or_else(default_root) {
-        Some(root) => Store::at(root),
-        None => {
-            return Err(Failure::Usage(
-                "You have no home directory; say --store DIR".to_owned(),
-            ));
-        }
-    };
+    let store = Store::at(root_of(store)?);
     match command {
         TemplateCommand::Ls => list(json, &store)?,
         TemplateCommand::Show { named, ranges } => {
             let template = find(&store, &named.service, named.node.as_deref())?;
-            show(json, &template, ranges)?;
+            match template.kind {
+                // Programs get the same of all templates; it says what it is of.
+                TemplateKind::Start if !json => start::show(json, &template, ranges)?,
+                TemplateKind::Start | TemplateKind::Model => show(json, &template, ranges)?,
+            }
         }
         TemplateCommand::Verify { named, directory } => {
             return verify(json, &store, &named, directory.as_deref());
@@ -82,8 +85,14 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: TemplateCommand) ->
     Ok(Exit::Done)
 }
 
+/// Where templates are, if it is not said otherwise.
+pub(crate) fn root_of(store: Option<&Path>) -> Result<PathBuf> {
+    let root = store.map(Path::to_owned).or_else(default_root);
+    root.ok_or_else(|| Failure::Usage("You have no home directory; say --store DIR".to_owned()))
+}
+
 /// Of a node, if one is named; otherwise of this one, or any.
-fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
+pub(crate) fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
     let found = match node {
         Some(node) => store.load(service, node)?,
         None => match store.load(service, &this_node())? {
@@ -99,11 +108,14 @@ fn list(json: bool, store: &Store) -> Result<()> {
     for entry in store.list()? {
         let summary = entry.state.as_ref().ok();
         let of = |value: fn(&Summary) -> usize| summary.map(value);
+        let groups_if = |kind| Some(summary.filter(|it| it.kind == kind)?.groups);
         lines.push(Line {
+            kind: summary.map(|summary| summary.kind),
             service: entry.service,
             node: entry.node,
             bytes: entry.bytes,
-            workers: of(|summary| summary.groups),
+            workers: groups_if(TemplateKind::Model),
+            starts: groups_if(TemplateKind::Start),
             files: of(|summary| summary.files),
             reads: summary.map(|summary| summary.reads),
             loads: summary.map(|summary| summary.loads),
@@ -118,13 +130,16 @@ fn list(json: bool, store: &Store) -> Result<()> {
         remark("there are no templates; the first load with MAIO makes one");
         return Ok(());
     }
-    let headings = ["SERVICE", "NODE", "WORKERS", "READ", "LOADS", "SIZE", "AGE"];
-    let mut table = Table::new(&headings).right(&[2, 3, 4, 5]);
+    let headings = [
+        "SERVICE", "NODE", "OF", "WORKERS", "READ", "LOADS", "SIZE", "AGE",
+    ];
+    let mut table = Table::new(&headings).right(&[3, 4, 5, 6]);
     for line in &lines {
         let number = |value: Option<usize>| value.map_or("-".to_owned(), |it| it.to_string());
         table.row([
             line.service.clone(),
             line.node.clone(),
+            line.kind.map_or("-", of_what).to_owned(),
             number(line.workers),
             line.reads
                 .map_or("-".to_owned(), |it| Bytes(it).to_string()),
@@ -137,12 +152,18 @@ fn list(json: bool, store: &Store) -> Result<()> {
     print(&table.render())
 }
 
-fn age(made_s: u64) -> String {
+const fn of_what(kind: TemplateKind) -> &'static str {
+    match kind {
+        TemplateKind::Model => "model",
+        TemplateKind::Start => "start",
+    }
+}
+
+pub(crate) fn age(made_s: u64) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let seconds = now.as_secs().saturating_sub(made_s);
-    TimeSpan(std::time::Duration::from_secs(seconds)).to_string()
+    screen::age(now.as_secs().saturating_sub(made_s))
 }
 
 fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
@@ -330,6 +351,7 @@ fn template_of(prediction: &Prediction, directory: &Path, service: &str) -> Resu
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     Ok(Template {
+        kind: TemplateKind::Model,
         service: service.to_owned(),
         node: this_node(),
         made_s: now.as_secs(),

@@ -440,6 +440,13 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-template-rm",
         "ppcctl-template-diff",
         "ppcctl-template-synth",
+        "ppcctl-start",
+        "ppcctl-start-ls",
+        "ppcctl-start-show",
+        "ppcctl-start-verify",
+        "ppcctl-start-rm",
+        "ppcctl-start-replay",
+        "ppcctl-start-record",
     ] {
         let path = directory.join("man").join(format!("{page}.1"));
         let text = fs::read_to_string(&path).expect(page);
@@ -448,12 +455,13 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 19);
+    assert_eq!(pages.count(), 26);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);
         assert!(text.contains("reg-policy"), "{shell}");
         assert!(!text.contains("generate"), "{shell}");
+        assert!(text.contains("replay"), "{shell}");
     }
     fs::remove_dir_all(directory).expect("it was just there");
 }

@@ -5,7 +5,7 @@
 //! put around them here, as `maio/src/template/format.rs` and `pack.rs` describe it.
 
 use maio::PAGE;
-use maio::template::{Group, Identity, Template, View, diff};
+use maio::template::{Group, Identity, Template, TemplateKind, View, diff};
 use sha2::{Digest as _, Sha256};
 
 use super::Target;
@@ -16,6 +16,7 @@ pub(super) const TARGET: Target = Target {
     seeds,
     words: &[
         b"MAIOTPL\n\x01\0\0\0",
+        b"MAIOTPL\n\x02\0\0\0",
         b"\x01\0\0\0\0\0\0\0a",
         b"a/b",
         b"../",
@@ -32,22 +33,24 @@ fn run(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else {
         return;
     };
-    match kind % 3 {
+    match kind % 4 {
         0 => check(bytes),
-        1 => check(&sealed(bytes)),
+        1 => check(&sealed(1, bytes)),
+        3 => check(&sealed(2, bytes)),
         _ => {
             let Some((head, columns)) = bytes.split_first_chunk() else {
                 return;
             };
-            check(&sealed(&body(head, columns)));
+            check(&sealed(1, &body(head, columns)));
         }
     }
 }
 
-fn sealed(body: &[u8]) -> Vec<u8> {
+fn sealed(version: u8, body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u64).to_le_bytes();
     let checksum = Sha256::digest(body);
-    [b"MAIOTPL\n\x01\0\0\0", &length[..], &checksum, body].concat()
+    let version = [version, 0, 0, 0];
+    [b"MAIOTPL\n", &version[..], &length, &checksum, body].concat()
 }
 
 /// The sizes of files that ranges are of.
@@ -171,6 +174,7 @@ fn small() -> Template {
     let extent = |(file, first, pages)| maio::Extent { file, first, pages };
     let ranges = [(0, 0, 3), (1, 5, 1), (0, 100, 20), (0, 50, 60), (2, 0, 2)].map(extent);
     Template {
+        kind: TemplateKind::Model,
         service: "qwen".to_owned(),
         node: "node-1".to_owned(),
         made_s: 1_790_000_000,
@@ -187,6 +191,11 @@ fn small() -> Template {
 
 fn seeds() -> Vec<Vec<u8>> {
     let whole = small().to_bytes().expect("a template");
+    let of_start = Template {
+        kind: TemplateKind::Start,
+        ..small()
+    };
+    let of_start = of_start.to_bytes().expect("a template");
     // Stride 1; runs of two ranges of file 0 and one of file 2; gaps; lengths.
     let columns = [1, 4, 3, 0, 2, 4, 1, 10, 0, 9, 4, 4, 5];
     let counts = [&3_u32.to_le_bytes()[..], &7_u64.to_le_bytes()].concat();
@@ -194,6 +203,7 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![
         seed(0, &whole),
         seed(1, &whole[HEAD..]),
+        seed(3, &of_start[HEAD..]),
         seed(2, &[&counts[..], &columns].concat()),
         Vec::new(),
     ]
@@ -207,10 +217,16 @@ mod tests {
     #[test]
     fn seals_are_those_of_templates() {
         let whole = small().to_bytes().expect("a template");
-        assert_eq!(sealed(&whole[HEAD..]), whole);
+        let of_start = Template {
+            kind: TemplateKind::Start,
+            ..small()
+        };
+        let of_start = of_start.to_bytes().expect("a template");
+        assert_eq!(sealed(1, &whole[HEAD..]), whole);
+        assert_eq!(sealed(2, &of_start[HEAD..]), of_start);
         let columns = &seeds()[2][1..];
         let (head, columns) = columns.split_first_chunk().expect("there is more");
-        let template = Template::from_bytes(&sealed(&body(head, columns))).expect("a template");
+        let template = Template::from_bytes(&sealed(1, &body(head, columns))).expect("a template");
         let ranges = template.groups[0].extents().expect("ranges");
         let ranges: Vec<_> = ranges
             .iter()

@@ -14,13 +14,13 @@ const CLEAR: &str = "\r\x1b[K";
 
 /// The line that changes.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     shown: bool,
     before: Option<u64>,
 }
 
 impl Progress {
-    pub(super) fn show(&mut self, stats: &Stats) {
+    pub(crate) fn show(&mut self, stats: &Stats) {
         // Once nothing is loaded any more, the line is the command's again.
         let still = self.before.replace(stats.load_bytes) == Some(stats.load_bytes);
         if still && stats.queued_bytes + stats.in_flight_bytes == 0 {
@@ -30,7 +30,7 @@ impl Progress {
         self.shown = true;
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "{CLEAR}");
         }
@@ -101,7 +101,7 @@ pub(super) fn summary(summary: &Summary) -> Option<String> {
     clippy::cast_sign_loss,
     reason = "a time that has passed"
 )]
-fn millis(seconds: f64) -> u64 {
+pub(crate) fn millis(seconds: f64) -> u64 {
     (seconds * 1000.0) as u64
 }
 
@@ -131,6 +131,7 @@ mod tests {
     fn the_summary_leaves_out_what_was_not() {
         let mut known = Summary {
             directory: Some("/m".into()),
+            start: None,
             backend: Some("observe".into()),
             policy: Some("eager".into()),
             version: None,
@@ -145,7 +146,7 @@ mod tests {
                 lost: 2,
                 ..Stats::default()
             }),
-            start: None,
+            start_stats: None,
         };
         assert_eq!(
             summary(&known).as_deref(),

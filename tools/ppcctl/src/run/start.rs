@@ -1,6 +1,6 @@
 //! A command without a directory: what it reads from its start on is recorded, and loaded ahead of it the next time.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use cprt::session::{Options, Session};
 use maio::service::{parse, service_id};
 use maio::start_name;
 
-use super::{log_line, policy_log};
-use crate::args::Run;
+use super::{or_none, policy_log};
+use crate::args::{Run, Service};
 use crate::failure::{Failure, Result};
 use crate::setting;
 
@@ -23,7 +23,10 @@ pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Optio
     }
     if is_maio {
         if !settings.contains_key("start") {
-            settings.insert("start".to_owned(), name(wanted)?);
+            settings.insert(
+                "start".to_owned(),
+                start_name_of(Some(&wanted.service), &wanted.command)?,
+            );
         }
         if let Some(model) = model {
             settings.insert("without".to_owned(), model.display().to_string());
@@ -41,18 +44,22 @@ pub(super) fn is_maio(policy: &Path) -> bool {
     policy.file_stem() == Some(OsStr::new("maio"))
 }
 
+/// A template of the service's model is in the same store.
+pub(crate) fn start_name_of_service(id: &str) -> String {
+    format!("start-{id}")
+}
+
 /// As it was said, or by the command.
-fn name(wanted: &Run) -> Result<String> {
-    // A template of the service's model has the same store.
-    if let Some(id) = &wanted.service.service_id {
-        return Ok(format!("start-{id}"));
+pub(crate) fn start_name_of(service: Option<&Service>, command: &[OsString]) -> Result<String> {
+    if let Some(id) = service.and_then(|it| it.service_id.as_ref()) {
+        return Ok(start_name_of_service(id));
     }
-    if let Some(pairs) = &wanted.service.service {
+    if let Some(pairs) = service.and_then(|it| it.service.as_ref()) {
         let pairs = parse(pairs).map_err(Failure::Service)?;
         let id = service_id(&pairs).map_err(Failure::Service)?;
-        return Ok(format!("start-{id}"));
+        return Ok(start_name_of_service(&id));
     }
-    let [program, arguments @ ..] = &wanted.command[..] else {
+    let [program, arguments @ ..] = command else {
         return Ok(start_name("", &[]));
     };
     let program = found(program).unwrap_or_else(|| PathBuf::from(program));
@@ -76,16 +83,7 @@ fn found(program: &OsStr) -> Option<PathBuf> {
 /// only `beside` that of a model.
 pub(super) fn start(wanted: &Run, options: &Options, beside: bool) -> Result<Option<Session>> {
     match Session::of_children(options, &policy_log(wanted.quiet)) {
-        Ok(session) => Ok(Some(session)),
         Err(error) if beside && Failure::is_of_backends(&error) => Ok(None),
-        Err(error) if wanted.backend.0.is_none() && Failure::is_of_backends(&error) => {
-            let why = cprt::error::chain(&error);
-            log_line(
-                wanted.quiet,
-                &format!("the command runs without a policy. {why}"),
-            );
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
+        done => or_none(wanted, done),
     }
 }
