@@ -257,7 +257,7 @@ SAID = (
     "cpp\tinstalled\t\t\n"
     "libc6\tinstalled\tlibgone | libc-bin\t\n"
     "libc-bin\tinstalled\t\t\n"
-    "mawk\tinstalled\tlibc6\tawk (= 1)\n"
+    "mawk\tinstalled\tlibc6\t awk (= 1)\n"
     "gcc-11\tconfig-files\t\t\n"
     "other\tinstalled\t\t\n"
 )

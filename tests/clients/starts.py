@@ -73,7 +73,9 @@ def of_program(program: programs.Program, root: Path, answer: str) -> Subject:
     return Subject(program.name, words, {**programs.environment(), **ours}, answer)
 
 
-def one_row(subject: Subject, where: tuple[str, str], wanted: argparse.Namespace, tools: Tools, disk, book: Book) -> None:
+def one_row(
+    subject: Subject, where: tuple[str, str], wanted: argparse.Namespace, tools: Tools, disk, book: Book
+) -> None:
     """Its turns, one after the other; with a limit, in one group that keeps what it may."""
     device, memory = where
     row = row_name(subject.name, device, memory, len(wanted.device) > 1)
