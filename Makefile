@@ -154,10 +154,10 @@ clients: tools ## real frameworks load a model natively and with MAIO, through e
 	@cargo build --quiet --locked --release --package ppc-bench
 	@tests/clients/clients.py $(CLIENTS)
 
-# All files leave the memory of this machine for it. START="--disk /srv --rounds 5".
+# All files leave the memory of this machine for it. START="--device 20ms --memory 45%", START="--program compiler".
 START :=
 .PHONY: bench-start
-bench-start: tools ## whole starts of frameworks: cold, warm, and recorded and replayed by ppcctl run
+bench-start: tools ## whole starts of frameworks and programs: cold, warm, and recorded and replayed by ppcctl run
 	@cargo build --quiet --locked --release --package ppc-bench
 	@tests/clients/starts.py $(START)
 

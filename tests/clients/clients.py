@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import environment
+import gguf
 import runs
 import table
 import weights
@@ -80,7 +81,7 @@ def able(clients: list[Client], lacking: dict[str, str], tally: Tally) -> list[C
 
 
 def make_model(folder: Path, shape: weights.Shape, clients: list[Client], python: Path) -> Truth:
-    """Both of its forms, as far as somebody reads them."""
+    """All of its forms, as far as clients read them."""
     size = weights.write(folder / "safetensors", shape, SEED)
     if any(client.weights == "bin" for client in clients):
         (folder / "bin").mkdir()
@@ -88,6 +89,8 @@ def make_model(folder: Path, shape: weights.Shape, clients: list[Client], python
         saving = [str(python), str(runs.LOADERS), "--save-bin", str(folder / "safetensors"), str(folder / "bin" / BIN)]
         if not environment.run(saving):
             raise SystemExit("the weights could not be saved as torch does")
+    if any(client.weights == "gguf" for client in clients):
+        gguf.write(folder / "gguf", shape, SEED)
     return Truth(weights.truth(folder / "safetensors"), size, exact=False)
 
 
@@ -150,13 +153,13 @@ def report(done: list[Run], truth: Truth, disk) -> str:
     return "\n\n".join(parts[:3]) + "\n\n" + "\n".join(parts[3:])
 
 
-def open_disk(wanted: Path | None, model: Path, program: Path):
+def open_disk(wanted: Path | None, model: Path, program: Path, archive: bool = False):
     if wanted:
         return Plain(model, "as asked for")
     tries = TRIES
     while True:
         try:
-            return Lent(program, model)
+            return Lent(program, model, archive)
         except (NotHere, OSError) as error:
             tries -= 1
             if tries and "Another ppc-bench" in str(error):
@@ -214,7 +217,9 @@ def main(words: list[str]) -> int:
     wanted, tally = arguments(words), Tally()
     # What was made is taken down as always.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    clients = [client for client in CLIENTS if not wanted.client or any(text in client.name for text in wanted.client)]
+    # Of those that only answer, bytes cannot be compared with the files'.
+    clients = [client for client in CLIENTS if not client.answers]
+    clients = [client for client in clients if not wanted.client or any(text in client.name for text in wanted.client)]
     try:
         python = environment.ensure()
         clients = able(clients, environment.lacking(python), tally)

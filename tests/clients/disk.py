@@ -17,9 +17,10 @@ class NotHere(Exception):
 class Lent:
     """`ppc-bench lend`; it goes when this is closed."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, archive: bool = False) -> None:
+        words = [program, "lend", folder, *(["--archive"] if archive else [])]
         self.process = subprocess.Popen(
-            [program, "lend", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         line = self.process.stdout.readline()
         if not line:
@@ -30,15 +31,16 @@ class Lent:
         self.exact = True
         timing = about["timing"]
         self.bandwidth = timing["bandwidth"]
-        self.what = (
-            f"the simulated SSD of tools/bench: {timing['bandwidth'] / 1e6:.0f} MB/s, {timing['latency_us'] / 1e3:g} ms "
-            f"a request, {timing['slots']} at a time"
-        )
+        self.what = f"the simulated SSD of tools/bench: {told(timing)}"
 
     def order(self, word: str) -> dict:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
+
+    def be(self, device: str) -> str:
+        """From now on it is one of the devices of `ppc-bench --device`; what that is like."""
+        return told(self.order(f"be {device}"))
 
     def reset(self) -> None:
         self.order("reset")
@@ -48,6 +50,11 @@ class Lent:
 
     def close(self) -> None:
         self.process.communicate()
+
+
+def told(timing: dict) -> str:
+    rate, latency = timing["bandwidth"] / 1e6, timing["latency_us"] / 1e3
+    return f"{rate:.0f} MB/s, {latency:g} ms a request, {timing['slots']} at a time"
 
 
 class Plain:
@@ -62,6 +69,10 @@ class Plain:
         self.counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
         self.what = f"the disk of {folder} ({why}); bytes are those of all who read from it, times say little"
         self.before = 0
+
+    def be(self, _device: str) -> str:
+        """It is what it is."""
+        return self.what
 
     def sectors(self) -> int:
         try:

@@ -45,12 +45,23 @@ def ensure() -> Path:
     free = shutil.disk_usage(folder.parent).free
     if free < ROOM:
         raise Missing(f"{folder.parent} has {free >> 30} GiB left, and {ROOM >> 30} are needed")
-    print(f"making {folder}, once: 2.5 GB to download", file=sys.stderr, flush=True)
-    if not run([sys.executable, "-m", "venv", "--clear", str(folder)]):
-        raise Missing("no environment can be made; on Debian that takes the package python3-venv")
+    # What is there stays: other versions of the list have most of it, too.
+    if not runs_as(python, sys.version):
+        print(f"making {folder}, once: 2.5 GB to download", file=sys.stderr, flush=True)
+        if not run([sys.executable, "-m", "venv", "--clear", str(folder)]):
+            raise Missing("no environment can be made; on Debian that takes the package python3-venv")
     if install(python):
         stamp.write_text(mark)
     return python
+
+
+def runs_as(python: Path, version: str) -> bool:
+    """Whether an interpreter is there, and of this version."""
+    try:
+        done = subprocess.run([str(python), "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
+    except OSError:
+        return False
+    return done.returncode == 0 and done.stdout.strip() == version.strip()
 
 
 def install(python: Path) -> bool:

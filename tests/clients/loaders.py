@@ -11,6 +11,8 @@ Frameworks are imported before it begins.
 
 from __future__ import annotations
 
+import moments  # noqa: I001 - before all others, as they take their time, too
+
 import importlib
 import json
 import os
@@ -159,6 +161,21 @@ def streamer(folder: Path, _own: bool) -> Tensors:
         return {name: tensor.clone() for name, tensor in stream.get_tensors()}
 
 
+def llama_server(folder: Path, _own: bool) -> Tensors:
+    """llama.cpp's server, in this process; what it has loaded is told by the words that it goes on with."""
+    import numpy
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(folder / "model.gguf")
+    params.n_ctx, params.n_gpu_layers, params.warmup, params.use_jinja = 256, 0, False, False
+    params.fit_params = False
+    server = xllamacpp.Server(params)
+    said = server.handle_completions({"prompt": "w1 w2 w3", "n_predict": 8, "temperature": 0.0, "seed": 1})
+    words = json.dumps(said["content"] if "content" in said else said["choices"][0]["text"])
+    return {"words": numpy.frombuffer(words.encode(), numpy.uint8)}
+
+
 # Of threads, for those that take a number of them.
 MANY = 64
 
@@ -176,6 +193,8 @@ class Client:
     own_environment: dict[str, str] = field(default_factory=dict)
     # Past the page cache: then there is nothing that a page cache could do for it.
     direct: bool = False
+    # Its tensors cannot be had: it computes with them, and what comes of that is the same each time.
+    answers: bool = False
 
 
 STREAMER = ("runai_model_streamer", "torch")
@@ -214,6 +233,7 @@ CLIENTS = [
         own_environment=CONCURRENCY,
         direct=True,
     ),
+    Client("llama-server", llama_server, ("xllamacpp",), weights="gguf", answers=True),
 ]
 
 
@@ -233,7 +253,7 @@ def raw(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-KINDS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+KINDS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "uint8": "U8"}
 
 
 def described(loaded: Tensors) -> list[tuple[str, str, tuple[int, ...], Any]]:
@@ -258,16 +278,19 @@ def run(client: Client, folder: Path, own: bool) -> dict[str, Any]:
     loaded = client.load(folder, own)
     for tensor in loaded.values():
         touch(tensor)
-    seconds, after = time.monotonic() - began, counters()
+    over, after = time.monotonic(), counters()
     tensors = described(loaded)
+    told = digest.of(tensors)
     return {
         "client": client.name,
-        "digest": digest.of(tensors),
+        "digest": told,
         "tensors": len(tensors),
         "bytes": sum(data.nbytes for _, _, _, data in tensors),
-        "seconds": seconds,
+        "seconds": over - began,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         **{key: after[key] - before[key] for key in before},
+        # By CLOCK_MONOTONIC, which is the same for whoever has started this.
+        "moments": {"main": moments.MAIN, "imported": began, "loaded": over, "end": time.monotonic()},
     }
 
 

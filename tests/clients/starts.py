@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Whole starts of frameworks, from exec to the last tensor: cold, warm, and with `ppcctl run`, which records the first
-and replays it on the later ones. Interpreter, packages and model are on one disk, and everything that is ours counts.
+"""Whole starts, from exec to exit: cold, warm, and with `ppcctl run`, which records the first and replays it on the
+later ones. All that is started and read is on one disk, and everything that is ours counts.
 
-    starts.py [--client TEXT] [--rounds N] [--disk DIR] [--layers N] [--output FILE]
+    starts.py [--client TEXT | --program NAME] [--rounds N] [--turns LIST] [--device ssd|4ms|20ms] [--memory 45%]
+              [--disk DIR] [--layers N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -11,245 +12,258 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 
 import clients
 import environment
-import runs
-import table
-import weights
+import ground
+import group
+import onestart
+import packages
+import programs
 from loaders import CLIENTS, Client
+from onestart import Subject, Tools
+from outcomes import COLD, MODEL_FIRST, TURNS, USUAL_TURNS, Start, faults, outcomes, phases_report, report, turns
 
-COLD, WARM, FIRST, LATER = "cold", "warm", "first", "later"
-# In this order, each time: the later start has what the first one recorded, and each begins like the cold one.
-TURNS = [COLD, WARM, FIRST, LATER]
 USUAL = ["safetensors-torch", "transformers", "vllm-loop"]
 # Some 1.1 GB.
 LAYERS = 48
-DROP = Path("/proc/sys/vm/drop_caches")
+# As `ppc-bench --device` calls them.
+DEVICES = {"ssd": "ssd", "4ms": "filer", "20ms": "network"}
+# What is called otherwise.
+ALL = "all memory"
 
 
 @dataclass
-class Start:
-    client: str
-    turn: str
-    seconds: float = 0.0
-    # Of these, what the loading of the tensors took.
-    load: float = 0.0
-    device: int = 0
-    digest: str = ""
-    loaded: int = 0
-    # How it ended if not well, and what it said then.
-    broken: str = ""
+class Book:
+    """All that has been measured, and what is known by it."""
+
+    tally: clients.Tally
+    starts: list[Start] = field(default_factory=list)
+    # What subjects came to, and by row what a cold start had in memory.
+    answers: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+
+    def note(self, one: Start, subject: Subject) -> None:
+        digest = subject.digest or self.answers.setdefault(subject.name, one.digest)
+        self.tally.note(f"{one.row}::{one.turn}", faults(one, digest))
+        self.starts.append(one)
 
 
-@dataclass(frozen=True)
-class Ground:
-    """Where all that is started is, on the disk that is measured."""
-
-    root: Path
-    ppcctl: Path
-    store: Path
-
-    @property
-    def python(self) -> Path:
-        return self.root / "venv/bin/python"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
+def row_name(subject: str, device: str, memory: str, many: bool) -> str:
+    """Devices are told where there are several."""
+    parts = [subject, *([device] if many else []), *([memory] if memory != ALL else [])]
+    return ", ".join(parts)
 
 
-@dataclass
-class Outcome:
-    """Medians of a client, in seconds."""
-
-    client: str
-    times: dict[str, float] = field(default_factory=dict)
-    loads: dict[str, float] = field(default_factory=dict)
-    devices: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def removed(self) -> float:
-        """The part of the cold penalty that later starts do not pay."""
-        return removed(self.times[COLD], self.times[WARM], self.times[LATER])
+def of_client(client: Client, root: Path, digest: str) -> Subject:
+    words, told = ground.words(client, root), ground.told(client, root)
+    return Subject(client.name, words, told, "" if client.answers else digest, root / client.weights)
 
 
-def removed(cold: float, warm: float, ours: float) -> float:
-    """1: as fast as with everything cached; 0: as slow as without us."""
-    return (cold - ours) / (cold - warm) if cold > warm else 0.0
+def of_program(program: programs.Program, root: Path, answer: str) -> Subject:
+    ours = {name: value for name, value in os.environ.items() if name.startswith("PPC_")}
+    words = programs.words(root, program.script, program.user)
+    return Subject(program.name, words, {**programs.environment(), **ours}, answer)
 
 
-def outcomes(starts: list[Start]) -> list[Outcome]:
-    """Of those that have come to an end in every turn."""
-    found = []
-    for client in dict.fromkeys(start.client for start in starts):
-        sound = [start for start in starts if start.client == client and not start.broken]
-        mine = {turn: [start for start in sound if start.turn == turn] for turn in TURNS}
-        if not all(mine.values()):
-            continue
-        outcome = Outcome(client)
-        for turn, some in mine.items():
-            outcome.times[turn] = median(start.seconds for start in some)
-            outcome.loads[turn] = median(start.load for start in some)
-            outcome.devices[turn] = median(start.device for start in some)
-        found.append(outcome)
-    return found
+def one_row(
+    subject: Subject, where: tuple[str, str], wanted: argparse.Namespace, tools: Tools, disk, book: Book
+) -> None:
+    """Its turns, one after the other; with a limit, in one group that keeps what it may."""
+    device, memory = where
+    row = row_name(subject.name, device, memory, len(wanted.device) > 1)
+    plain = row_name(subject.name, device, ALL, len(wanted.device) > 1)
+    limit = 0
+    if memory != ALL:
+        if plain not in book.sizes:
+            return book.tally.skip(row, "its cold start has not come to an end, and tells no size")
+        limit = int(book.sizes[plain] * group.share(memory))
+    with closing(group.Group("row", limit)) if limit else nullcontext() as limited:
+        for turn in wanted.turns:
+            if turn == MODEL_FIRST and not subject.folder:
+                book.tally.skip(f"{row}::{turn}", "it has no directory of a model")
+                continue
+            sizing = bool(wanted.memory) and turn == COLD and not limit
+            with closing(group.Group("size")) if sizing else nullcontext(limited) as inside:
+                one = Start(row, turn, limit=limit, plain=plain if limit else "")
+                onestart.start(one, subject, tools, disk, inside)
+            if limit and turn == COLD and one.broken:
+                # It does not live by itself either.
+                return book.tally.skip(row, one.broken)
+            book.note(one, subject)
+            if sizing and not one.broken:
+                book.sizes.setdefault(row, one.taken)
+            said = one.broken or f"{one.seconds:7.2f} s, {one.device / 1e6:6.0f} MB from the disk"
+            print(f"  {row:<30} {turn:<11} {said}", file=sys.stderr, flush=True)
 
 
-def report(found: list[Outcome]) -> str:
-    rows = [["seconds", *TURNS, "penalty removed", "GB from disk: cold", LATER, "of it loading: cold", LATER]]
-    for one in found:
-        times = [f"{one.times[turn]:.2f}" for turn in TURNS]
-        devices = [f"{one.devices[turn] / 1e9:.2f}" for turn in (COLD, LATER)]
-        loads = [f"{one.loads[turn]:.2f}" for turn in (COLD, LATER)]
-        rows.append([one.client, *times, f"{one.removed:.2f}", *devices, *loads])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(table.line(row, widths) for row in rows)
+def measure(subjects: list[Subject], wanted: argparse.Namespace, tools: Tools, disk, book: Book) -> None:
+    for number in range(wanted.rounds):
+        for device in wanted.device:
+            book.devices[device] = disk.be(DEVICES[device])
+            print(f"round {number + 1}, {book.devices[device]}", file=sys.stderr, flush=True)
+            for subject in subjects:
+                for memory in [ALL, *wanted.memory]:
+                    one_row(subject, (device, memory), wanted, tools, disk, book)
 
 
-def lay_out(folder: Path, layers: int) -> tuple[str, int]:
-    """The environment and a model in one folder; what its tensors are."""
-    # Links of folders would be copied twice.
-    ignore = shutil.ignore_patterns("lib64", "__pycache__/*.pyc.*")
-    shutil.copytree(environment.cache() / "venv", folder / "venv", symlinks=True, ignore=ignore, copy_function=link)
-    size = weights.write(folder / "model", weights.Shape(layers=layers), clients.SEED)
-    return weights.truth(folder / "model"), size
+def measure_clients(chosen: list[Client], wanted: argparse.Namespace, scratch: Path, book: Book) -> None:
+    folder, tools = scratch / "all", Tools(built() / "ppcctl", scratch / "store")
+    print("laying out interpreter, packages and model", file=sys.stderr, flush=True)
+    digest = ground.lay_out(folder, wanted.layers, chosen)
+    with closing(clients.open_disk(wanted.disk, folder, built() / "ppc-bench", archive=True)) as disk:
+        ground.settle(disk.path)
+        measure([of_client(client, disk.path, digest) for client in chosen], wanted, tools, disk, book)
 
 
-def link(source: str, target: str) -> None:
-    """Where it can be, a file is there without taking room."""
+def measure_program(program: programs.Program, wanted: argparse.Namespace, scratch: Path, book: Book) -> None:
+    folder, tools = scratch / program.name, Tools(built() / "ppcctl", scratch / "store")
+    print(f"laying out {program.name} with the packages it takes", file=sys.stderr, flush=True)
     try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
+        answer = programs.make(program, folder)
+    except programs.BrokenError as error:
+        return book.tally.note(program.name, [str(error)])
+    with closing(clients.open_disk(wanted.disk, folder, built() / "ppc-bench", archive=True)) as disk:
+        with programs.mounted(disk.path):
+            measure([of_program(program, disk.path, answer)], wanted, tools, disk, book)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget() -> None:
-    """Nothing of any file is in memory, nor what it is called."""
-    os.sync()
-    DROP.write_text("3\n")
+def built() -> Path:
+    return Path(os.environ.get("CARGO_TARGET_DIR") or clients.TREE / "target") / "release"
 
 
-def command(client: Client, turn: str, ground: Ground) -> list[str]:
-    words = [str(ground.python), str(runs.LOADERS), client.name, str(ground.model)]
-    if turn not in (FIRST, LATER):
-        return words
-    return [str(ground.ppcctl), "--json", "run", "--set", f"store={ground.store}", "--", *words]
+def show(book: Book, wanted: argparse.Namespace) -> None:
+    # A program without a model has no such turn.
+    full = outcomes(book.starts, wanted.turns)
+    rest = [turn for turn in wanted.turns if turn != MODEL_FIRST]
+    some = [one for one in outcomes(book.starts, rest) if one.row not in {other.row for other in full}]
+    for found, shown in ((full, wanted.turns), (some, rest)):
+        if found:
+            print(f"\n{report(found, shown)}\n")
+            if text := phases_report(found, shown):
+                print(f"{text}\n")
+    for device, what in book.devices.items():
+        print(f"{device}: {what}" if not wanted.disk else what)
+    for row, size in book.sizes.items():
+        print(f"{row}: {size / 1e6:.0f} MB of files and anonymous memory, cold")
+    print(f"medians of {wanted.rounds}; {os.cpu_count()} processors, Linux {os.uname().release}")
+    print("penalty removed: the part that later starts do not pay of what cold ones take longer than warm ones")
 
 
-def start(client: Client, turn: str, ground: Ground, disk) -> Start:
-    result = Start(client.name, turn)
-    if turn == FIRST:
-        shutil.rmtree(ground.store, ignore_errors=True)
-    if turn != WARM:
-        forget()
-    # What is imported is not to be compiled anew, nor written.
-    told = {**os.environ, **runs.QUIET, **client.environment, "PYTHONDONTWRITEBYTECODE": "1"}
-    disk.reset()
-    began = time.monotonic()
-    try:
-        done = subprocess.run(
-            command(client, turn, ground),
-            env=told,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=runs.PATIENCE,
-        )
-    except subprocess.TimeoutExpired:
-        result.broken = f"it takes more than {runs.PATIENCE} s"
-        return result
-    result.seconds = time.monotonic() - began
-    result.device = disk.read()
-    said, summary = runs.last_json(done.stdout), runs.last_json(done.stderr)
-    if done.returncode or not said:
-        last = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
-        result.broken = f"exit status {done.returncode}: {last[0][:400]}"
-        return result
-    result.load, result.digest = said["seconds"], said["digest"]
-    if turn in (FIRST, LATER):
-        stats = summary.get("stats") or {}
-        if summary.get("policy") != "maio" or summary.get("fault") or not stats:
-            result.broken = f"it ran with {summary.get('policy')}: {summary.get('fault')}"
-        result.loaded = stats.get("loaded_bytes", 0)
-    return result
-
-
-def faults(one: Start, digest: str) -> list[str]:
-    if one.broken:
-        return [one.broken]
-    wrong = [] if one.digest == digest else [f"its tensors are not those of the files: {one.digest}, and not {digest}"]
-    if one.turn == LATER and not one.loaded:
-        wrong.append("nothing was loaded ahead of it")
-    return wrong
-
-
-def measure(wanted: argparse.Namespace, chosen: list[Client], tally: clients.Tally) -> None:
-    base = wanted.disk or environment.cache()
-    with tempfile.TemporaryDirectory(prefix="start-", dir=base) as scratch:
-        folder = Path(scratch) / "all"
-        built = Path(os.environ.get("CARGO_TARGET_DIR") or clients.TREE / "target") / "release"
-        print("laying out interpreter, packages and model", file=sys.stderr, flush=True)
-        digest, size = lay_out(folder, wanted.layers)
-        with closing(clients.open_disk(wanted.disk, folder, built / "ppc-bench")) as disk:
-            ground = Ground(disk.path, built / "ppcctl", Path(scratch) / "store")
-            done = []
-            for number in range(wanted.rounds):
-                for client, turn in ((client, turn) for client in chosen for turn in TURNS):
-                    one = start(client, turn, ground, disk)
-                    tally.note(f"{client.name}::{turn}", faults(one, digest))
-                    done.append(one)
-                    said = one.broken or f"{one.seconds:6.2f} s"
-                    print(f"  {number + 1} {client.name:<20} {turn:<6} {said}", file=sys.stderr, flush=True)
-            print(f"\n{report(outcomes(done))}\n")
-            print(f"model: {size / 1e6:.0f} MB; medians of {wanted.rounds}; on {disk.what}")
-            print(f"machine: {os.cpu_count()} processors, Linux {os.uname().release}")
-            print("penalty removed: the part that later starts do not pay of what cold ones take longer than warm ones")
-            write(wanted.output, done, disk.what)
-
-
-def write(path: Path, done: list[Start], what: str) -> None:
+def write(path: Path, book: Book, wanted: argparse.Namespace) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {"format": 1, "disk": what, "kernel": os.uname().release, "starts": [asdict(one) for one in done]}
+    results = {
+        "format": 2,
+        "devices": book.devices,
+        "layers": wanted.layers,
+        "kernel": os.uname().release,
+        "processors": os.cpu_count(),
+        "starts": [asdict(one) for one in book.starts],
+        "tally": asdict(book.tally),
+    }
     path.write_text(json.dumps(results, indent=1))
     print(f"\n{path}")
 
 
+def checked(check):
+    """For argparse, which knows what is wrong, and not why, of a ValueError."""
+
+    def parse(text: str):
+        try:
+            return check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
+
+
+def a_share(text: str) -> str:
+    group.share(text)
+    return text
+
+
 def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--client", action="append", default=[], help="with this in their names; three unless given")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is started; medians are shown")
-    parser.add_argument("--disk", type=Path, help="a folder on the disk to read from, instead of the simulated SSD")
-    parser.add_argument("--layers", type=int, default=LAYERS, help="of the model")
-    target = Path(os.environ.get("CARGO_TARGET_DIR") or clients.TREE / "target")
-    parser.add_argument("--output", type=Path, default=target / "bench/starts.json", help="where results are written")
-    return parser.parse_args(words)
+    add = parser.add_argument
+    add("--client", action="append", default=[], help="with this in their names; three unless given")
+    known = [program.name for program in programs.PROGRAMS]
+    add("--program", action="append", default=[], choices=known, help="programs that load no model; no clients then")
+    add("--rounds", type=int, default=3, help="how often each is started; medians are shown")
+    all_turns, usual = ",".join(TURNS), ",".join(USUAL_TURNS)
+    told = f"of {all_turns}; {usual} unless given"
+    add("--turns", type=checked(turns), default=USUAL_TURNS, metavar="LIST", help=told)
+    add("--device", action="append", choices=list(DEVICES), help="what is simulated, ssd unless given; each makes rows")
+    told = "another row, in a memory cgroup of this share (45%%) of what a cold start takes"
+    add("--memory", action="append", default=[], type=checked(a_share), metavar="PERCENT", help=told)
+    add("--disk", type=Path, help="a folder on the disk to read from, instead of a simulated one")
+    add("--layers", type=int, default=LAYERS, help="of the model")
+    add("--output", type=Path, default=built().parent / "bench/starts.json", help="where results are written")
+    wanted = parser.parse_args(words)
+    if wanted.disk and wanted.device:
+        parser.error("--device is simulated, and --disk is not: choose one")
+    if wanted.memory and COLD not in wanted.turns:
+        parser.error("--memory is a share of what a cold start takes: add cold to --turns")
+    wanted.device = list(dict.fromkeys(wanted.device or ["ssd"]))
+    return wanted
+
+
+def chosen_programs(wanted: argparse.Namespace, tally: clients.Tally) -> list[programs.Program]:
+    """Those that are installed; the others are counted as skipped."""
+    said, found = packages.installed(), []
+    for program in (one for one in programs.PROGRAMS if one.name in wanted.program):
+        if why := programs.missing(program, said):
+            tally.skip(program.name, why)
+        else:
+            found.append(program)
+    return found
+
+
+def chosen_clients(wanted: argparse.Namespace, tally: clients.Tally) -> list[Client]:
+    named = wanted.client or ([] if wanted.program else USUAL)
+    chosen = [client for client in CLIENTS if any(text in client.name for text in named)]
+    if not chosen:
+        return []
+    try:
+        return clients.able(chosen, environment.lacking(environment.ensure()), tally)
+    except environment.Missing as error:
+        clients.skip_all(chosen, tally, str(error))
+        return []
 
 
 def main(words: list[str]) -> int:
-    wanted, tally = arguments(words), clients.Tally()
-    named = wanted.client or USUAL
-    able = [client for client in CLIENTS if client.weights == "safetensors"]
-    chosen = [client for client in able if any(text in client.name for text in named)]
+    wanted, book = arguments(words), Book(clients.Tally())
+    # What was made is taken down as always.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if not os.access(onestart.DROP, os.W_OK):
+        print("starts.py: only root can have a machine forget its files; run it as root", file=sys.stderr)
+        return 2
+    tried, able = chosen_programs(wanted, book.tally), chosen_clients(wanted, book.tally)
+    if tried:
+        programs.isolate()
+    base = wanted.disk or environment.cache()
+    base.mkdir(parents=True, exist_ok=True)
     try:
-        if not os.access(DROP, os.W_OK):
-            raise environment.Missing("only root can have a machine forget its files; run it as root")
-        chosen = clients.able(chosen, environment.lacking(environment.ensure()), tally)
-        if chosen:
-            measure(wanted, chosen, tally)
-    except environment.Missing as error:
-        clients.skip_all(chosen, tally, str(error))
-    print(tally)
-    return 1 if tally.failed else 0
+        with tempfile.TemporaryDirectory(prefix="start-", dir=base) as scratch:
+            if able:
+                measure_clients(able, wanted, Path(scratch), book)
+            for program in tried:
+                measure_program(program, wanted, Path(scratch), book)
+    except group.NoGroupError as error:
+        print(f"starts.py: {error}", file=sys.stderr)
+        return 1
+    if book.starts:
+        show(book, wanted)
+        write(wanted.output, book, wanted)
+    print(book.tally)
+    return 1 if book.tally.failed else 0
 
 
 if __name__ == "__main__":

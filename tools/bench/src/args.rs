@@ -99,6 +99,8 @@ pub(crate) enum Device {
     Ssd,
     /// 0.1 ms, 1 GB/s
     Near,
+    /// 4 ms, 1 GB/s, as a file server nearby
+    Filer,
     /// 20 ms, 1 GB/s, as a file system behind a network
     Network,
     /// 5 ms, 350 MB/s, 16 requests at once
@@ -112,6 +114,7 @@ impl Device {
         match self {
             Self::Ssd => ssd::TIMING,
             Self::Near => ssd::NEAR,
+            Self::Filer => ssd::FILER,
             Self::Network => ssd::NETWORK,
             Self::Knee => ssd::KNEE,
             Self::Seeks => ssd::SEEKS,
@@ -150,6 +153,19 @@ pub(crate) struct Tour {
     pub(crate) output: PathBuf,
 }
 
+/// What is lent.
+#[derive(Debug, Args)]
+pub(crate) struct Lend {
+    /// What is on it
+    pub(crate) folder: PathBuf,
+    /// What it is like; the order 'be DEVICE' makes it another
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "ssd")]
+    pub(crate) device: Device,
+    /// Links, owners, modes and empty folders as they are, and to be written to: a root directory of programs
+    #[arg(long)]
+    pub(crate) archive: bool,
+}
+
 /// What this program starts itself for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Errand {
@@ -165,10 +181,7 @@ pub(crate) enum Errand {
         results: PathBuf,
     },
     /// Lend the simulated SSD, with a folder's files on it, until standard input ends
-    Lend {
-        /// What is on it
-        folder: PathBuf,
-    },
+    Lend(Lend),
     #[command(hide = true)]
     Simulate {
         #[arg(long)]
@@ -234,8 +247,14 @@ mod tests {
             cli.expect("it is sound").errand,
             Some(Errand::Cost(_))
         ));
+        let cli = Cli::try_parse_from(["ppc-bench", "lend", "/m", "--device", "filer"]);
+        let Some(Errand::Lend(lend)) = cli.expect("it is sound").errand else {
+            panic!("something else is asked for");
+        };
+        assert_eq!((lend.device, lend.archive), (Device::Filer, false));
         for wrong in [
             &["--rounds", "0"][..],
+            &["lend", "/m", "--device", "tape"],
             &["run", "--real", "--model", "/m"],
             &["--quick", "--standard"],
             &["--backend", "rfs"],

@@ -57,12 +57,20 @@ impl Disk {
             // Who has taken a mount namespace meanwhile has it mounted still, to be written to.
             Err(Failure::File { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
                 self.mount(MsFlags::MS_NOATIME)?;
-                let (nothing, flags) = (None::<&str>, flags | MsFlags::MS_REMOUNT);
-                mount(nothing, &self.path, nothing, flags, nothing)
-                    .map_err(file("Mounting", &self.node))
+                self.mount_again(flags)
             }
             done => done,
         }
+    }
+
+    /// From now on its files can be changed.
+    pub(crate) fn be_writable(&self) -> Result<()> {
+        self.mount_again(MsFlags::MS_NOATIME)
+    }
+
+    fn mount_again(&self, flags: MsFlags) -> Result<()> {
+        let (nothing, flags) = (None::<&str>, flags | MsFlags::MS_REMOUNT);
+        mount(nothing, &self.path, nothing, flags, nothing).map_err(file("Mounting", &self.node))
     }
 
     fn mount(&self, flags: MsFlags) -> Result<()> {

@@ -1,14 +1,17 @@
 //! The simulated SSD for programs of others, such as the frameworks of `tests/clients`.
 //!
 //! It says where it is in a line of JSON, and then answers each line of input: `reset` has it count from
-//! there on, `read` gives what it has counted.
+//! there on, `read` gives what it has counted, and `be DEVICE` makes it another device.
 
 use std::fs;
 use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum as _;
 use serde::Serialize;
 
+use crate::args::{Device, Lend};
+use crate::command;
 use crate::disk::Disk;
 use crate::error::{Failure, Result, file, system};
 use crate::place::Place;
@@ -26,15 +29,33 @@ struct Lent<'a> {
     runs_first: bool,
 }
 
+/// What a file system gives out room by.
+const BLOCK: u64 = 4096;
+
+/// Room for what is written there, where that is asked for.
+const WRITTEN: u64 = 512 * MIB;
+
 /// Lends one until nobody asks any more.
-pub(crate) fn lend(folder: &Path, timing: Timing) -> Result<()> {
+pub(crate) fn lend(wanted: &Lend) -> Result<()> {
     signals::take()?;
-    let files = files(folder)?;
-    let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+    let (folder, timing) = (&wanted.folder, wanted.device.timing());
+    let files = if wanted.archive {
+        entries(folder)?
+    } else {
+        files(folder)?
+    };
     let place = Place::take()?;
-    // A file system needs a little for itself.
-    let size = (bytes + bytes / 20 + 32 * MIB).next_multiple_of(MIB);
-    let mut disk = Disk::make(&place, size, files.len(), |onto| copy(&files, folder, onto))?;
+    let written = if wanted.archive { WRITTEN } else { 0 };
+    let mut disk = Disk::make(&place, room(&files) + written, files.len(), |onto| {
+        if wanted.archive {
+            archive(folder, onto)
+        } else {
+            copy(&files, folder, onto)
+        }
+    })?;
+    if wanted.archive {
+        disk.be_writable()?;
+    }
     disk.be(timing)?;
     say(&Lent {
         path: &disk.path,
@@ -47,19 +68,40 @@ pub(crate) fn lend(folder: &Path, timing: Timing) -> Result<()> {
         if signals::came() {
             return Err(Failure::Interrupted);
         }
-        say(&answer(&mut disk, &line)?)?;
+        answer(&mut disk, &line)?;
     }
     Ok(())
 }
 
-fn answer(disk: &mut Disk, order: &str) -> Result<Readings> {
-    match order {
-        "reset" => disk.reset().map(|()| Readings::default()),
-        "read" => disk.read(),
+/// As large as a file system is to be for that; it needs a little for itself.
+fn room(files: &[(PathBuf, u64)]) -> u64 {
+    let bytes: u64 = files
+        .iter()
+        .map(|(_, bytes)| bytes.next_multiple_of(BLOCK))
+        .sum();
+    (bytes + bytes / 20 + 32 * MIB).next_multiple_of(MIB)
+}
+
+fn answer(disk: &mut Disk, order: &str) -> Result<()> {
+    match order.split_once(' ').unwrap_or((order, "")) {
+        ("reset", "") => disk.reset().and_then(|()| say(&Readings::default())),
+        ("read", "") => say(&disk.read()?),
+        ("be", name) => {
+            let timing = device(name)?.timing();
+            disk.be(timing).and_then(|()| say(&timing))
+        }
         _ => Err(Failure::Said(format!(
-            "'{order}' is neither reset nor read"
+            "'{order}' is neither reset nor read nor be DEVICE"
         ))),
     }
+}
+
+fn device(name: &str) -> Result<Device> {
+    Device::from_str(name, false).map_err(|_| {
+        Failure::Said(format!(
+            "'{name}' is no device: ssd, network and others are"
+        ))
+    })
 }
 
 /// All below a folder, by their paths in it, and how large they are.
@@ -83,6 +125,30 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
         }
     }
     Ok(files)
+}
+
+/// All below a folder, folders and links as such.
+fn entries(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(&at).map_err(file("Listing", &at))? {
+            let path = entry.map_err(file("Listing", &at))?.path();
+            let about = path.symlink_metadata().map_err(file("Looking at", &path))?;
+            if about.is_dir() {
+                folders.push(path.clone());
+            }
+            found.push((path, about.len()));
+        }
+    }
+    Ok(found)
+}
+
+/// Copies everything as it is.
+fn archive(from: &Path, onto: &Path) -> Result<()> {
+    let all = from.join(".");
+    let words = ["--archive".as_ref(), all.as_os_str(), onto.as_os_str()];
+    command::run("cp", &words).map(|_| ())
 }
 
 fn copy(files: &[(PathBuf, u64)], from: &Path, onto: &Path) -> Result<()> {
@@ -124,5 +190,40 @@ mod tests {
         assert!(refused.to_string().contains("/e is neither"), "{refused}");
         fs::remove_dir_all(&folder).expect("it goes");
         assert!(files(&from).is_err());
+    }
+
+    #[test]
+    fn an_archive_keeps_links_modes_and_empty_folders() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+        let folder = std::env::temp_dir().join(format!("ppc-bench-keep-{}", std::process::id()));
+        let (from, onto) = (folder.join("from"), folder.join("onto"));
+        fs::create_dir_all(from.join("empty")).expect("a folder");
+        fs::create_dir_all(&onto).expect("a folder");
+        fs::write(from.join("a"), b"abc").expect("a file");
+        symlink("nowhere", from.join("link")).expect("a link");
+        let closed = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(from.join("empty"), closed).expect("it is ours");
+        assert_eq!(entries(&from).expect("it is listed").len(), 3);
+        archive(&from, &onto).expect("it is copied");
+        assert_eq!(fs::read(onto.join("a")).expect("it is there"), b"abc");
+        let link = fs::read_link(onto.join("link")).expect("a link");
+        assert_eq!(link, Path::new("nowhere"));
+        let mode = onto.join("empty").metadata().expect("a folder");
+        assert_eq!(mode.permissions().mode() & 0o777, 0o700);
+        fs::remove_dir_all(&folder).expect("it goes");
+    }
+
+    #[test]
+    fn room_is_by_whole_blocks() {
+        let small: Vec<_> = (0..100_000).map(|at| (at.to_string().into(), 1)).collect();
+        assert!(room(&small) > 100_000 * BLOCK);
+        assert_eq!(room(&[]), 32 * MIB);
+    }
+
+    #[test]
+    fn devices_are_known_by_name() {
+        assert_eq!(device("network").expect("it is one"), Device::Network);
+        assert!(device("floppy").is_err());
     }
 }

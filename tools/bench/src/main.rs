@@ -80,7 +80,7 @@ fn run_errand(errand: Errand) -> Result<()> {
             println!("{}", report::write(&results)?.display());
             Ok(())
         }
-        Errand::Lend { folder } => lend::lend(&folder, ssd::TIMING),
+        Errand::Lend(wanted) => lend::lend(&wanted),
         Errand::Simulate { size, folder } => ssd::simulate(&folder, size),
         Errand::Drive { task } => reader::drive(&serde_json::from_str(&task)?),
         Errand::Work { rank, task } => reader::work(&serde_json::from_str(&task)?, rank),

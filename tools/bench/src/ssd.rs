@@ -18,6 +18,6 @@ mod simulator;
 mod timer;
 
 pub(crate) use meter::{BIN, Lateness, Readings};
-pub(crate) use service::{KNEE, NEAR, NETWORK, SEEKS, TIMING, Timing};
+pub(crate) use service::{FILER, KNEE, NEAR, NETWORK, SEEKS, TIMING, Timing};
 pub(crate) use simulate::simulate;
 pub(crate) use simulator::Simulator;

@@ -99,6 +99,8 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     let read = fs::read(&path).expect("the file is there");
     let took = begin.elapsed();
     let counted = order(&mut orders, &mut words, "read");
+    let other = order(&mut orders, &mut words, "be filer");
+    assert_eq!(other["latency_us"], 4000, "{other}");
     drop(orders);
     assert!(child.wait().expect("it ends").success());
     fs::remove_dir_all(&folder).expect("it goes");

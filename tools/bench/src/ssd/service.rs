@@ -45,6 +45,13 @@ pub(crate) const NEAR: Timing = Timing {
     ..TIMING
 };
 
+/// A file server nearby: each request takes a little, and many at once take no longer.
+pub(crate) const FILER: Timing = Timing {
+    latency_us: 4000,
+    bandwidth: 1000 * MB,
+    ..TIMING
+};
+
 /// Storage behind a network: far away, and as fast as any if it is asked for much at once.
 pub(crate) const NETWORK: Timing = Timing {
     latency_us: 20_000,
