@@ -19,6 +19,17 @@ pub(crate) enum Recording {
     Never,
 }
 
+/// When a load begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// When something of the model is opened.
+    Open,
+    /// At once, in the background until a reader comes.
+    Early,
+    /// At once.
+    Now,
+}
+
 /// All of it, with what holds where nothing is said.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -31,8 +42,7 @@ pub(crate) struct Config {
     pub(crate) leases: Option<PathBuf>,
     pub(crate) tp: u32,
     pub(crate) recording: Recording,
-    /// A model is loaded before anything of it is opened.
-    pub(crate) early: bool,
+    pub(crate) beginning: Beginning,
     /// Hold no more than this many bytes.
     pub(crate) budget: u64,
     /// A load is over when nobody has read for so long.
@@ -64,7 +74,7 @@ impl Config {
             Some("never") => Recording::Never,
             Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
         };
-        let early = begins_early(settings)?.unwrap_or(false);
+        let beginning = beginning(settings)?.unwrap_or(Beginning::Open);
         let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
         let seconds = idle
             .parse()
@@ -78,20 +88,21 @@ impl Config {
             leases: path(settings, "leases", default_directory)?,
             tp,
             recording,
-            early,
+            beginning,
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
             idle: Duration::from_secs(seconds),
         })
     }
 }
 
-/// Whether a model is to be loaded before anything of it is opened, if that is said.
-pub(crate) fn begins_early(settings: &mut Settings) -> Result<Option<bool>> {
+/// When a model is loaded, if that is said.
+pub(crate) fn beginning(settings: &mut Settings) -> Result<Option<Beginning>> {
     match settings.text("begin").as_deref() {
         None => Ok(None),
-        Some("open") => Ok(Some(false)),
-        Some("early") => Ok(Some(true)),
-        Some(other) => Err(problem("begin", other, "neither open nor early")),
+        Some("open") => Ok(Some(Beginning::Open)),
+        Some("early") => Ok(Some(Beginning::Early)),
+        Some("now") => Ok(Some(Beginning::Now)),
+        Some(other) => Err(problem("begin", other, "neither open, early nor now")),
     }
 }
 
@@ -191,7 +202,7 @@ mod tests {
             ("tp", "0", "256"),
             ("node", "a/b", "letters"),
             ("record", "yes", "auto"),
-            ("begin", "now", "early"),
+            ("begin", "x", "early"),
             ("budget", "x", "bytes"),
             ("idle", "0", "3600"),
             ("store", "here", "absolute"),

@@ -77,8 +77,8 @@ pub(crate) struct Request {
     pub(crate) xpu: Option<Xpu>,
     pub(crate) instead: bool,
     pub(crate) hold: bool,
-    /// Nobody has come for it yet: it is not to hold up what else is read.
-    pub(crate) early: bool,
+    /// It is not to hold up what else is read.
+    pub(crate) behind: bool,
 }
 
 /// What to do now.
@@ -141,6 +141,8 @@ pub(crate) struct Load {
     held_back: bool,
     /// It began before its readers, and none of them has come to the weights.
     early: bool,
+    /// And nothing is to wait for it until then.
+    behind: bool,
     /// One has, and what is on its way for it is still on its way as before.
     come: bool,
     cap: u64,
@@ -180,6 +182,7 @@ impl Load {
             deserted: false,
             held_back: false,
             early: false,
+            behind: false,
             come: false,
             cap,
         };
@@ -197,9 +200,9 @@ impl Load {
         self.midway = midway;
     }
 
-    /// It begins before its readers: until they come nothing is to wait for it.
-    pub(crate) const fn await_readers(&mut self) {
-        self.early = true;
+    /// It begins before its readers; `behind` all else until they come.
+    pub(crate) const fn await_readers(&mut self, behind: bool) {
+        (self.early, self.behind) = (true, behind);
     }
 
     /// Nobody reads through the page cache: what was prefetched is of no use.
@@ -302,7 +305,7 @@ impl Load {
         };
         self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
-        let (workers, early) = (&self.workers, self.early);
+        let (workers, behind) = (&self.workers, self.early && self.behind);
         let wish = |issue: Prefetch| {
             let (process, xpu) = workers.reader(issue.reader);
             Request {
@@ -311,7 +314,7 @@ impl Load {
                 xpu,
                 instead: issue.instead,
                 hold: issue.hold,
-                early,
+                behind,
             }
         };
         Advice {

@@ -21,7 +21,7 @@ use ppc::{
     Prefetch, Result, Settings,
 };
 
-use crate::config::{Config, Recording, begins_early};
+use crate::config::{Beginning, Config, Recording, beginning};
 use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, NodeWatch};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
@@ -200,8 +200,8 @@ impl Prefetch for Maio {
 
 impl Configure for Maio {
     fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
-        if let Some(early) = begins_early(settings)? {
-            self.config.early = early;
+        if let Some(beginning) = beginning(settings)? {
+            self.config.beginning = beginning;
             host.wake(Duration::ZERO)?;
         }
         Ok(())
@@ -445,7 +445,8 @@ impl Maio {
 
     /// If that is wanted, begins before anything is opened, unless all of it is cached.
     fn begin_early(&mut self, host: &Host<'_>) -> Result<()> {
-        if !std::mem::take(&mut self.config.early)
+        let beginning = std::mem::replace(&mut self.config.beginning, Beginning::Open);
+        if beginning == Beginning::Open
             || self.load.is_some()
             || self.forecast.pieces.total() == 0
             || self.is_cached(host)
@@ -453,7 +454,7 @@ impl Maio {
             return Ok(());
         }
         let mut load = self.new_load(host, false, None, host.now());
-        load.await_readers();
+        load.await_readers(beginning == Beginning::Early);
         self.take_up(host, load)
     }
 
@@ -557,7 +558,7 @@ impl Maio {
                 continue;
             };
             let io = io.by(wish.process).near(wish.xpu);
-            let io = io.priority(if wish.early { BACKGROUND } else { 0 });
+            let io = io.priority(if wish.behind { BACKGROUND } else { 0 });
             let io = if wish.instead { io.replace() } else { io };
             plan.add(if wish.hold { io.hold() } else { io })?;
         }

@@ -104,11 +104,11 @@ fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
 fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_come() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
-    load.await_readers();
+    load.await_readers(true);
     let pages =
         |advice: &Advice| -> u32 { advice.loads.iter().map(|wish| wish.extent.pages).sum() };
     let advice = load.advise(|_| true);
-    assert!(advice.loads.iter().all(|wish| wish.early));
+    assert!(advice.loads.iter().all(|wish| wish.behind));
     assert_eq!(pages(&advice), 48 * PAGES);
     // Imports take their time, and longer than readers are missed for.
     assert!(!load.tick(ns(200), IDLE, &fake));
@@ -116,7 +116,7 @@ fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_com
     load.hear(&event(Kind::Open, 50, 200_000), &extent(0, 1), &fake);
     let advice = load.advise(|_| true);
     assert_eq!(advice.cancels, [extent(0, 48 * PAGES)]);
-    assert!(advice.loads.iter().all(|wish| !wish.early));
+    assert!(advice.loads.iter().all(|wish| !wish.behind));
     // Each asks for what both of them read: what is there costs nothing.
     assert_eq!(pages(&advice), 64 * PAGES);
     assert!(!load.tick(ns(205), IDLE, &fake));
@@ -125,7 +125,7 @@ fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_com
 #[test]
 fn a_load_that_no_reader_comes_for_ends() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
-    load.await_readers();
+    load.await_readers(true);
     assert!(!load.tick(ns(599), IDLE, &FakeProcesses::default()));
     assert!(load.tick(ns(601), IDLE, &FakeProcesses::default()));
 }

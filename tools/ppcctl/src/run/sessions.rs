@@ -1,6 +1,5 @@
 //! The policies that a command has: one for its model, and one for all else that it reads from its start on.
 
-use cprt::control::stats::Stats;
 use cprt::session::namespace::User;
 use cprt::session::{Options, Session};
 
@@ -46,15 +45,21 @@ impl Sessions {
 
     /// Has the model loaded if it is its turn. Says whether that is still to come.
     pub(super) fn go_on(&mut self) -> bool {
-        let is_busy = |stats: Stats| stats.queued_bytes + stats.in_flight_bytes > 0;
+        if !self.model_waits {
+            return false;
+        }
         let start = self.start.as_ref().and_then(Session::stats);
-        let waits = self.model_waits && start.is_some_and(is_busy);
+        let start = start.unwrap_or_default();
+        let waits = start.queued_bytes + start.in_flight_bytes > 0;
+        // Where nothing is known of the start, the command waits for the device as it imports.
+        let known = start.load_ranges > 0;
         if let Some(model) = &self.model
             && std::mem::replace(&mut self.model_waits, waits)
             && !waits
         {
             // A policy that failed, or that knows no such setting, begins when the model is opened.
-            let settings = [("begin".to_owned(), "early".to_owned())].into();
+            let beginning = if known { "now" } else { "early" };
+            let settings = [("begin".to_owned(), beginning.to_owned())].into();
             let _ = model.configure(&settings);
         }
         waits
