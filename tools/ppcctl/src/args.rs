@@ -264,8 +264,10 @@ pub(crate) struct RegPolicy {
 
 /// Run a command with a policy for what it reads, without daemon or mount
 ///
-/// Without DIR that is all that the command and its children read from their start on, of whatever file: it is
-/// recorded, and loaded ahead of them the next time. With DIR it is the model that is in there.
+/// That is all that the command and its children read from their start on, of whatever file: it is recorded, and loaded
+/// ahead of them the next time. The model in DIR has a policy of its own, which knows models before it has seen one
+/// loaded: it is loaded as soon as the start is there, before the command opens it. Unless DIR is given, the model is
+/// the directory of one that an argument names, or its copy in the cache of Hugging Face.
 ///
 /// The command is run as it would be without this: standard input and output, signals and exit status
 /// are its own, and DIR keeps its path. The best backend that this machine allows is taken; where
