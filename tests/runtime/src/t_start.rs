@@ -1,7 +1,7 @@
 //! A start, by `ppcctl run` without a directory: what a command and its children read is recorded, and loaded before
 //! they come to it the next time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::case::{Case, scratch};
-use crate::files::{KIB, Pattern};
+use crate::files::{KIB, MIB, Pattern};
 use crate::mount::Mount;
 use crate::outcome::{For as _, Outcome, ensure, ensure_eq, kernel_is_at_least, skip};
 use crate::sys::PAGE;
@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_start_replays", 60, replays),
     Case::new("cprt_start_outlives_odd_runs", 90, outlives_odd_runs),
     Case::new("cprt_start_reads_what_is_there", 60, reads_what_is_there),
+    Case::new("cprt_start_brings_the_model", 60, brings_the_model),
 ];
 
 const FILES: u64 = 12;
@@ -94,6 +95,11 @@ impl Tree {
 
 /// `ppcctl run` of a script, under one name.
 fn begin(script: &str) -> Outcome<Child> {
+    begin_with(script, &[])
+}
+
+/// The same with arguments that the script makes nothing of.
+fn begin_with(script: &str, arguments: &[&Path]) -> Outcome<Child> {
     let store = format!("store={}", scratch().join("store").display());
     let words = [
         "run",
@@ -109,7 +115,8 @@ fn begin(script: &str) -> Outcome<Child> {
         script,
     ];
     let mut command = Command::new("/usr/bin/ppcctl");
-    command.arg("--json").args(words).stdin(Stdio::null());
+    command.arg("--json").args(words).args(arguments);
+    command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().of("ppcctl")
 }
@@ -189,5 +196,31 @@ fn reads_what_is_there() -> Outcome {
     let read = format!("cat '{}';", tree.path(0).display());
     let (said, _) = tree.wait_for_parts(3, &read)?;
     ensure_eq!(said, "xxxxx", "what is in the changed file");
+    Ok(())
+}
+
+/// The model that the command names is on its way before anything of it is opened, and the start is known without it.
+fn brings_the_model() -> Outcome {
+    let tree = Tree::new()?;
+    let weights = tree.mount.file("m/model.safetensors", 99, 17 * MIB)?;
+    tree.mount.file("m/config.json", 98, 4 * KIB)?;
+    let model = tree.mount.up(&weights).with_file_name("");
+    for run in ["first", "second"] {
+        weights.make_cold()?;
+        let start = begin_with(&format!("{} sleep 3", tree.script()), &[&model])?;
+        let until = Instant::now() + Duration::from_secs(3);
+        while weights.cached()? < weights.size / 2 && Instant::now() < until {
+            sleep(Duration::from_millis(20));
+        }
+        let cached = weights.cached()?;
+        let (_, summary) = finish(start)?;
+        ensure!(
+            cached >= weights.size / 2,
+            "{run}: {cached} bytes of the model before it is opened: {summary}"
+        );
+        ensure!(summary["directory"].is_string(), "{summary}");
+        let of_start = &summary["start_stats"]["load_bytes"];
+        ensure_eq!(of_start.as_u64() > Some(0), run == "second", "{summary}");
+    }
     Ok(())
 }

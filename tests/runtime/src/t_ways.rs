@@ -43,6 +43,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_register_settings_change", &[]),
     ("cprt_register_tells_readers_apart", &[]),
     // A start's files are those of every file system: a mirror is one of them.
+    ("cprt_start_brings_the_model", FUSE),
     ("cprt_start_outlives_odd_runs", FUSE),
     ("cprt_start_reads_what_is_there", FUSE),
     ("cprt_start_replays", FUSE),

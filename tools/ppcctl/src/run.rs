@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cprt::backend::select::{self, Candidate, Verdict};
-use cprt::control::config::Config;
+use cprt::control::config::{Bytes, Config};
 use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
 use cprt::session::namespace::{self, User};
@@ -120,7 +120,11 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     let options_of_start = start::options(wanted, real.as_deref())?;
     // Before there are threads, which inherit it.
     let signals = Signals::take()?;
-    let mut sessions = Sessions::begin(wanted, options.as_ref(), options_of_start.as_ref())?;
+    let mut sessions = if is_out_of_memory(wanted) {
+        Sessions::default()
+    } else {
+        Sessions::begin(wanted, options.as_ref(), options_of_start.as_ref())?
+    };
     let began = Instant::now();
     let mut child = match spawn(sessions.user(), &wanted.command) {
         Ok(child) => child,
@@ -153,6 +157,20 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
         }
     }
     Ok(pass_on(status))
+}
+
+/// Whether there is too little memory for a policy beside the command; then a line has said so.
+fn is_out_of_memory(wanted: &Run) -> bool {
+    let asked = wanted.backend.0.is_some();
+    let Some(limit) = sessions::little_memory().filter(|_| !asked) else {
+        return false;
+    };
+    let (limit, least) = (Bytes(limit), Bytes(sessions::LEAST_MEMORY));
+    let text = format!(
+        "the command runs without a policy, as its memory is limited to {limit}; {least} is the least, or say --backend"
+    );
+    log_line(wanted.quiet, &text);
+    true
 }
 
 /// Where it really is.

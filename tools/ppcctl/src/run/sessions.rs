@@ -1,5 +1,7 @@
 //! The policies that a command has: one for its model, and one for all else that it reads from its start on.
 
+use cprt::control::config::MemoryConfig;
+use cprt::machine::memory::{self, LimitSource, MemoryState};
 use cprt::session::namespace::User;
 use cprt::session::{Options, Session};
 
@@ -7,8 +9,24 @@ use super::start;
 use crate::args::Run;
 use crate::failure::Result;
 
-/// Either, or both.
-#[derive(Debug)]
+/// With less memory than this, what we are ourselves is missed: worker and runtime take some 40 MB, with what the kernel
+/// has for them.
+pub(super) const LEAST_MEMORY: u64 = 256 << 20;
+
+/// The limit of the memory cgroup that we and the command are in, if it leaves too little for both.
+pub(super) fn little_memory() -> Option<u64> {
+    let watch = memory::Watch::new(MemoryConfig::default(), memory::Roots::default());
+    watch.follow_process(std::process::id());
+    too_little(&watch.sample(0))
+}
+
+fn too_little(memory: &MemoryState) -> Option<u64> {
+    let is_limited = matches!(memory.source, LimitSource::Cgroup(_));
+    (is_limited && memory.limit < LEAST_MEMORY).then_some(memory.limit)
+}
+
+/// Either, or both, or none.
+#[derive(Debug, Default)]
 pub(super) struct Sessions {
     model: Option<Session>,
     start: Option<Session>,
@@ -89,5 +107,35 @@ impl Sessions {
             // A thread that panics has said so.
             fault.or(other.and_then(|it| it.join().unwrap_or(None)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_a_cgroup_leaves_too_little() {
+        let cgroup = LimitSource::Cgroup(Path::new("/sys/fs/cgroup/a").into());
+        let table = [
+            (LEAST_MEMORY - 1, cgroup.clone(), Some(LEAST_MEMORY - 1)),
+            (LEAST_MEMORY, cgroup, None),
+            // All of a machine that is as small: its user has chosen to.
+            (1 << 20, LimitSource::Host, None),
+        ];
+        for (limit, source, little) in table {
+            let memory = MemoryState {
+                limit,
+                source,
+                used: 0,
+                threshold: limit,
+                available: limit,
+                over: false,
+                pressure: None,
+            };
+            assert_eq!(too_little(&memory), little);
+        }
     }
 }
