@@ -11,6 +11,7 @@
 mod expected;
 mod name;
 mod next;
+mod others;
 #[cfg(test)]
 mod tests;
 mod touches;
@@ -30,10 +31,13 @@ use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError,
 use expected::ahead;
 pub use name::start_name;
 pub use next::{NextStart, next_start};
+use others::{OtherStarts, Shared};
 use touches::FirstTouches;
 
 /// So many starts are remembered.
 const STARTS: usize = 3;
+/// Of a start that nothing is known of, so many others are looked at.
+const OTHERS: usize = 8;
 /// What still reads something new after so long, in ns, serves: it does not start any more.
 const LONGEST: u64 = 600_000_000_000;
 /// Less than this is no start worth a template, in pages.
@@ -55,6 +59,8 @@ pub struct Start {
     now: Vec<Option<Identity>>,
     /// The last starts, the newest first.
     before: Vec<Vec<Extent>>,
+    /// If nothing is known of this one.
+    others: OtherStarts,
     /// What has not been asked for yet.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
@@ -89,6 +95,12 @@ impl Start {
         for extent in &ahead {
             in_it.touch(extent);
         }
+        let others = match &config.store {
+            Some(store) if before.is_empty() && config.recording == Recording::Auto => {
+                OtherStarts::new(store.recent_starts(&config.node, OTHERS))
+            }
+            _ => OtherStarts::default(),
+        };
         let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
         let thread = config
             .store
@@ -107,6 +119,7 @@ impl Start {
             then,
             now: Vec::new(),
             before,
+            others,
             ahead: ahead.into(),
             expected: in_it,
             touches: FirstTouches::default(),
@@ -199,8 +212,27 @@ impl Start {
             return;
         }
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
+        self.share(number);
         self.last_ns = self.last_ns.max(event.time_ns);
         self.identify(host, number);
+    }
+
+    /// What other starts read of the package that a file is of is asked for, too.
+    fn share(&mut self, number: u32) {
+        if self.others.is_empty() {
+            return;
+        }
+        let path = self.files.path(number).unwrap_or_default();
+        for Shared { path, first, pages } in self.others.touched(path) {
+            let Some(file) = self.files.named(path) else {
+                return;
+            };
+            let extent = Extent { file, first, pages };
+            if !is_left_out(&self.files, file, self.without.as_deref()) {
+                self.expected.touch(&extent);
+                self.ahead.push_back(extent);
+            }
+        }
     }
 
     /// What a file is now, asked when its reader has just opened it and it costs nothing.

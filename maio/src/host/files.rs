@@ -28,6 +28,14 @@ impl FileTable {
         files
     }
 
+    /// The number of a file by its path; one that is not known yet gets one.
+    pub(crate) fn named(&mut self, path: String) -> Option<u32> {
+        match self.numbers.get(&path) {
+            Some(&known) => Some(known),
+            None => self.add(path),
+        }
+    }
+
     fn add(&mut self, path: String) -> Option<u32> {
         let number = u32::try_from(self.paths.len()).ok()?;
         if self.paths.len() >= MAX_FILES {
@@ -49,10 +57,7 @@ impl FileTable {
             .path(id)
             .ok()
             .and_then(|path| path.into_os_string().into_string().ok());
-        let number = path.and_then(|path| match self.numbers.get(&path) {
-            Some(&known) => Some(known),
-            None => self.add(path),
-        });
+        let number = path.and_then(|path| self.named(path));
         if self.by_id.len() >= 2 * MAX_FILES {
             // They are looked up once more.
             self.by_id.clear();

@@ -263,3 +263,42 @@ fn what_another_policy_loads_is_left_to_it() {
     settings.push(("without", "lib"));
     assert!(host.start::<Library>(&settings).is_err());
 }
+
+#[test]
+fn a_start_that_nothing_is_known_of_is_given_what_others_read_of_its_packages() {
+    let host = FakeHost::new()
+        .file("usr/bin/python3", 4096 * KIB)
+        .file("v/site-packages/torch/a.so", 512 * KIB)
+        .file("v/site-packages/torch/__init__.py", 64 * KIB)
+        .file("v/site-packages/other/b.so", 512 * KIB);
+    let scratch = Scratch::new("others");
+    let named = |name| {
+        let mut settings = scratch.settings();
+        settings[0].1 = name;
+        host.start::<Library>(&settings).expect("it starts")
+    };
+    let touch = |path, length| Event::new(Kind::Touch, host.id(path), 0, length).by(7);
+    let (mut policy, _) = named("start-a");
+    for path in ["v/site-packages/torch/a.so", "v/site-packages/other/b.so"] {
+        let event = touch(path, 128 * KIB);
+        policy.prefetch(Some(&event)).expect("it hears");
+    }
+    policy.exit().expect("it ends");
+    let (mut policy, plan) = named("start-b");
+    assert_eq!(plan, [], "it may be anything");
+    let event = touch("usr/bin/python3", 64 * KIB);
+    let plan = policy.prefetch(Some(&event)).expect("a plan");
+    assert!(plan.is_none_or(|plan| plan.is_empty()));
+    let event = touch("v/site-packages/torch/__init__.py", 4 * KIB);
+    let plan = policy.prefetch(Some(&event)).expect("a plan");
+    let plan = plan.expect("torch is torch");
+    let asked: Vec<_> = plan
+        .iter()
+        .map(|io| (io.file, io.offset, io.length))
+        .collect();
+    assert_eq!(
+        asked,
+        [(host.id("v/site-packages/torch/a.so"), 0, 128 * KIB)]
+    );
+    policy.exit().expect("it ends");
+}

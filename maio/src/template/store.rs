@@ -4,6 +4,8 @@
 //! renaming, so that readers see the old one or the new one. Names of temporary files begin with a
 //! dot, which names of nodes do not.
 
+mod recent;
+
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _};
