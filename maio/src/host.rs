@@ -10,3 +10,8 @@ mod thread;
 pub(crate) use files::{FileTable, HostLibrary};
 pub(crate) use node::NodeWatch;
 pub(crate) use thread::{IoThread, Reply};
+
+/// As the policy's host is told of it.
+pub(crate) fn failed(error: &std::io::Error) -> ppc::Error {
+    ppc::Error::Errno(error.raw_os_error().unwrap_or(libc::EAGAIN))
+}

@@ -12,7 +12,6 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CStr;
-use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ use ppc::{
 
 use crate::config::{Beginning, Config, Recording, beginning};
 use crate::extent::{Extent, PAGE};
-use crate::host::{FileTable, NodeWatch};
+use crate::host::{FileTable, NodeWatch, failed};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
 use crate::save::{TemplateThread, forecast};
 use crate::template::Template;
@@ -135,9 +134,7 @@ impl Policy for Maio {
             .service
             .clone()
             .unwrap_or_else(|| name_of_files(host));
-        let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
-        let failed = |error| ppc::Error::Errno(failed(error));
-        let node = NodeWatch::start(host.waker()).map_err(failed)?;
+        let node = NodeWatch::start(host.waker()).map_err(|it| failed(&it))?;
         let start = |store| TemplateThread::start(store, host.waker());
         let templates = config.store.clone().map(start).transpose();
         let mut maio = Self {
@@ -150,7 +147,7 @@ impl Policy for Maio {
             load: None,
             waiting: VecDeque::new(),
             node,
-            templates: templates.map_err(failed)?,
+            templates: templates.map_err(|it| failed(&it))?,
             search: Search::Idle,
             exchanged_ns: 0,
             looked_ns: 0,

@@ -12,19 +12,19 @@ mod expected;
 mod name;
 mod next;
 mod others;
+mod siblings;
 #[cfg(test)]
 mod tests;
 mod touches;
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ppc::{Event, Host, Io, Kind, Level, Plan, Result, Settings};
 
 use crate::config::{Config, Recording};
 use crate::extent::{Extent, PAGE};
-use crate::host::FileTable;
+use crate::host::{FileTable, failed};
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
 use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
@@ -32,6 +32,7 @@ use expected::ahead;
 pub use name::start_name;
 pub use next::{NextStart, next_start};
 use others::{OtherStarts, Shared};
+use siblings::Siblings;
 use touches::FirstTouches;
 
 /// So many starts are remembered.
@@ -61,6 +62,7 @@ pub struct Start {
     before: Vec<Vec<Extent>>,
     /// If nothing is known of this one.
     others: OtherStarts,
+    siblings: Option<Siblings>,
     /// What has not been asked for yet.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
@@ -95,20 +97,15 @@ impl Start {
         for extent in &ahead {
             in_it.touch(extent);
         }
-        let others = match &config.store {
-            Some(store) if before.is_empty() && config.recording == Recording::Auto => {
-                OtherStarts::new(store.recent_starts(&config.node, OTHERS))
-            }
-            _ => OtherStarts::default(),
-        };
-        let failed = |error: io::Error| error.raw_os_error().unwrap_or(libc::EAGAIN);
+        let is_unknown = before.is_empty() && config.recording == Recording::Auto;
+        let store = config.store.as_ref().filter(|_| is_unknown);
+        let others = store.map(|store| store.recent_starts(&config.node, OTHERS));
+        let siblings = is_unknown.then(|| Siblings::start(host.waker()));
         let thread = config
             .store
             .filter(|_| records)
             .map(|store| TemplateThread::start(store, host.waker()));
-        let templates = thread
-            .transpose()
-            .map_err(|it| ppc::Error::Errno(failed(it)))?;
+        let templates = thread.transpose().map_err(|it| failed(&it))?;
         let mut start = Self {
             name,
             node: config.node,
@@ -119,7 +116,8 @@ impl Start {
             then,
             now: Vec::new(),
             before,
-            others,
+            others: OtherStarts::new(others.unwrap_or_default()),
+            siblings: siblings.transpose().map_err(|it| failed(&it))?,
             ahead: ahead.into(),
             expected: in_it,
             touches: FirstTouches::default(),
@@ -151,6 +149,7 @@ impl Start {
         if let Some(event) = event {
             self.hear(host, event);
         }
+        self.bring_siblings();
         self.ask(host, plan)?;
         if event.is_some() || self.over {
             return Ok(());
@@ -159,7 +158,9 @@ impl Start {
         let left = self.idle.saturating_sub(rests);
         let lasts = host.now().saturating_sub(self.began_ns);
         if !left.is_zero() && lasts < LONGEST {
-            return host.wake(left);
+            // A wake takes the place of the thread's.
+            let waits = self.siblings.as_ref().is_some_and(Siblings::has_some);
+            return host.wake(if waits { Duration::ZERO } else { left });
         }
         self.finish(host);
         host.want(ppc::Kinds::default(), 0)
@@ -212,38 +213,60 @@ impl Start {
             return;
         }
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
-        self.share(number);
         self.last_ns = self.last_ns.max(event.time_ns);
-        self.identify(host, number);
+        if self.identify(host, number) {
+            self.share(number);
+        }
     }
 
-    /// What other starts read of the package that a file is of is asked for, too.
+    /// What goes with a file that has been touched for the first time is asked for, if nothing is known of this start.
     fn share(&mut self, number: u32) {
-        if self.others.is_empty() {
+        let Some(path) = self.files.path(number).map(str::to_owned) else {
             return;
+        };
+        for Shared { path, first, pages } in self.others.touched(&path) {
+            if let Some(file) = self.files.named(path) {
+                self.expect(Extent { file, first, pages });
+            }
         }
-        let path = self.files.path(number).unwrap_or_default();
-        for Shared { path, first, pages } in self.others.touched(path) {
-            let Some(file) = self.files.named(path) else {
-                return;
-            };
-            let extent = Extent { file, first, pages };
-            if !is_left_out(&self.files, file, self.without.as_deref()) {
-                self.expected.touch(&extent);
-                self.ahead.push_back(extent);
+        let Some(siblings) = &mut self.siblings else {
+            return;
+        };
+        siblings.touch(&path);
+        let size = self.as_found(number).map_or(0, |it| it.size);
+        if let Some(object) = siblings::object(number, &path, size) {
+            self.expect(object);
+        }
+    }
+
+    /// Modules that lie beside those which have been imported are asked for.
+    fn bring_siblings(&mut self) {
+        let modules = self.siblings.as_ref().map(Siblings::take);
+        for path in modules.unwrap_or_default() {
+            if let Some(file) = self.files.named(path) {
+                self.expect(siblings::module(file));
             }
         }
     }
 
-    /// What a file is now, asked when its reader has just opened it and it costs nothing.
-    fn identify(&mut self, host: &Host<'_>, number: u32) {
+    fn expect(&mut self, extent: Extent) {
+        if !is_left_out(&self.files, extent.file, self.without.as_deref()) {
+            self.expected.touch(&extent);
+            self.ahead.push_back(extent);
+        }
+    }
+
+    /// What a file is now, asked when its reader has just opened it and it costs nothing. Says whether it is new.
+    fn identify(&mut self, host: &Host<'_>, number: u32) -> bool {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if self.now.len() <= at {
             self.now.resize(at.saturating_add(1), None);
         }
-        if self.now[at].is_none() {
+        let is_new = self.now[at].is_none();
+        if is_new {
             self.now[at] = self.files.identity(host, number, false);
         }
+        is_new
     }
 
     /// The start is over: what was read is kept with what the last ones read.
@@ -315,6 +338,11 @@ impl Start {
             files: kept.files,
             groups,
         }))
+    }
+
+    /// What a file that was touched was then.
+    fn as_found(&self, number: u32) -> Option<&Identity> {
+        self.now.get(usize::try_from(number).ok()?)?.as_ref()
     }
 
     /// A file's path, if it was read and not written meanwhile, and what it is.

@@ -302,3 +302,36 @@ fn a_start_that_nothing_is_known_of_is_given_what_others_read_of_its_packages() 
     );
     policy.exit().expect("it ends");
 }
+
+#[test]
+fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_first_time() {
+    let scratch = Scratch::new("siblings");
+    let folder = scratch.0.to_str().expect("plain").trim_start_matches('/');
+    let path = |name: &str| format!("{folder}/{name}");
+    let mut host = FakeHost::new().file("usr/lib/libz.so.1", 100 * KIB);
+    for name in ["a.pyc", "b.pyc", "c.pyc", "d.json"] {
+        std::fs::write(scratch.0.join(name), "x").expect("a file");
+        host = host.file(&path(name), 20 * KIB);
+    }
+    let mut settings = scratch.settings();
+    settings[1].1 = "none";
+    let (mut policy, _) = host.start::<Library>(&settings).expect("it starts");
+    let mut asked = Vec::new();
+    let touched = ["usr/lib/libz.so.1".to_owned(), path("a.pyc"), path("b.pyc")];
+    for path in &touched {
+        let event = Event::new(Kind::Touch, host.id(path), 0, 4 * KIB).by(7);
+        asked.extend(policy.prefetch(Some(&event)).expect("it hears"));
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while asked.concat().len() < 4 && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+        asked.extend(policy.prefetch(None).expect("it is woken"));
+    }
+    let mut asked: Vec<_> = asked.concat().iter().map(|io| io.file).collect();
+    asked.sort_unstable();
+    let mut expected = [&touched[..], &[path("c.pyc")]].concat();
+    expected.sort_unstable_by_key(|path| host.id(path));
+    let expected: Vec<_> = expected.iter().map(|path| host.id(path)).collect();
+    assert_eq!(asked, expected);
+    policy.exit().expect("it ends");
+}

@@ -143,12 +143,7 @@ fn finish(child: Child) -> Outcome<(String, Value)> {
 fn replays() -> Outcome {
     let tree = Tree::new()?;
     let all = FILES * PART;
-    let (_, first) = run(&tree.script())?;
-    ensure_eq!(
-        first["stats"]["loaded_bytes"],
-        0,
-        "what was loaded for the first start"
-    );
+    run(&tree.script())?;
     tree.make_cold()?;
     run(&tree.script())?;
     // What it does not read is there all the same, and little more.
@@ -220,7 +215,7 @@ fn brings_the_model() -> Outcome {
         );
         ensure!(summary["directory"].is_string(), "{summary}");
         let of_start = &summary["start_stats"]["load_bytes"];
-        ensure_eq!(of_start.as_u64() > Some(0), run == "second", "{summary}");
+        ensure!(run == "first" || of_start.as_u64() > Some(0), "{summary}");
     }
     Ok(())
 }
