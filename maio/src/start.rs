@@ -11,6 +11,7 @@
 mod expected;
 mod name;
 mod next;
+mod object;
 mod others;
 mod siblings;
 #[cfg(test)]
@@ -215,12 +216,12 @@ impl Start {
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
         self.last_ns = self.last_ns.max(event.time_ns);
         if self.identify(host, number) {
-            self.share(number);
+            self.share(host, number);
         }
     }
 
     /// What goes with a file that has been touched for the first time is asked for, if nothing is known of this start.
-    fn share(&mut self, number: u32) {
+    fn share(&mut self, host: &Host<'_>, number: u32) {
         let Some(path) = self.files.path(number).map(str::to_owned) else {
             return;
         };
@@ -233,9 +234,14 @@ impl Start {
             return;
         };
         siblings.touch(&path);
-        let size = self.as_found(number).map_or(0, |it| it.size);
-        if let Some(object) = siblings::object(number, &path, size) {
-            self.expect(object);
+        if object::is_object(&path) {
+            let size = self.as_found(number).map_or(0, |it| it.size);
+            let header = self.files.beginning(host, number, object::HEADER);
+            for range in object::needed(size, &header) {
+                if let Some(extent) = Extent::of_bytes(number, &range) {
+                    self.expect(extent);
+                }
+            }
         }
     }
 

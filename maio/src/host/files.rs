@@ -103,6 +103,13 @@ impl FileTable {
         })
     }
 
+    /// The beginning of a file, so much of it at most; nothing if it does not read.
+    pub(crate) fn beginning(&mut self, host: &Host<'_>, number: u32, most: usize) -> Vec<u8> {
+        let id = self.id(host, number);
+        id.and_then(|id| beginning(host, id, most).ok())
+            .unwrap_or_default()
+    }
+
     /// What a file is now, its beginning read as well if that is wanted.
     pub(crate) fn identity(
         &mut self,
@@ -118,7 +125,7 @@ impl FileTable {
             ..
         } = host.info(id).ok()?;
         let header = if header {
-            beginning(host, id).map_or(0, |bytes| header_hash(&bytes))
+            beginning(host, id, HEADER).map_or(0, |bytes| header_hash(&bytes))
         } else {
             0
         };
@@ -132,8 +139,8 @@ impl FileTable {
     }
 }
 
-fn beginning(host: &Host<'_>, id: FileId) -> ppc::Result<Vec<u8>> {
-    let mut bytes = vec![0; HEADER];
+fn beginning(host: &Host<'_>, id: FileId, most: usize) -> ppc::Result<Vec<u8>> {
+    let mut bytes = vec![0; most];
     let mut length = 0;
     while length < bytes.len() {
         let at = u64::try_from(length).unwrap_or(u64::MAX);

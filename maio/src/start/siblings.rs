@@ -1,5 +1,5 @@
-//! What a start that nothing is known of will read: who imports two modules of a directory imports more of them, and who
-//! maps a small object needs most of it. What is decided is pure; the thread lists directories.
+//! What a start that nothing is known of will import: more modules of a directory of which it has imported two. What is
+//! decided is pure; the thread lists directories.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ppc::Waker;
 
-use crate::extent::{Extent, PAGE};
+use crate::extent::Extent;
 use crate::host::{IoThread, Reply};
 
 /// Endings of what interpreters import, a file for each module.
@@ -20,8 +20,6 @@ const SOME: u32 = 2;
 const MOST: usize = 4096;
 /// So much is asked for of each: nearly all of them are shorter.
 const MODULE: u32 = 64;
-/// An object that is no larger is asked for as a whole, in bytes.
-const OBJECT: u64 = 4 << 20;
 
 /// A directory, and how its modules end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,18 +93,6 @@ pub(super) const fn module(file: u32) -> Extent {
     }
 }
 
-/// All of a small object that is mapped.
-pub(super) fn object(file: u32, path: &str, size: u64) -> Option<Extent> {
-    let name = path.rsplit('/').next()?;
-    let is_object = name.split('.').skip(1).any(|part| part == "so");
-    let pages = u32::try_from(size.div_ceil(PAGE)).ok()?;
-    (is_object && (1..=OBJECT).contains(&size)).then_some(Extent {
-        file,
-        first: 0,
-        pages,
-    })
-}
-
 /// The modules of a directory below `root`, by their paths; none if there are too many, or if it cannot be read.
 fn modules(root: &Path, directory: &ModuleDirectory) -> Vec<String> {
     let Ok(entries) = fs::read_dir(root.join(&directory.path)) else {
@@ -164,18 +150,5 @@ mod tests {
         assert_eq!(found, ["p/a.pyc", "p/b.pyc"]);
         assert!(modules(&root, &directory("gone")).is_empty());
         fs::remove_dir_all(&root).expect("it is ours");
-    }
-
-    #[test]
-    fn small_objects_are_asked_for_whole() {
-        let pages = |path, size| object(1, path, size).map(|it| it.pages);
-        assert_eq!(pages("usr/lib/libc.so.6", PAGE + 1), Some(2));
-        assert_eq!(
-            pages("x/_C.cpython-311-x86_64-linux-gnu.so", OBJECT),
-            Some(1024)
-        );
-        assert_eq!(pages("usr/lib/libtorch.so", OBJECT + 1), None);
-        assert_eq!(pages("usr/lib/data", PAGE), None);
-        assert_eq!(pages("usr/lib/empty.so", 0), None);
     }
 }
