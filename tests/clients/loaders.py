@@ -289,7 +289,7 @@ def run(client: Client, folder: Path, own: bool) -> dict[str, Any]:
         "seconds": over - began,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         **{key: after[key] - before[key] for key in before},
-        # By CLOCK_MONOTONIC, which is the same for whoever has started this.
+        # By CLOCK_MONOTONIC, which is the same for the process that has started this.
         "moments": {"main": moments.MAIN, "imported": began, "loaded": over, "end": time.monotonic()},
     }
 

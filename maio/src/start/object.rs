@@ -1,4 +1,4 @@
-//! What is read of a shared object whoever uses it: the linker goes through its tables and relocates its data before
+//! What is read of a shared object by all that use it: the linker goes through its tables and relocates its data before
 //! anything of it runs. Pure.
 
 use std::ops::Range;

@@ -18,7 +18,7 @@ const KIB: u64 = 1 << 10;
 /// What is read of each file: less than the kernel reads along.
 const PART: u64 = 16 * KIB;
 
-/// MAIO as this build has made it, where nobody but root can change it, or why there is none.
+/// MAIO as this build has made it, where only root can change it, or why there is none.
 fn maio() -> Result<&'static Path, &'static str> {
     static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = MAIO.get_or_init(|| {
