@@ -76,13 +76,14 @@ impl PolicyThread {
                 return;
             }
         };
+        // First of all: what is known of it afterwards has what it began with.
+        self.act(&ios);
         self.host.outbox.say(&Note::Ready {
             backend: self.host.backend.name().to_owned(),
             features: features(self.host.backend.features()),
             limits: self.host.backend.limits(),
         });
         ready();
-        self.act(&ios);
         let raw = table.raw();
         self.serve(&mut instance, (raw.prefetch.is_some(), raw.evict.is_some()));
         let watchdog = Arc::clone(&self.watchdog);
