@@ -224,7 +224,7 @@ mod tests {
         let of_start = of_start.to_bytes().expect("a template");
         assert_eq!(sealed(1, &whole[HEAD..]), whole);
         assert_eq!(sealed(2, &of_start[HEAD..]), of_start);
-        let columns = &seeds()[2][1..];
+        let columns = &seeds()[3][1..];
         let (head, columns) = columns.split_first_chunk().expect("there is more");
         let template = Template::from_bytes(&sealed(1, &body(head, columns))).expect("a template");
         let ranges = template.groups[0].extents().expect("ranges");
