@@ -96,7 +96,7 @@ pub(crate) struct Backlog {
 const MAX_RANGES: usize = 1 << 18;
 
 /// Pieces in the background are no longer than this: a reader waits for one of them at most.
-const SMALL: u64 = 512 << 10;
+const SMALL: u64 = 128 << 10;
 
 /// What is within so many chunks of one in flight is about to be.
 const NEAR: u64 = 8;
