@@ -143,7 +143,7 @@ pub(crate) struct Load {
     early: bool,
     /// And nothing is to wait for it until then.
     behind: bool,
-    /// One has, and what is on its way for it is still on its way as before.
+    /// A reader has come to them since, and what was asked for before that is still to be asked for anew.
     come: bool,
     cap: u64,
 }

@@ -74,15 +74,7 @@ def start(result: Start, subject: Subject, tools: Tools, disk, group: Group | No
     with Watch(group) if group else nullcontext() as watch:
         began = time.monotonic()
         try:
-            done = subprocess.run(
-                words,
-                env=subject.environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PATIENCE,
-            )
+            done = runs.finished(words, subject.environment, PATIENCE)
         except subprocess.TimeoutExpired:
             result.broken = f"it takes more than {PATIENCE} s"
             return result

@@ -80,20 +80,25 @@ def environment(client: Client, way: Way) -> dict[str, str]:
     return {**os.environ, **QUIET, **client.environment, **own}
 
 
+def finished(words: list[str], told: dict[str, str], patience: int) -> subprocess.CompletedProcess:
+    """A program that has come to its end, with what it said; it is ended when it takes longer."""
+    return subprocess.run(
+        words,
+        env=told,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=patience,
+    )
+
+
 def run(client: Client, way: Way, folder: Path, place: Place) -> Run:
     """Starts it as things are, and hears what it says."""
     result = Run(client.name, way.title)
     words = command(client, way, folder, place)
     try:
-        done = subprocess.run(
-            words,
-            env=environment(client, way),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-        )
+        done = finished(words, environment(client, way), PATIENCE)
     except subprocess.TimeoutExpired:
         result.broken = f"it takes more than {PATIENCE} s"
         return result

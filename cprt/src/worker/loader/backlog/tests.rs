@@ -68,7 +68,7 @@ fn when_threads_are_short_what_replaces_takes_the_place_of_all_of_its_process() 
     let _of_another = backlog.take(0).expect("work");
     let aside = backlog.submit(&[instead(range(1, 1000, 10))]);
     assert_eq!((aside.bytes, aside.stop), (90, vec![first.cookie]));
-    assert_eq!(backlog.rest(first, 4), None, "nobody wants it any more");
+    assert_eq!(backlog.rest(first, 4), None, "no process wants it any more");
     assert_eq!(taken(&mut backlog), [(1, 1000, 10), (2, 510, 10)]);
 }
 
@@ -91,7 +91,10 @@ fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
     assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
     assert!(backlog.rest(first, 0).is_some());
     backlog.submit(&[instead(range(2, 700, 10))]);
-    assert!(backlog.rest(first, 0).is_none(), "nobody wants it any more");
+    assert!(
+        backlog.rest(first, 0).is_none(),
+        "no process wants it any more"
+    );
     let third = backlog.take(0).expect("work");
     backlog.submit(&[(1, range(3, third.range.span.offset, 5).1)]);
     assert_eq!(span(backlog.take(1)), None, "another group loads it");
