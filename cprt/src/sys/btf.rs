@@ -1,9 +1,13 @@
 //! What the kernel says of its own types (BTF): where members of structures are, and what tracepoints hand out.
 //!
-//! Pure, but for reading the file. Only what is asked for is looked at: the kernel has over 100,000 types.
+//! Pure, but for getting at the file. Only what is asked for is looked at: the kernel has over 100,000 types.
 
+use std::fs::File;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::os::fd::AsFd as _;
+
+use super::perf::Constant;
 
 /// Where the kernel tells of itself.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -39,7 +43,7 @@ pub(crate) struct Member {
 /// The types, by their numbers; the first is 1.
 #[derive(Debug)]
 pub(crate) struct Btf {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// Where the types are in it, and the strings.
     types: Range<usize>,
     strings: Range<usize>,
@@ -71,13 +75,42 @@ fn place(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
 
+/// What is in such a file. Kernels since 6.16 let it be mapped; others hand it out in thousands of pieces.
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Constant),
+    Read(Vec<u8>),
+}
+
+impl Bytes {
+    fn of_kernel() -> io::Result<Self> {
+        let file = File::open(KERNEL)?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        match Constant::new(file.as_fd(), length) {
+            Ok(mapped) => Ok(Self::Mapped(mapped)),
+            Err(_) => Ok(Self::Read(std::fs::read(KERNEL)?)),
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(mapped) => mapped.bytes(),
+            Self::Read(bytes) => bytes,
+        }
+    }
+}
+
 impl Btf {
     /// Those of the running kernel.
     pub(crate) fn kernel() -> io::Result<Self> {
-        Self::parse(std::fs::read(KERNEL)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Self::parse(Bytes::of_kernel()?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn parse(bytes: Vec<u8>) -> Option<Self> {
+    fn parse(bytes: Bytes) -> Option<Self> {
         let magic = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
         if magic != MAGIC {
             return None;
@@ -294,7 +327,7 @@ mod tests {
 
     #[test]
     fn members_are_found_within_what_has_no_name() {
-        let btf = Btf::parse(small()).expect("types");
+        let btf = Btf::parse(Bytes::Read(small())).expect("types");
         let member = |offset, size| Some(Member { offset, size });
         assert_eq!(btf.member("file", "flags"), member(0, 4));
         assert_eq!(btf.member("file", "inode"), member(8, 8));
@@ -305,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_functions_take_is_told_by_name() {
-        let btf = Btf::parse(small()).expect("types");
+        let btf = Btf::parse(Bytes::Read(small())).expect("types");
         let typedef = btf.typedef("on_open").expect("a name");
         let taken = [None, Some("file"), None];
         assert_eq!(btf.parameters(typedef).as_deref(), Some(&taken[..]));
@@ -319,7 +352,10 @@ mod tests {
     fn what_is_cut_off_is_no_types() {
         let whole = small();
         for length in 0..whole.len() {
-            assert!(Btf::parse(whole[..length].to_vec()).is_none(), "{length}");
+            assert!(
+                Btf::parse(Bytes::Read(whole[..length].to_vec())).is_none(),
+                "{length}"
+            );
         }
     }
 }

@@ -178,10 +178,20 @@ impl Shared {
         length: usize,
         protection: ProtFlags,
     ) -> io::Result<Self> {
+        Self::map(fd, offset, length, protection, MapFlags::MAP_SHARED)
+    }
+
+    fn map(
+        fd: BorrowedFd<'_>,
+        offset: usize,
+        length: usize,
+        protection: ProtFlags,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
         let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
-        let start = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, fd, offset) }?;
+        let start = unsafe { mmap(None, size, protection, flags, fd, offset) }?;
         Ok(Self {
             start: start.cast(),
             length,
@@ -215,6 +225,24 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and what points there ends here.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// A file of the kernel's, mapped, that stays as it is for as long as the kernel runs.
+#[derive(Debug)]
+pub(super) struct Constant(Shared);
+
+impl Constant {
+    /// Of that many bytes.
+    pub(super) fn new(fd: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
+        Ok(Self(Shared::map(fd, 0, length, protection, flags)?))
+    }
+
+    pub(super) const fn bytes(&self) -> &[u8] {
+        let Shared { start, length } = self.0;
+        // SAFETY: so many bytes are mapped for reading until `self` is dropped, and nothing changes them.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 }
 

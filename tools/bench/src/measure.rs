@@ -65,6 +65,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         machine: machine::machine(),
         testbed: testbed(&rig),
         real: None,
+        starts: None,
         checks,
         cases: Vec::new(),
         bars: Vec::new(),

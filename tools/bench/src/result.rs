@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Policy, Regime};
+use crate::median::median;
 use crate::reader::Profile;
 use crate::ssd::{Lateness, Timing};
 use crate::units::float;
@@ -24,12 +25,53 @@ pub(crate) struct Results {
     /// Of a model on a disk of the machine; none on the simulated SSD.
     #[serde(default)]
     pub(crate) real: Option<Real>,
+    /// Whole starts on the machine's own disk, if they were measured.
+    #[serde(default)]
+    pub(crate) starts: Option<Starts>,
     /// How well the simulated SSD keeps to its model, before the first run.
     pub(crate) checks: Vec<Check>,
     /// In the order in which they were first run.
     pub(crate) cases: Vec<CaseResult>,
     /// What was to be shown, and whether it was.
     pub(crate) bars: Vec<Bar>,
+}
+
+/// What a command takes from exec to exit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Starts {
+    /// What is started, in a sentence.
+    pub(crate) what: String,
+    /// What it is read from.
+    pub(crate) disk: String,
+    /// Cold, with MAIO first and later, and with everything cached.
+    pub(crate) times: Vec<StartTimes>,
+}
+
+impl Starts {
+    /// The part of what a cold disk costs that second starts do without; `None` if it costs nothing to speak of.
+    pub(crate) fn removed(&self) -> Option<f64> {
+        /// Of a cold start.
+        const LEAST: f64 = 0.05;
+
+        let [cold, _, later, warm] = &self.times[..] else {
+            return None;
+        };
+        let [cold, later, warm] = [cold, later, warm].map(StartTimes::median);
+        (cold - warm > cold * LEAST).then(|| (cold - later) / (cold - warm))
+    }
+}
+
+impl StartTimes {
+    pub(crate) fn median(&self) -> f64 {
+        median(self.seconds.iter().copied()).map_or(0.0, |it| it.value)
+    }
+}
+
+/// Starts of one kind, a number for each round.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StartTimes {
+    pub(crate) title: String,
+    pub(crate) seconds: Vec<f64>,
 }
 
 /// Where it was measured.
@@ -252,6 +294,7 @@ pub(crate) mod samples {
                 runs_first: true,
             },
             real: None,
+            starts: None,
             checks: Vec::new(),
             cases: loads.iter().map(case).collect(),
             bars: Vec::new(),

@@ -4,6 +4,7 @@
 //! or a model on a disk that is there, by a command that is there, which is [`real`]. Where a simulated
 //! SSD cannot be had, a made-up model on the real disk has to do, and that is said.
 
+mod application;
 mod disk;
 mod files;
 mod loader;
@@ -13,9 +14,11 @@ mod real;
 mod scratch;
 mod screen;
 mod simulated;
+mod start;
 
 use crate::args::Tour;
 use crate::error::{Failure, Result};
+use crate::result::Starts;
 use crate::{measure, signals};
 
 pub(crate) use loader::load;
@@ -24,10 +27,26 @@ pub(crate) use scratch::Folder;
 /// What the results are called.
 const NAME: &str = "run";
 
+/// Those that can be had, unless it is about somebody's model.
+fn starts(wanted: &Tour) -> Result<Option<Starts>> {
+    if wanted.model.is_some() || wanted.command.is_some() {
+        return Ok(None);
+    }
+    match start::measure(wanted) {
+        Ok(starts) => Ok(Some(starts)),
+        Err(failure @ Failure::Unavailable { .. }) => {
+            eprintln!("{}.\nOnly loads are shown.\n", cprt::error::chain(&failure));
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// Shows it.
 pub(crate) fn run(wanted: &Tour) -> Result<()> {
     signals::take()?;
-    let results = match &wanted.model {
+    let starts = starts(wanted)?;
+    let mut results = match &wanted.model {
         Some(folder) => real::measure(wanted, folder, String::new()),
         None if wanted.real => real::made_up(wanted, String::new()),
         None if wanted.command.is_some() => {
@@ -46,6 +65,10 @@ pub(crate) fn run(wanted: &Tour) -> Result<()> {
             done => done,
         },
     }?;
+    results.starts = starts;
+    if let Some(starts) = &results.starts {
+        println!("\n{}", screen::starts(starts));
+    }
     print!("\n{}", screen::outcome(&results));
     let [_, page] = measure::write(&results, &wanted.output, NAME)?;
     println!("\nWhat happened when, as a page: {}", page.display());

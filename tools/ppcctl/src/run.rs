@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use cprt::backend::select::{self, Candidate, Verdict};
 use cprt::control::config::{Bytes, Config};
+use cprt::control::kind::BackendKind;
 use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
 use cprt::session::namespace::{self, User};
@@ -252,10 +253,18 @@ fn log_line(quiet: bool, text: &str) {
     }
 }
 
-/// A session on the best backend. `None` if there is none; then somebody has been told why.
-fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
-    let asked = |one: &Candidate| wanted.backend.0.is_none_or(|kind| kind == one.kind);
-    let mut candidates = select::best_first(&options.directory).filter(asked);
+/// The backends to be tried for a directory, in turn.
+struct Backends<'a> {
+    /// The first that can be had, as far as is known without trying.
+    first: Option<BackendKind>,
+    candidates: Box<dyn Iterator<Item = Candidate> + 'a>,
+}
+
+/// Looks for the best backend. `None` if there is none; then somebody has been told why.
+fn backends<'a>(wanted: &Run, options: &'a Options) -> Option<Backends<'a>> {
+    let asked = wanted.backend.0;
+    let is_asked = move |one: &Candidate| asked.is_none_or(|kind| kind == one.kind);
+    let mut candidates = select::best_first(&options.directory).filter(is_asked);
     // Those after the first that can be had are tried if that fails.
     let mut judged = Vec::new();
     while !judged.last().is_some_and(is_usable)
@@ -263,16 +272,20 @@ fn start(wanted: &Run, options: &Options) -> Result<Option<Session>> {
     {
         judged.push(candidate);
     }
-    let quiet = wanted.quiet;
-    if wanted.backend.0.is_none() && !judged.iter().any(is_usable) {
-        log_line(quiet, &native(&judged));
-        return Ok(None);
+    let first = judged.iter().find(|one| is_usable(one));
+    let first = first.map(|one| one.kind);
+    if asked.is_none() && first.is_none() {
+        log_line(wanted.quiet, &native(&judged));
+        return None;
     }
-    let candidates = judged.into_iter().chain(candidates);
-    or_none(
-        wanted,
-        Session::start(options, candidates, &policy_log(quiet)),
-    )
+    let candidates = Box::new(judged.into_iter().chain(candidates));
+    Some(Backends { first, candidates })
+}
+
+/// A session on the first of them that works. `None` if none does; then somebody has been told why.
+fn start(wanted: &Run, options: &Options, backends: Backends<'_>) -> Result<Option<Session>> {
+    let log = policy_log(wanted.quiet);
+    or_none(wanted, Session::start(options, backends.candidates, &log))
 }
 
 /// `None` if only the backends are to blame and none was asked for; then a line has said why.
@@ -425,8 +438,6 @@ fn pass_on(status: ExitStatus) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use cprt::control::kind::BackendKind;
-
     use super::*;
 
     #[test]

@@ -306,10 +306,6 @@ impl RecordSource for Bpf {
         lock(&self.state).attention.due(Instant::now())
     }
 
-    fn lets_go_late(&self) -> bool {
-        self.raw.is_empty() || self.follower.is_some()
-    }
-
     fn take(&self, into: &mut Vec<Raw>) -> u64 {
         let from = into.len();
         self.records

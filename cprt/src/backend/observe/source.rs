@@ -26,10 +26,6 @@ pub(super) trait RecordSource: Debug + Send + Sync {
     fn due(&self) -> Option<Instant> {
         None
     }
-    /// Whether it has perf events at tracepoints, of which each takes the kernel a tenth of a second to end.
-    fn lets_go_late(&self) -> bool {
-        true
-    }
     /// Takes what there is, in the order of time; of what this process did, the large folios that it has loaded
     /// at most. Returns how many there was no room for.
     fn take(&self, into: &mut Vec<Raw>) -> u64;

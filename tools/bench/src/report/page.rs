@@ -5,7 +5,7 @@ use super::svg::escape;
 use super::words;
 use crate::bars;
 use crate::case::Regime;
-use crate::result::{CaseResult, Check, Results};
+use crate::result::{CaseResult, Check, Results, Starts};
 use crate::table;
 
 const STYLE: &str = "
@@ -45,6 +45,9 @@ pub(super) fn page(results: &Results) -> String {
     text += &words::introduction(results);
     for cell in cells(results) {
         text += &section(results, &cell);
+    }
+    if let Some(starts) = &results.starts {
+        text += &whole_starts(starts);
     }
     text += "<h2>All numbers</h2>\n";
     text += &numbers(results);
@@ -158,6 +161,31 @@ fn numbers(results: &Results) -> String {
         }
     }
     wide(&(text + "</table>\n"))
+}
+
+fn whole_starts(starts: &Starts) -> String {
+    let mut text = format!(
+        "<h2>Whole starts</h2>\n<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this \
+         machine's own disk, {}. Medians, in seconds.</p>\n<table>",
+        escape(&starts.what),
+        escape(&starts.disk)
+    );
+    for times in &starts.times {
+        let title = escape(&times.title);
+        let seconds = format!("{:.2}", times.median());
+        text.extend(["<tr><td>", &title, "</td><td>", &seconds, "</td></tr>\n"]);
+    }
+    text += "</table>\n";
+    if let Some(removed) = starts.removed() {
+        let removed = format!("{:.0}", removed * 100.0);
+        let tells = [
+            "<p>Of what a cold disk costs, ",
+            &removed,
+            " % is gone at the second start.</p>\n",
+        ];
+        text.extend(tells);
+    }
+    text
 }
 
 fn checks(results: &Results) -> String {

@@ -41,10 +41,10 @@ struct Tester<'a> {
 
 /// What `ppcctl run --json` says at its end, of which more is left alone.
 #[derive(Debug, Deserialize)]
-struct Summary {
-    backend: Option<String>,
+pub(super) struct Summary {
+    pub(super) backend: Option<String>,
     seconds: f64,
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
     stats: Option<Stats>,
 }
 
@@ -200,6 +200,7 @@ impl<'a> Tester<'a> {
                 disk: self.disk.name.clone(),
                 instead,
             }),
+            starts: None,
             checks: Vec::new(),
             cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
             bars: Vec::new(),
@@ -322,7 +323,7 @@ impl<'a> Tester<'a> {
 }
 
 /// The last line that is one.
-fn summary(said: &str) -> Option<Summary> {
+pub(super) fn summary(said: &str) -> Option<Summary> {
     said.lines()
         .rev()
         .find_map(|line| serde_json::from_str(line).ok())

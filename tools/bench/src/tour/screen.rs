@@ -1,7 +1,7 @@
 //! What a tour prints.
 
 use crate::case::Policy;
-use crate::result::{CaseResult, Results, Run};
+use crate::result::{CaseResult, Results, Run, StartTimes, Starts};
 use crate::table::of_runs;
 use crate::units::{MB, float};
 
@@ -60,6 +60,32 @@ pub(super) fn introduction(results: &Results) -> String {
         "Model: {model}, in {}\nDisk:  {}, as it is\nBy:    {how}",
         real.folder, real.disk
     )
+}
+
+/// How long a command takes from exec to exit.
+pub(super) fn starts(starts: &Starts) -> String {
+    let mut text = format!(
+        "  {:<22} {:>8} {:>10}\n",
+        "whole starts", "seconds", "of cold"
+    );
+    let cold = starts.times.first().map_or(0.0, StartTimes::median);
+    for times in &starts.times {
+        let seconds = times.median();
+        let part = seconds / cold.max(1e-9);
+        let line = format!("  {:<22} {seconds:8.2} {part:10.2}\n", times.title);
+        text += &line;
+    }
+    text += "\nMedians of all rounds; what MAIO takes to begin and to end counts. Before all but the last, nothing\n\
+             of any file was in memory.";
+    match starts.removed() {
+        Some(removed) if removed > 0.0 => {
+            text + &format!(
+                " Of what a cold disk costs, {:.0} % is gone.\n",
+                removed * 100.0
+            )
+        }
+        _ => text + " Nothing was gained here: this disk costs next to nothing.\n",
+    }
 }
 
 /// The table, and what it takes to believe it.
@@ -177,6 +203,31 @@ mod tests {
         );
         assert!(text.contains("Every byte was checked") && !text.contains('*'));
         assert!(introduction(&results).contains("ten times slower"));
+    }
+
+    #[test]
+    fn starts_are_told_by_what_a_cold_disk_costs() {
+        let times = |title: &str, seconds: &[f64]| StartTimes {
+            title: title.to_owned(),
+            seconds: seconds.to_vec(),
+        };
+        let of = |later| Starts {
+            what: "an application".to_owned(),
+            disk: "vda, ext4".to_owned(),
+            times: vec![
+                times("cold", &[2.0, 9.0, 2.0]),
+                times("MAIO, first start", &[2.0]),
+                times("MAIO, second start", &[later]),
+                times("all cached", &[1.0]),
+            ],
+        };
+        let text = starts(&of(1.25));
+        assert!(
+            text.contains("MAIO, second start         1.25       0.62"),
+            "{text}"
+        );
+        assert!(text.contains("75 % is gone"), "{text}");
+        assert!(starts(&of(2.5)).contains("Nothing was gained"));
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
         machine: machine::machine(),
         testbed: measure::testbed(&rig),
         real: None,
+        starts: None,
         checks,
         cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
         bars: Vec::new(),

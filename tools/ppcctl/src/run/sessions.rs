@@ -1,11 +1,14 @@
 //! The policies that a command has: one for its model, and one for all else that it reads from its start on.
 
+use std::panic::resume_unwind;
+
 use cprt::control::config::MemoryConfig;
+use cprt::control::kind::BackendKind;
 use cprt::machine::memory::{self, LimitSource, MemoryState};
 use cprt::session::namespace::User;
 use cprt::session::{Options, Session};
 
-use super::start;
+use super::{Backends, start};
 use crate::args::Run;
 use crate::failure::Result;
 
@@ -41,17 +44,25 @@ impl Sessions {
         model: Option<&Options>,
         start: Option<&Options>,
     ) -> Result<Self> {
-        // A session for a directory may move this process into another view of the file system.
-        let of_model = model.map(|options| super::start(wanted, options));
-        let of_model = of_model.transpose()?.flatten();
-        let of_start = start.map(|options| start::start(wanted, options, model.is_some()));
-        let of_start = match of_start.transpose() {
-            Ok(session) => session.flatten(),
-            Err(failure) => {
-                let _ = of_model.map(Session::end);
-                return Err(failure);
-            }
+        let beside = model.is_some();
+        let model = model.and_then(|options| Some((options, super::backends(wanted, options)?)));
+        // What listens to the kernel leaves this process as it is. Others move it into another view of the file system,
+        // which the policy of the start is to have as well, and for which an ordinary user must have one thread only.
+        let listens =
+            |(_, backends): &(_, Backends<'_>)| backends.first == Some(BackendKind::Observe);
+        let at_once = model.as_ref().is_some_and(listens);
+        let for_model = || {
+            model.map_or(Ok(None), |(options, backends)| {
+                super::start(wanted, options, backends)
+            })
         };
+        let for_start = || start.map_or(Ok(None), |options| start::start(wanted, options, beside));
+        let (of_model, of_start) = if at_once {
+            both_at_once(for_model, for_start)
+        } else {
+            (Ok(for_model()?), for_start())
+        };
+        let (of_model, of_start) = both_or_neither(of_model, of_start)?;
         let mut sessions = Self {
             model_waits: of_model.is_some() && start::begins_early(wanted),
             model: of_model,
@@ -107,6 +118,34 @@ impl Sessions {
             // A thread that panics has said so.
             fault.or(other.and_then(|it| it.join().unwrap_or(None)))
         })
+    }
+}
+
+/// The first on this thread: what it does to this process, its children have.
+fn both_at_once<A, B: Send>(
+    first: impl FnOnce() -> A,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    std::thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        let second = second.join();
+        (first, second.unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// A failure ends the other one.
+fn both_or_neither(
+    model: Result<Option<Session>>,
+    start: Result<Option<Session>>,
+) -> Result<(Option<Session>, Option<Session>)> {
+    match (model, start) {
+        (Ok(model), Ok(start)) => Ok((model, start)),
+        (Ok(left), Err(failure)) | (Err(failure), Ok(left)) => {
+            let _ = left.map(Session::end);
+            Err(failure)
+        }
+        (Err(failure), Err(_)) => Err(failure),
     }
 }
 

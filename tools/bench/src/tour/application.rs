@@ -1,0 +1,145 @@
+//! What is started: something large that is installed, or an application that is made up.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::loader;
+use crate::error::{Failure, Result, file, system};
+
+const SOURCE: &str = include_str!("application.c");
+const OBJECTS: usize = 60;
+const MODULES: usize = 2000;
+/// What takes long to import, the worst first.
+const LARGE: [&str; 4] = ["torch", "tensorflow", "jax", "pandas"];
+
+/// A command that takes a while until it is ready, and ends then.
+#[derive(Debug)]
+pub(super) struct Application {
+    pub(super) words: Vec<PathBuf>,
+    /// In a sentence.
+    pub(super) title: String,
+}
+
+impl Application {
+    /// What this machine has; if it has none, one that is made up in a folder.
+    pub(super) fn find(folder: &Path) -> Result<Self> {
+        LARGE
+            .into_iter()
+            .find_map(installed)
+            .map_or_else(|| made_up(folder), Ok)
+    }
+}
+
+/// An import of a package, if this machine's Python has that.
+fn installed(package: &str) -> Option<Application> {
+    let looks = format!(
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
+    );
+    let mut python = Command::new("python3");
+    let python = python
+        .args(["-c", &looks])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    python.status().ok().filter(ExitStatus::success)?;
+    let import = format!("import {package}");
+    Some(Application {
+        title: format!("python3 -c '{import}'"),
+        words: ["python3", "-c", &import].map(PathBuf::from).into(),
+    })
+}
+
+fn made_up(folder: &Path) -> Result<Application> {
+    let make = |path: &Path| fs::create_dir_all(path).map_err(file("Making", path));
+    let objects = folder.join("objects");
+    make(&objects)?;
+    let program = folder.join("application");
+    let source = folder.join("application.c");
+    fs::write(&source, SOURCE).map_err(file("Writing", &source))?;
+    compile(&source, &program, &["-rdynamic"])?;
+    let first = objects.join("00.so");
+    compile(&source, &first, &["-shared", "-fPIC", "-DOBJECT"])?;
+    for number in 1..OBJECTS {
+        let path = objects.join(format!("{number:02}.so"));
+        fs::copy(&first, &path).map_err(file("Copying to", &path))?;
+    }
+    for number in 0..OBJECTS {
+        make(&folder.join(format!("modules/{number:02}")))?;
+    }
+    for number in 0..MODULES {
+        let (object, module) = (number % OBJECTS, number / OBJECTS);
+        let path = folder.join(format!("modules/{object:02}/{module:02}"));
+        fs::write(&path, module_text(number)).map_err(file("Writing", &path))?;
+    }
+    Ok(Application {
+        words: vec![program, folder.to_owned()],
+        title: format!(
+            "a made-up application imports {MODULES} modules and {OBJECTS} shared objects, one by one"
+        ),
+    })
+}
+
+/// Of one to ten thousand bytes, none as another.
+fn module_text(number: usize) -> String {
+    let line = format!("value_{number} = {number}\n");
+    line.repeat((1000 + number * 7919 % 9000) / line.len())
+}
+
+fn compile(source: &Path, to: &Path, how: &[&str]) -> Result<()> {
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O1"])
+        .args(how)
+        .arg("-o")
+        .arg(to)
+        .arg(source);
+    let output = compiler
+        .output()
+        .map_err(system("Starting the C compiler"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = loader::last_words(&String::from_utf8_lossy(&output.stderr));
+    Err(Failure::Said(format!(
+        "The C compiler does not take what is made up:{words}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tour::Folder;
+
+    #[test]
+    fn what_is_made_up_reads_all_of_its_modules() {
+        let base =
+            std::env::temp_dir().join(format!("ppc-bench-{}-application", std::process::id()));
+        let folder = Folder::make(&base).expect("a folder");
+        let application = made_up(&folder.0).expect("an application");
+        let run = || {
+            let output = Command::new(&application.words[0])
+                .arg(&application.words[1])
+                .output();
+            let output = output.expect("it runs");
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).expect("a sum")
+        };
+        let whole = run();
+        assert!(whole.starts_with(loader::SUM), "{whole}");
+        assert_eq!(run(), whole);
+        let last = folder.0.join(format!(
+            "modules/{:02}/{:02}",
+            (MODULES - 1) % OBJECTS,
+            (MODULES - 1) / OBJECTS
+        ));
+        fs::write(last, "another").expect("to write");
+        assert_ne!(run(), whole, "the last one is read");
+        drop(folder);
+        let _ = fs::remove_dir_all(&base);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_not_started() {
+        assert!(installed("no_package_is_called_that").is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! A whole start on this machine's own disk: as ever, and by `ppcctl run`.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use super::application::Application;
+use super::disk::DiskCounters;
+use super::loader;
+use super::process;
+use super::progress::Progress;
+use super::real::summary;
+use super::scratch::{Folder, Scratch};
+use crate::args::Tour;
+use crate::error::{Failure, Result, file, system};
+use crate::result::{StartTimes, Starts};
+use crate::rounds;
+
+/// Medians take as many.
+const ROUNDS: u32 = 3;
+const DROP: &str = "/proc/sys/vm/drop_caches";
+
+/// How one start differs from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Cold,
+    First,
+    Later,
+    Warm,
+}
+
+impl Turn {
+    /// What the next one needs is done by the one before.
+    const ALL: [Self; 4] = [Self::Cold, Self::First, Self::Later, Self::Warm];
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::First => "MAIO, first start",
+            Self::Later => "MAIO, second start",
+            Self::Warm => "all cached",
+        }
+    }
+}
+
+/// All that stays the same from start to start.
+struct Starter {
+    application: Application,
+    disk: DiskCounters,
+    scratch: Scratch,
+    /// What the application said at its first start, which it has to say at all others.
+    said: Option<String>,
+}
+
+/// Measures it; why not, where that cannot be had.
+pub(super) fn measure(wanted: &Tour) -> Result<Starts> {
+    if !nix::unistd::geteuid().is_root() {
+        let why = "what a command reads of all files is told to root only".to_owned();
+        return Err(unavailable(why, "run it as root"));
+    }
+    let folder = Folder::make(&wanted.output)?;
+    let progress = Progress::begin("making an application");
+    let mut starter = Starter {
+        application: Application::find(&folder.0)?,
+        disk: DiskCounters::of(&folder.0),
+        scratch: Scratch::take()?,
+        said: None,
+    };
+    progress.end("done");
+    eprintln!(
+        "A start, from exec to exit: {}, from {}.",
+        starter.application.title, starter.disk.name
+    );
+    let mut times = Turn::ALL.map(|turn| StartTimes {
+        title: turn.title().to_owned(),
+        seconds: Vec::new(),
+    });
+    for _ in 0..ROUNDS.max(wanted.rounds) {
+        for (turn, times) in Turn::ALL.into_iter().zip(&mut times) {
+            times.seconds.push(starter.start(turn)?);
+        }
+    }
+    for times in &times {
+        eprintln!("  {:<22} {:6.2} s", times.title, times.median());
+    }
+    eprintln!();
+    Ok(Starts {
+        what: starter.application.title,
+        disk: starter.disk.name,
+        times: times.into(),
+    })
+}
+
+fn unavailable(why: String, remedy: &'static str) -> Failure {
+    let what = "A whole start";
+    Failure::Unavailable { what, why, remedy }
+}
+
+impl Starter {
+    /// The seconds it takes.
+    fn start(&mut self, turn: Turn) -> Result<f64> {
+        let store = self.scratch.path.join("starts");
+        if turn == Turn::First {
+            let _ = fs::remove_dir_all(&store);
+            rounds::make(&store)?;
+        }
+        if turn != Turn::Warm {
+            nix::unistd::sync();
+            fs::write(DROP, "3").map_err(file("Dropping what is cached, by", Path::new(DROP)))?;
+        }
+        let [output, errors] = ["output", "errors"].map(|name| self.scratch.path.join(name));
+        let make = |path: &Path| File::create(path).map_err(file("Making", path));
+        let mut command = self.command(turn, &store)?;
+        command.stdout(make(&output)?).stderr(make(&errors)?);
+        let ended = process::watch(command, &self.disk)?;
+        let read = |path: &Path| fs::read(path).map_err(file("Reading", path));
+        let errors = String::from_utf8_lossy(&read(&errors)?).into_owned();
+        if !ended.status.success() {
+            let words = loader::last_words(&errors);
+            let why = format!(
+                "{} failed, with {}:{words}",
+                self.application.title, ended.status
+            );
+            return Err(match turn {
+                // It does without us as well.
+                Turn::Cold => unavailable(why, "it has to run by itself"),
+                _ => Failure::Said(why),
+            });
+        }
+        self.check(turn, &String::from_utf8_lossy(&read(&output)?), &errors)?;
+        Ok(ended.took)
+    }
+
+    fn command(&self, turn: Turn, store: &Path) -> Result<Command> {
+        let words = &self.application.words;
+        let (program, arguments) = words
+            .split_first()
+            .ok_or_else(|| Failure::Said("There is nothing to start".to_owned()))?;
+        let mut command = if matches!(turn, Turn::First | Turn::Later) {
+            let us = std::env::current_exe().map_err(system("Looking for this program"))?;
+            let mut command = Command::new(us.with_file_name("ppcctl"));
+            command
+                .args(["--json", "run", "--policy"])
+                .arg(self.scratch.library()?);
+            command
+                .args(["--set", &format!("store={}", store.display()), "--"])
+                .arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// It has to say the same each time, and MAIO has to have been there.
+    fn check(&mut self, turn: Turn, said: &str, errors: &str) -> Result<()> {
+        let first = self.said.get_or_insert_with(|| said.to_owned());
+        if first != said {
+            return Err(Failure::Said(
+                "What is started read other bytes than before: this proves nothing".to_owned(),
+            ));
+        }
+        if !matches!(turn, Turn::First | Turn::Later) {
+            return Ok(());
+        }
+        let summary =
+            summary(errors).ok_or_else(|| loader::failed("was not accounted for", errors))?;
+        if let Some(fault) = summary.fault {
+            return Err(Failure::Said(format!("MAIO failed: {fault}")));
+        }
+        if summary.backend.is_none() {
+            let lines = errors
+                .lines()
+                .filter_map(|line| line.strip_prefix("ppcctl: "));
+            let why = lines.collect::<Vec<_>>().join("; ");
+            return Err(unavailable(why, "'ppcctl doctor' says more"));
+        }
+        Ok(())
+    }
+}
