@@ -467,7 +467,7 @@ impl Backend for Observe {
     }
 
     /// Each perf event at a tracepoint takes the kernel a tenth of a second to end, and so does one of several programs
-    /// there, whoever the others belong to.
+    /// there, be the others of this worker or of another process.
     fn lets_go_late(&self) -> bool {
         true
     }

@@ -75,7 +75,7 @@ fn place(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
 
-/// What is in such a file. Kernels since 6.16 let it be mapped; others hand it out in thousands of pieces.
+/// What is in such a file. Linux 6.18 lets it be mapped; older kernels hand it out in thousands of pieces.
 #[derive(Debug)]
 enum Bytes {
     Mapped(Constant),

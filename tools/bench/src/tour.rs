@@ -27,7 +27,7 @@ pub(crate) use scratch::Folder;
 /// What the results are called.
 const NAME: &str = "run";
 
-/// Those that can be had, unless it is about somebody's model.
+/// Whole starts, unless the user named a model or a loader, or this machine tells of none.
 fn starts(wanted: &Tour) -> Result<Option<Starts>> {
     if wanted.model.is_some() || wanted.command.is_some() {
         return Ok(None);

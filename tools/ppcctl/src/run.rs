@@ -260,7 +260,7 @@ struct Backends<'a> {
     candidates: Box<dyn Iterator<Item = Candidate> + 'a>,
 }
 
-/// Looks for the best backend. `None` if there is none; then somebody has been told why.
+/// Looks for the best backend. `None` if there is none; then a line has said why.
 fn backends<'a>(wanted: &Run, options: &'a Options) -> Option<Backends<'a>> {
     let asked = wanted.backend.0;
     let is_asked = move |one: &Candidate| asked.is_none_or(|kind| kind == one.kind);
@@ -282,7 +282,7 @@ fn backends<'a>(wanted: &Run, options: &'a Options) -> Option<Backends<'a>> {
     Some(Backends { first, candidates })
 }
 
-/// A session on the first of them that works. `None` if none does; then somebody has been told why.
+/// A session on the first of them that works. `None` if none does; then a line has said why.
 fn start(wanted: &Run, options: &Options, backends: Backends<'_>) -> Result<Option<Session>> {
     let log = policy_log(wanted.quiet);
     or_none(wanted, Session::start(options, backends.candidates, &log))

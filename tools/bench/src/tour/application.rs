@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 use super::loader;
 use crate::error::{Failure, Result, file, system};
@@ -17,6 +17,8 @@ const LARGE: [&str; 4] = ["torch", "tensorflow", "jax", "pandas"];
 #[derive(Debug)]
 pub(super) struct Application {
     pub(super) words: Vec<PathBuf>,
+    /// Where most of it is read from.
+    pub(super) place: PathBuf,
     /// In a sentence.
     pub(super) title: String,
 }
@@ -33,19 +35,17 @@ impl Application {
 
 /// An import of a package, if this machine's Python has that.
 fn installed(package: &str) -> Option<Application> {
-    let looks = format!(
-        "import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
-    );
+    let looks =
+        format!("import importlib.util; print(importlib.util.find_spec('{package}').origin)");
     let mut python = Command::new("python3");
-    let python = python
-        .args(["-c", &looks])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    python.status().ok().filter(ExitStatus::success)?;
+    let python = python.args(["-c", &looks]).stdin(Stdio::null());
+    let found = python.output().ok().filter(|it| it.status.success())?;
+    let place = String::from_utf8(found.stdout).ok()?;
     let import = format!("import {package}");
     Some(Application {
         title: format!("python3 -c '{import}'"),
         words: ["python3", "-c", &import].map(PathBuf::from).into(),
+        place: place.trim_end().into(),
     })
 }
 
@@ -73,6 +73,7 @@ fn made_up(folder: &Path) -> Result<Application> {
     }
     Ok(Application {
         words: vec![program, folder.to_owned()],
+        place: folder.to_owned(),
         title: format!(
             "a made-up application imports {MODULES} modules and {OBJECTS} shared objects, one by one"
         ),

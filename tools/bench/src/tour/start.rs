@@ -60,9 +60,10 @@ pub(super) fn measure(wanted: &Tour) -> Result<Starts> {
     }
     let folder = Folder::make(&wanted.output)?;
     let progress = Progress::begin("making an application");
+    let application = Application::find(&folder.0)?;
     let mut starter = Starter {
-        application: Application::find(&folder.0)?,
-        disk: DiskCounters::of(&folder.0),
+        disk: DiskCounters::of(&application.place),
+        application,
         scratch: Scratch::take()?,
         said: None,
     };
