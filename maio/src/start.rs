@@ -8,6 +8,8 @@
 //!
 //! A template of a start has a group for each of the last starts, the newest first.
 
+mod closure;
+mod dynamic;
 mod expected;
 mod name;
 mod next;
@@ -29,6 +31,7 @@ use crate::host::{FileTable, failed};
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
 use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
+use closure::{Closure, Linked};
 use expected::ahead;
 pub use name::start_name;
 pub use next::{NextStart, next_start};
@@ -64,6 +67,7 @@ pub struct Start {
     /// If nothing is known of this one.
     others: OtherStarts,
     siblings: Option<Siblings>,
+    closure: Option<Closure>,
     /// What has not been asked for yet.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
@@ -102,6 +106,7 @@ impl Start {
         let store = config.store.as_ref().filter(|_| is_unknown);
         let others = store.map(|store| store.recent_starts(&config.node, OTHERS));
         let siblings = is_unknown.then(|| Siblings::start(host.waker()));
+        let closure = is_unknown.then(|| Closure::start(host.waker()));
         let thread = config
             .store
             .filter(|_| records)
@@ -119,6 +124,7 @@ impl Start {
             before,
             others: OtherStarts::new(others.unwrap_or_default()),
             siblings: siblings.transpose().map_err(|it| failed(&it))?,
+            closure: closure.transpose().map_err(|it| failed(&it))?,
             ahead: ahead.into(),
             expected: in_it,
             touches: FirstTouches::default(),
@@ -151,6 +157,7 @@ impl Start {
             self.hear(host, event);
         }
         self.bring_siblings();
+        self.bring_linked();
         self.ask(host, plan)?;
         if event.is_some() || self.over {
             return Ok(());
@@ -160,7 +167,8 @@ impl Start {
         let lasts = host.now().saturating_sub(self.began_ns);
         if !left.is_zero() && lasts < LONGEST {
             // A wake takes the place of the thread's.
-            let waits = self.siblings.as_ref().is_some_and(Siblings::has_some);
+            let waits = self.siblings.as_ref().is_some_and(Siblings::has_some)
+                || self.closure.as_ref().is_some_and(Closure::has_some);
             return host.wake(if waits { Duration::ZERO } else { left });
         }
         self.finish(host);
@@ -216,12 +224,12 @@ impl Start {
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
         self.last_ns = self.last_ns.max(event.time_ns);
         if self.identify(host, number) {
-            self.share(host, number);
+            self.share(number);
         }
     }
 
     /// What goes with a file that has been touched for the first time is asked for, if nothing is known of this start.
-    fn share(&mut self, host: &Host<'_>, number: u32) {
+    fn share(&mut self, number: u32) {
         let Some(path) = self.files.path(number).map(str::to_owned) else {
             return;
         };
@@ -230,18 +238,11 @@ impl Start {
                 self.expect(Extent { file, first, pages });
             }
         }
-        let Some(siblings) = &mut self.siblings else {
-            return;
-        };
-        siblings.touch(&path);
-        if object::is_object(&path) {
-            let size = self.as_found(number).map_or(0, |it| it.size);
-            let header = self.files.beginning(host, number, object::HEADER);
-            for range in object::needed(size, &header) {
-                if let Some(extent) = Extent::of_bytes(number, &range) {
-                    self.expect(extent);
-                }
-            }
+        if let Some(siblings) = &mut self.siblings {
+            siblings.touch(&path);
+        }
+        if let Some(closure) = &mut self.closure {
+            closure.touch(&path);
         }
     }
 
@@ -251,6 +252,21 @@ impl Start {
         for path in modules.unwrap_or_default() {
             if let Some(file) = self.files.named(path) {
                 self.expect(siblings::module(file));
+            }
+        }
+    }
+
+    /// What is read of objects by all that link them is asked for.
+    fn bring_linked(&mut self) {
+        let linked = self.closure.as_mut().map(Closure::take);
+        for Linked { path, ranges, .. } in linked.unwrap_or_default() {
+            let Some(file) = self.files.named(path) else {
+                continue;
+            };
+            for range in ranges {
+                if let Some(extent) = Extent::of_bytes(file, &range) {
+                    self.expect(extent);
+                }
             }
         }
     }
@@ -344,11 +360,6 @@ impl Start {
             files: kept.files,
             groups,
         }))
-    }
-
-    /// What a file that was touched was then.
-    fn as_found(&self, number: u32) -> Option<&Identity> {
-        self.now.get(usize::try_from(number).ok()?)?.as_ref()
     }
 
     /// A file's path, if it was read and not written meanwhile, and what it is.

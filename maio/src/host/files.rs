@@ -103,13 +103,6 @@ impl FileTable {
         })
     }
 
-    /// The beginning of a file, so much of it at most; nothing if it does not read.
-    pub(crate) fn beginning(&mut self, host: &Host<'_>, number: u32, most: usize) -> Vec<u8> {
-        let id = self.id(host, number);
-        id.and_then(|id| beginning(host, id, most).ok())
-            .unwrap_or_default()
-    }
-
     /// What a file is now, its beginning read as well if that is wanted.
     pub(crate) fn identity(
         &mut self,

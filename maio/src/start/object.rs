@@ -12,7 +12,7 @@ const TABLES: u64 = 64 << 20;
 /// and so is data: most of it is not relocated.
 const DATA: u64 = 16 << 20;
 
-const LOAD: u32 = 1;
+pub(super) const LOAD: u32 = 1;
 const RELRO: u32 = 0x6474_e552;
 const EXECUTABLE: u32 = 1;
 const WRITABLE: u32 = 2;
@@ -47,11 +47,13 @@ pub(super) fn needed(size: u64, header: &[u8]) -> Vec<Range<u64>> {
 }
 
 #[derive(Debug)]
-struct Segment {
-    kind: u32,
+pub(super) struct Segment {
+    pub(super) kind: u32,
     flags: u32,
     /// In the file.
-    range: Range<u64>,
+    pub(super) range: Range<u64>,
+    /// Where it is in memory, from where the object is.
+    pub(super) address: u64,
 }
 
 impl Segment {
@@ -61,7 +63,7 @@ impl Segment {
 }
 
 /// Those of an ELF file of 64 bits, of this machine's byte order. `None` of anything else.
-fn segments(header: &[u8]) -> Option<Vec<Segment>> {
+pub(super) fn segments(header: &[u8]) -> Option<Vec<Segment>> {
     const WIDTH_64: u8 = 2;
 
     if header.get(..4)? != b"\x7fELF" || *header.get(4)? != WIDTH_64 {
@@ -76,6 +78,7 @@ fn segments(header: &[u8]) -> Option<Vec<Segment>> {
             kind: word(entry, 0)?,
             flags: word(entry, 4)?,
             range: start..start.checked_add(long(entry, 32)?)?,
+            address: long(entry, 16)?,
         })
     };
     entries.chunks_exact(ENTRY).map(segment).collect()
@@ -85,7 +88,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

@@ -308,16 +308,17 @@ fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_fi
     let scratch = Scratch::new("siblings");
     let folder = scratch.0.to_str().expect("plain").trim_start_matches('/');
     let path = |name: &str| format!("{folder}/{name}");
-    let mut host = FakeHost::new().file("usr/lib/libz.so.1", 100 * KIB);
-    for name in ["a.pyc", "b.pyc", "c.pyc", "d.json"] {
-        std::fs::write(scratch.0.join(name), "x").expect("a file");
+    let program = std::fs::read("/proc/self/exe").expect("this program");
+    let mut host = FakeHost::new();
+    for name in ["a.pyc", "b.pyc", "c.pyc", "d.json", "libz.so.1"] {
+        std::fs::write(scratch.0.join(name), &program[..4096]).expect("a file");
         host = host.file(&path(name), 20 * KIB);
     }
     let mut settings = scratch.settings();
     settings[1].1 = "none";
     let (mut policy, _) = host.start::<Library>(&settings).expect("it starts");
     let mut asked = Vec::new();
-    let touched = ["usr/lib/libz.so.1".to_owned(), path("a.pyc"), path("b.pyc")];
+    let touched = ["libz.so.1", "a.pyc", "b.pyc"].map(path);
     for path in &touched {
         let event = Event::new(Kind::Touch, host.id(path), 0, 4 * KIB).by(7);
         asked.extend(policy.prefetch(Some(&event)).expect("it hears"));
