@@ -30,6 +30,7 @@ mod verify;
 pub(crate) use record::record;
 pub(crate) use show::show;
 use timeline::Timeline;
+pub(crate) use verify::verify;
 
 /// A line of `ls`.
 #[derive(Debug, Serialize)]
@@ -75,7 +76,7 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: StartCommand) -> Re
     match command {
         StartCommand::Ls => list(json, &store)?,
         StartCommand::Show { which, all } => show(json, &known(&store, &which)?, all)?,
-        StartCommand::Verify { which } => return verify::verify(json, &known(&store, &which)?),
+        StartCommand::Verify { which } => return verify(json, &known(&store, &which)?),
         StartCommand::Rm { names, node } => remove(&store, &names, node.as_deref())?,
         StartCommand::Replay(wanted) => {
             let template = known(&store, &wanted.which)?;

@@ -225,6 +225,14 @@ fn of_files(ranges: &[(&str, u64, u64)]) -> String {
 
 fn verify(json: bool, store: &Store, named: &Named, directory: Option<&Path>) -> Result<Exit> {
     let template = find(store, &named.service, named.node.as_deref())?;
+    if template.kind == TemplateKind::Start {
+        return match directory {
+            None => start::verify(json, &template),
+            Some(_) => Err(Failure::Usage(
+                "A start reads files of the whole machine: leave the directory out".to_owned(),
+            )),
+        };
+    }
     // All ranges are unpacked and checked.
     View::of(&template)?;
     let mut verdict = Verdict {
@@ -278,19 +286,40 @@ fn compare(json: bool, store: &Store, one: &str, other: &str) -> Result<()> {
         Some((service, node)) => find(store, service, Some(node)),
         None => find(store, name, None),
     };
-    let difference = diff(&find(one)?, &find(other)?)?;
+    let (first, second) = (find(one)?, find(other)?);
+    if first.kind != second.kind {
+        return Err(Failure::Usage(format!(
+            "{one} is the template of a {}, {other} that of a {}: name two of one kind",
+            of_what(first.kind),
+            of_what(second.kind)
+        )));
+    }
+    let difference = diff(&first, &second)?;
     if json {
         return print_json(&difference);
     }
-    print(&shown(&difference, one, other))
+    print(&shown(&difference, first.kind, one, other))
 }
 
-fn shown(diff: &Diff, one: &str, other: &str) -> String {
-    let headings = ["WORKER", "ONLY FIRST", "ONLY SECOND", "BOTH", "IN ORDER"];
+/// Whose reads a row tells of: a worker's by its number, or those of one of the last starts.
+fn reader(kind: TemplateKind, number: u32) -> String {
+    match (kind, number) {
+        (TemplateKind::Model, worker) => worker.to_string(),
+        (TemplateKind::Start, 0) => "the last".to_owned(),
+        (TemplateKind::Start, before) => format!("{before} before it"),
+    }
+}
+
+fn shown(diff: &Diff, kind: TemplateKind, one: &str, other: &str) -> String {
+    let readers = match kind {
+        TemplateKind::Model => "WORKER",
+        TemplateKind::Start => "START",
+    };
+    let headings = [readers, "ONLY FIRST", "ONLY SECOND", "BOTH", "IN ORDER"];
     let mut table = Table::new(&headings).right(&[0, 1, 2, 3, 4]);
     for worker in &diff.workers {
         table.row([
-            worker.worker.to_string(),
+            reader(kind, worker.worker),
             Bytes(worker.only_a).to_string(),
             Bytes(worker.only_b).to_string(),
             Bytes(worker.both).to_string(),

@@ -236,6 +236,16 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     assert!(shown.done().starts_with("start     start-a\n"), "{shown:?}");
     assert!(!shown.out.contains("worker"), "{shown:?}");
     assert!(template(&["show", "m"]).done().contains("worker 0"));
+    let verified = template(&["verify", "start-a"]);
+    assert!(verified.done().contains("100.0 % of"), "{verified:?}");
+    template(&["verify", "start-a", model]).failed(2, &["leave the directory out"]);
+    let compared = template(&["diff", "start-a", "start-a"]);
+    let compared = compared.done();
+    assert!(
+        compared.contains("START") && compared.contains("the last"),
+        "{compared}"
+    );
+    template(&["diff", "m", "start-a"]).failed(2, &["m is the template of a model"]);
     // Neither is taken for the other.
     for command in ["show", "verify", "replay"] {
         ground

@@ -184,7 +184,15 @@ impl Bpf {
             let program = self.load(&reaches, ProgramFor::Raw(id))?;
             Ok((layout.point, program))
         };
-        layouts.iter().map(load).collect()
+        // The kernel goes through its types for each of them, a few milliseconds each: side by side.
+        std::thread::scope(|scope| {
+            let each = layouts.iter().map(|layout| scope.spawn(|| load(layout)));
+            let each: Vec<_> = each.collect();
+            let panicked = |_| Err(io::Error::other("a program's loading panicked"));
+            each.into_iter()
+                .map(|thread| thread.join().unwrap_or_else(panicked))
+                .collect()
+        })
     }
 
     fn load(&self, reaches: &Reaches, for_what: ProgramFor) -> io::Result<OwnedFd> {

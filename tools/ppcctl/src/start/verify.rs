@@ -152,7 +152,7 @@ impl<'a> StartVerdict<'a> {
     }
 }
 
-pub(super) fn verify(json: bool, template: &Template) -> Result<Exit> {
+pub(crate) fn verify(json: bool, template: &Template) -> Result<Exit> {
     let timeline = Timeline::of(template)?;
     let fates = look(template, &timeline);
     let verdict = StartVerdict::of(template, &timeline, &fates);
