@@ -21,7 +21,7 @@ pub mod select;
 
 pub(crate) use beneath::Beneath;
 pub(crate) use module::Module;
-pub(crate) use observe::{Observe, Start};
+pub(crate) use observe::{Exec, Execs, Observe, Start, Told, kernel_tells};
 
 /// Why a backend did not do something.
 #[derive(Debug, thiserror::Error)]

@@ -7,5 +7,7 @@ pub mod config;
 pub mod kind;
 pub mod protocol;
 mod quantity;
+pub mod start_name;
 pub mod stats;
+pub mod wildcard;
 pub mod wire;

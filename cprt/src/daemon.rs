@@ -1,12 +1,13 @@
 //! `cprtd`: which directory has which policy, and a worker for each.
 //!
 //! [`socket`] answers `ppcctl`; `registry` starts, restarts and replaces workers, and writes down in
-//! `state` what is registered; [`policies`] finds libraries by name and [`trust`] refuses those that
+//! `state` what is registered; `services` knows whose starts are recorded and loaded ahead; [`policies`] finds libraries by name and [`trust`] refuses those that
 //! others than root can change.
 
 pub mod logging;
 pub mod policies;
 mod registry;
+mod services;
 mod site;
 pub mod socket;
 mod state;

@@ -5,7 +5,9 @@
 pub(crate) mod files;
 pub(crate) mod mappings;
 pub mod memory;
+pub mod model;
 pub mod mountinfo;
 pub mod probe;
 pub(crate) mod ranges;
+pub mod reach;
 pub mod topology;

@@ -143,7 +143,7 @@ impl Session {
         let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = TopologyChild::start().finish().to_string();
         let source = BackendSource::Start {
-            parent: std::process::id(),
+            parent: Some(std::process::id()),
         };
         let at = options.directory.clone();
         let job = job(options, at, source, &library, &topology);

@@ -35,6 +35,6 @@ mod workers;
 pub use extent::{Extent, PAGE};
 pub use library::Library;
 pub use policy::Maio;
-pub use start::{NextStart, Start, next_start, start_name};
+pub use start::{NextStart, Start, next_start};
 
 ppc::export_policy!(Library);

@@ -11,7 +11,6 @@
 mod closure;
 mod dynamic;
 mod expected;
-mod name;
 mod next;
 mod object;
 mod others;
@@ -33,7 +32,6 @@ use crate::save::{TemplateThread, complete_parts};
 use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
 use closure::{Closure, Linked};
 use expected::ahead;
-pub use name::start_name;
 pub use next::{NextStart, next_start};
 use others::{OtherStarts, Shared};
 use siblings::Siblings;
@@ -68,6 +66,9 @@ pub struct Start {
     others: OtherStarts,
     siblings: Option<Siblings>,
     closure: Option<Closure>,
+    /// A start that ends before it is over is kept if it has read at least so much of what the last one did, in
+    /// percent.
+    least: u64,
     /// What has not been asked for yet.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
@@ -93,6 +94,7 @@ impl Start {
         let config = Config::from_settings(settings)?;
         let records = config.recording != Recording::Never;
         let without = without(settings)?;
+        let least = least(settings)?;
         let (then, before) = known(host, &config, &name);
         let before = unpacked(host, before);
         let mut ahead = ahead(&before);
@@ -118,6 +120,7 @@ impl Start {
             idle: config.idle,
             templates,
             without,
+            least,
             files,
             then,
             now: Vec::new(),
@@ -177,11 +180,26 @@ impl Start {
 
     /// Keeps what was heard, and waits until it is kept.
     pub(crate) fn exit(mut self, host: &Host<'_>) {
+        if !self.over && self.died() {
+            self.over = true;
+            let line = "It is not kept: it ended early, and had read much less than the last one";
+            host.log(Level::Info, line);
+        }
         self.finish(host);
         if let Some(templates) = self.templates.take() {
             templates.finish(host);
         }
         self.files.close(host);
+    }
+
+    /// Whether it has read so little that it must have died half-way.
+    fn died(&self) -> bool {
+        let pages = |extent: &Extent| u64::from(extent.pages);
+        let last = self
+            .before
+            .first()
+            .map_or(0, |it| it.iter().map(pages).sum());
+        self.touches.pages().saturating_mul(100) < self.least.saturating_mul(last)
     }
 
     /// Asks for as much of what is ahead as the host takes at once.
@@ -424,6 +442,19 @@ impl Kept {
         };
         extents.iter().filter_map(one).collect()
     }
+}
+
+/// Of a start that ends before it is over: how much of the last one makes it one worth keeping, in percent.
+fn least(settings: &mut Settings) -> Result<u64> {
+    let Some(text) = settings.text("least") else {
+        return Ok(0);
+    };
+    let percent = text.parse().ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| ppc::Error::Setting {
+        key: "least".to_owned(),
+        value: text,
+        problem: "not 0 to 100 percent",
+    })
 }
 
 /// The directory that another policy loads, from the root.

@@ -31,6 +31,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
+pub(crate) use self::execs::{Exec, Execs, Told, kernel_tells};
 use self::hearing::Hearing;
 use self::learn::LearntNames;
 use self::opens::{NameChanges, Opens};
@@ -48,6 +49,7 @@ mod asm;
 mod attention;
 mod available;
 mod bpf;
+mod execs;
 mod folios;
 mod hearing;
 mod learn;

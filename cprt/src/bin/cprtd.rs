@@ -15,7 +15,8 @@ Usage: cprtd [--config FILE]
   -h, --help         this
   -V, --version      the version
 
-It stays in the foreground and logs to its standard error. SIGTERM ends it in good order.
+It stays in the foreground and logs to its standard error. SIGTERM ends it in good order; SIGHUP has it read
+the services of its configuration again.
 Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wrongly.";
 
 /// What it is called for.
@@ -45,11 +46,11 @@ fn main() -> ExitCode {
         }
         Role::Daemon(config) => {
             cprt::daemon::logging::to_stderr();
-            let config = match config {
-                Some(path) => Config::read(&path),
+            let read = || match &config {
+                Some(path) => Config::read(path),
                 None => Config::read_default(),
             };
-            config.and_then(cprt::daemon::socket::run)
+            read().and_then(|now| cprt::daemon::socket::run(now, read))
         }
     };
     match done {

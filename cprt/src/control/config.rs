@@ -14,7 +14,10 @@ use crate::control::kind::BackendKind;
 use crate::control::protocol::{SOCKET, Settings};
 use crate::{Error, Result};
 
+pub use self::service::{ConfiguredService, Executed};
 pub use super::quantity::{Bytes, TimeSpan};
+
+mod service;
 
 /// Where the daemon looks unless told otherwise.
 pub const PATH: &str = "/etc/cprt.toml";
@@ -39,6 +42,12 @@ pub struct Config {
     pub fuse: FuseConfig,
     /// Policies to register at start, by mount.
     pub mount: BTreeMap<PathBuf, ConfiguredPolicy>,
+    /// Whose starts are recorded, and loaded ahead the next time.
+    pub service: BTreeMap<String, ConfiguredService>,
+    /// Whether those of other programs are as well, once they have shown that they start often and read much.
+    pub learn: bool,
+    /// Where it is kept which those are.
+    pub learnt: PathBuf,
 }
 
 /// How much memory loads may take.
@@ -122,6 +131,9 @@ impl Default for Config {
             worker: WorkerConfig::default(),
             fuse: FuseConfig::default(),
             mount: BTreeMap::new(),
+            service: BTreeMap::new(),
+            learn: false,
+            learnt: "/var/lib/cprt/learnt.json".into(),
         }
     }
 }
@@ -269,12 +281,20 @@ impl Config {
             return Err(problem);
         }
         self.absolute()?;
+        for (name, service) in &self.service {
+            let problem = service.check(name);
+            problem.map_err(|problem| format!("[service.{name}]: {problem}"))?;
+        }
         Ok(self)
     }
 
     /// A daemon is nowhere in particular, so a relative path would be of something else each time.
     fn absolute(&self) -> Result<(), String> {
-        let own = [("socket", &self.socket), ("state", &self.state)];
+        let own = [
+            ("socket", &self.socket),
+            ("state", &self.state),
+            ("learnt", &self.learnt),
+        ];
         let own = own.map(|(key, path)| (key.to_owned(), path));
         let mounts = self.mount.iter().flat_map(|(mount, registration)| {
             let key = format!("[mount.\"{}\"]", mount.display());

@@ -92,6 +92,83 @@ pub struct Status {
     pub uptime_s: u64,
     /// All mounts of rfs, those without a policy among them, in order of their paths.
     pub mounts: Vec<MountStatus>,
+    /// Services whose starts are known, if any are to be; absent if it is asked for one mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<ServicesStatus>,
+}
+
+/// Services whose starts are recorded and loaded ahead.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServicesStatus {
+    /// Why none is, though some are configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off: Option<String>,
+    /// Whether others are learned of.
+    pub learn: bool,
+    /// In order of their names.
+    pub known: Vec<ServiceStatus>,
+}
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// As it is configured; of what was learned of, that of its start.
+    pub name: String,
+    /// Whether it was learned of.
+    pub learnt: bool,
+    /// Its processes, of those that were seen to start and are still there.
+    pub running: Vec<u32>,
+    /// So often it was seen to start since the daemon began.
+    pub starts: u64,
+    /// Why the newest start was neither recorded nor loaded, if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
+    /// The newest start of those that were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<StartStatus>,
+}
+
+/// A start of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartStatus {
+    /// What it is known by, as `ppcctl start ls` shows it.
+    pub start: String,
+    /// Which began it.
+    pub process: u32,
+    /// In seconds since 1970.
+    pub began_s: u64,
+    /// How far it is.
+    pub phase: StartPhase,
+    /// Loaded ahead of it, from storage.
+    pub loaded_bytes: u64,
+    /// What was to be loaded and was there already.
+    pub cached_bytes: u64,
+    /// The last word of its policy, or why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+}
+
+/// How far a start is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum StartPhase {
+    /// It goes on.
+    UnderWay,
+    /// Reading has come to rest, or its processes have ended.
+    Over,
+    /// The policy failed, and it went on without.
+    Failed,
+}
+
+impl fmt::Display for StartPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::UnderWay => "under way",
+            Self::Over => "over",
+            Self::Failed => "failed",
+        })
+    }
 }
 
 /// A mount and its policy.

@@ -279,7 +279,15 @@ impl Registry {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             mounts: mounts.collect(),
+            services: None,
         })
+    }
+
+    /// The worker of the mount or directory that this one is in, if it has a policy that runs.
+    pub(crate) fn handle_of(&self, directory: &Path) -> Option<Arc<WorkerHandle>> {
+        let slots = self.slots();
+        let mut around = directory.ancestors().filter_map(|path| slots.get(path));
+        around.find_map(|slot| slot.handle().ok())
     }
 
     /// A mount of rfs, or a directory that has a policy.

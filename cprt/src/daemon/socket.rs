@@ -1,7 +1,8 @@
 //! `cprtd`: a registry behind a socket.
 //!
 //! Every connection has a thread for its one request; there are few. SIGTERM and SIGINT have workers
-//! end in good order and the daemon after them; what is registered stays written down for the next.
+//! end in good order and the daemon after them; what is registered stays written down for the next. SIGHUP has the
+//! services of the configuration read again.
 
 use std::io::BufReader;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
@@ -16,9 +17,10 @@ use nix::unistd::{Gid, Group, Uid, chown};
 use serde::Serialize;
 
 use crate::control::config::Config;
-use crate::control::protocol::{Reply, Request};
+use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
 use crate::daemon::registry::{RegistrationRequest, Registry};
+use crate::daemon::services::Services;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::topology::Topology;
 use crate::{Error, Result};
@@ -28,15 +30,16 @@ const CONNECTIONS: usize = 64;
 /// A client has so long to send its request.
 const TO_ASK: Duration = Duration::from_secs(10);
 
-/// The life of the daemon.
+/// The life of the daemon. At SIGHUP it asks for the configuration anew, and goes by its services from then on.
 ///
 /// # Errors
 ///
 /// It cannot begin: the socket is another daemon's, or cannot be made.
-pub fn run(config: Config) -> Result<()> {
+pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGHUP);
     let system = |doing| {
         move |error: nix::Error| Error::System {
             doing,
@@ -51,27 +54,63 @@ pub fn run(config: Config) -> Result<()> {
     }
     let socket = config.socket.clone();
     let topology = Topology::by_child().to_string();
-    let registry = Arc::new(Registry::new(config, topology));
+    let registry = Arc::new(Registry::new(config.clone(), topology.clone()));
     registry.restore();
+    let services = Arc::new(Services::new(&registry, topology)?);
+    services.apply(config);
     let of_mounts = Arc::clone(&registry);
     spawn("mounts", move || {
         if let Err(error) = of_mounts.follow_mounts() {
             log::error!("{}", crate::error::chain(&error));
         }
     })?;
-    let of_requests = Arc::clone(&registry);
-    spawn("requests", move || accept(&listener, &of_requests))?;
+    let served = Arc::new(Served {
+        registry: Arc::clone(&registry),
+        services: Arc::clone(&services),
+    });
+    spawn("requests", move || accept(&listener, &served))?;
     log::info!(
         "cprtd {} listens at {}",
         env!("CARGO_PKG_VERSION"),
         socket.display()
     );
-    let signal = signals.wait().map_err(system("Waiting for signals"))?;
-    log::info!("{signal}: ending");
+    loop {
+        match signals.wait().map_err(system("Waiting for signals"))? {
+            Signal::SIGHUP => reload(&services, again()),
+            signal => break log::info!("{signal}: ending"),
+        }
+    }
     // The next daemon may begin now; only this one's readers are still served.
     let _ = std::fs::remove_file(&socket);
+    services.end();
     registry.end();
     Ok(())
+}
+
+fn reload(services: &Services, config: Result<Config>) {
+    match config {
+        Ok(config) => {
+            log::info!("Going by the services of the configuration as it is now");
+            services.apply(config);
+        }
+        Err(error) => log::error!("It stays as it is: {}", crate::error::chain(&error)),
+    }
+}
+
+/// Whom requests are about.
+struct Served {
+    registry: Arc<Registry>,
+    services: Arc<Services>,
+}
+
+impl Served {
+    fn status(&self, mount: Option<&Path>) -> Result<Status> {
+        let mut status = self.registry.status(mount)?;
+        if mount.is_none() {
+            status.services = self.services.status();
+        }
+        Ok(status)
+    }
 }
 
 fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -137,7 +176,7 @@ fn listen(config: &Config) -> Result<UnixListener> {
     Ok(listener)
 }
 
-fn accept(listener: &UnixListener, registry: &Arc<Registry>) {
+fn accept(listener: &UnixListener, served: &Arc<Served>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let stream = match listener.accept() {
@@ -158,18 +197,19 @@ fn accept(listener: &UnixListener, registry: &Arc<Registry>) {
             continue;
         }
         open.fetch_add(1, Relaxed);
-        let (registry, of_thread) = (Arc::clone(registry), Arc::clone(&open));
-        let served = spawn("request", move || {
-            serve(&stream, &registry);
+        let (of_request, of_thread) = (Arc::clone(served), Arc::clone(&open));
+        let spawned = spawn("request", move || {
+            serve(&stream, &of_request);
             of_thread.fetch_sub(1, Relaxed);
         });
-        if served.is_err() {
+        if spawned.is_err() {
             open.fetch_sub(1, Relaxed);
         }
     }
 }
 
-fn serve(stream: &UnixStream, registry: &Arc<Registry>) {
+fn serve(stream: &UnixStream, served: &Served) {
+    let registry = &served.registry;
     // A socket takes them always.
     let _ = stream.set_read_timeout(Some(TO_ASK));
     let _ = stream.set_write_timeout(Some(TO_ASK));
@@ -208,7 +248,7 @@ fn serve(stream: &UnixStream, registry: &Arc<Registry>) {
         Request::Configure { mount, settings } => {
             reply(stream, registry.configure(&mount, &settings));
         }
-        Request::Status { mount } => reply(stream, registry.status(mount.as_deref())),
+        Request::Status { mount } => reply(stream, served.status(mount.as_deref())),
         Request::Stats { mount } => reply(stream, registry.stats(mount.as_deref())),
         Request::Events { mount } => match registry.events(&mount) {
             Ok(events) => stream_events(stream, &events),

@@ -144,9 +144,24 @@ impl LoadedWorker {
         self.child.id()
     }
 
-    /// Has it take the device and start the policy.
-    pub(crate) fn go(mut self, mut log: impl FnMut(u32, String)) -> Result<RunningWorker> {
-        self.outbox.say(&Order::Go);
+    /// Itself, if its process is still there.
+    pub(crate) fn if_alive(mut self) -> Option<Self> {
+        let is_alive = matches!(self.child.try_wait(), Ok(None));
+        is_alive.then_some(self)
+    }
+
+    /// Has it follow a process, if it waits for one; whether it does shows when it is to go.
+    pub(crate) fn follow(&self, process: u32) {
+        self.outbox.say(&Order::Follow { process });
+    }
+
+    /// Has it take the device and start the policy, with these settings besides those of its job.
+    pub(crate) fn go(
+        mut self,
+        more: Settings,
+        mut log: impl FnMut(u32, String),
+    ) -> Result<RunningWorker> {
+        self.outbox.say(&Order::Go(more));
         match self.first_word(&mut log) {
             Ok(Note::Ready {
                 backend,

@@ -201,7 +201,7 @@ impl Kept {
             limits,
             handle,
             process,
-        } = loaded.go(|level, message| self.log(level, &message))?;
+        } = loaded.go(Settings::new(), |level, message| self.log(level, &message))?;
         let mut status = self.status();
         (status.backend, status.features, status.limits) = (backend, features, limits);
         status.starts += 1;

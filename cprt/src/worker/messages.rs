@@ -71,8 +71,9 @@ pub(crate) enum BackendSource {
     Module { device: u32 },
     /// It is a directory like any other.
     Observe,
-    /// It is all that the children of a process read.
-    Start { parent: u32 },
+    /// It is all that the children of a process read; `None`: that the process of [`Order::Follow`] reads, and
+    /// its children.
+    Start { parent: Option<u32> },
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,
@@ -88,8 +89,12 @@ pub(crate) enum BackendSource {
 pub(crate) enum Order {
     /// Load the library.
     Start(Box<Job>),
-    /// Take the device, start the policy.
-    Go,
+    /// Follow the start of this process, which was not known when the worker was made; the policy starts later.
+    Follow {
+        process: u32,
+    },
+    /// Take the device, start the policy, with these settings besides those of the job.
+    Go(Settings),
     Configure {
         id: u64,
         settings: Settings,

@@ -56,7 +56,7 @@ pub fn run() -> Result<()> {
     sys::return_freed_memory();
     // Should memory get short in spite of all, the policy is to go before the service.
     let _ = std::fs::write("/proc/self/oom_score_adj", "800");
-    let Some(Order::Start(job)) = inbox.hear()? else {
+    let Some(Order::Start(mut job)) = inbox.hear()? else {
         return Ok(());
     };
     let table = match sys::load_policy(&job.library) {
@@ -70,20 +70,43 @@ pub fn run() -> Result<()> {
             return Ok(());
         }
     };
+    let refused = |error: &Error| {
+        outbox.say(&Note::Refused(Refusal {
+            kind: RefusalKind::Failed,
+            message: crate::error::chain(error),
+            remedy: None,
+        }));
+    };
+    // The process that it waits for will not: all that takes time is done before.
+    let waits = matches!(job.source, BackendSource::Start { parent: None });
+    let standby = match waits.then(Start::standby).transpose() {
+        Ok(standby) => standby,
+        Err(error) => {
+            refused(&error);
+            return Ok(());
+        }
+    };
     outbox.say(&Note::Loaded {
         name: table.name().to_owned(),
         version: table.version().to_owned(),
     });
-    let Some(Order::Go) = inbox.hear()? else {
+    let mut order = inbox.hear()?;
+    let mut followed = Ok(());
+    if let (Some(Order::Follow { process }), Some(standby)) = (&order, &standby) {
+        followed = standby.follow(*process);
+        order = inbox.hear()?;
+    }
+    let Some(Order::Go(more)) = order else {
         return Ok(());
     };
-    match Worker::start(&job, table, &outbox) {
+    job.settings.extend(more);
+    let backend = match standby {
+        Some(standby) => followed.map(|()| Arc::new(standby) as _),
+        None => take(&job.mount, &job.source),
+    };
+    match backend.and_then(|backend| Worker::start(&job, table, backend, &outbox)) {
         Ok(worker) => worker.serve(&mut inbox),
-        Err(error) => outbox.say(&Note::Refused(Refusal {
-            kind: RefusalKind::Failed,
-            message: crate::error::chain(&error),
-            remedy: None,
-        })),
+        Err(error) => refused(&error),
     }
     Ok(())
 }
@@ -146,12 +169,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(job: &Job, table: Table, outbox: &Arc<Outbox>) -> Result<Self> {
+    fn start(
+        job: &Job,
+        table: Table,
+        backend: Arc<dyn Backend>,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Self> {
         let topology: Topology = job.topology.parse()?;
-        let backend = take(&job.mount, &job.source)?;
-        backend
-            .want(Kinds::from(Kind::Miss), 0)
-            .map_err(|fault| Error::Protocol(format!("Asking for events: {fault}")))?;
         let watch = Watch::new(job.memory, Roots::default());
         if let Some(cgroup) = &job.cgroup {
             watch.follow_cgroup(cgroup);
@@ -259,7 +283,7 @@ impl Worker {
                     outbox.say(&Note::Stats { id, stats });
                 }
                 Ok(Some(Order::Events(on))) => self.telling.store(on, Relaxed),
-                Ok(Some(Order::Start(_) | Order::Go)) => {}
+                Ok(Some(Order::Start(_) | Order::Follow { .. } | Order::Go(_))) => {}
                 Ok(Some(Order::Exit) | None) | Err(_) => break,
             }
         }
@@ -300,10 +324,13 @@ impl Worker {
 
 /// Takes the directory, in the way that has been chosen.
 fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
-    Ok(match source {
+    let backend: Arc<dyn Backend> = match source {
         BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
         BackendSource::Observe => Arc::new(Observe::open(directory)?),
-        BackendSource::Start { parent } => Arc::new(Start::of_children(*parent)?),
+        BackendSource::Start { parent } => {
+            let parent = parent.ok_or_else(|| Error::Protocol("A start of nobody".into()))?;
+            Arc::new(Start::of_children(parent)?)
+        }
         BackendSource::Fuse {
             lower,
             options,
@@ -325,7 +352,11 @@ fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
                 fuse::Mounted::Passthrough(passthrough) => Arc::new(Beneath::new(passthrough)?),
             }
         }
-    })
+    };
+    backend
+        .want(Kinds::from(Kind::Miss), 0)
+        .map_err(|fault| Error::Protocol(format!("Asking for events: {fault}")))?;
+    Ok(backend)
 }
 
 fn thread(

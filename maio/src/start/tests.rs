@@ -107,6 +107,22 @@ fn what_a_start_read_is_loaded_for_the_next_in_the_order_of_first_touch() {
 }
 
 #[test]
+fn what_died_half_way_is_kept_only_if_it_read_enough() {
+    let (host, scratch) = (host(), Scratch::new("least"));
+    let [start_, store, node, leases] = scratch.settings();
+    let settings = [start_, store, node, leases, ("least", "50")];
+    let read = |kib: u64| {
+        start_with(&host, &settings, &[("usr/bin/python3", 0, kib * KIB)]);
+        scratch.kept().map(|it| it.groups.len())
+    };
+    assert_eq!(read(1000), Some(1), "nothing was known");
+    assert_eq!(read(480), Some(1), "less than half");
+    assert_eq!(read(520), Some(2));
+    let refused = [start_, store, node, leases, ("least", "101")];
+    assert!(host.start::<Library>(&refused).is_err());
+}
+
+#[test]
 fn a_start_that_lost_events_and_one_that_read_nothing_are_not_kept() {
     let (host, scratch) = (host(), Scratch::new("lost"));
     start(&host, &scratch, &[]);

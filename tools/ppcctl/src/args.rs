@@ -81,7 +81,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },
-    /// Show mounts, their policies and how these do
+    /// Show mounts, their policies and how these do, and the services whose starts are known
     Status {
         /// Only this mount, with all there is to say
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]

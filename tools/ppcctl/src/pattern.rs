@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::str::FromStr;
 
+use cprt::control::wildcard::fits;
+
 /// A pattern for paths in a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern(String);
@@ -17,22 +19,11 @@ impl FromStr for Pattern {
 
 impl Pattern {
     pub(crate) fn matches(&self, path: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(last) = parts.next_back() else {
-            return path.contains(first);
-        };
-        let middle = path
-            .strip_prefix(first)
-            .and_then(|rest| rest.strip_suffix(last));
-        // What comes first is taken first: it leaves the most for what follows.
-        middle.is_some_and(|middle| {
-            parts
-                .try_fold(middle, |rest, part| {
-                    rest.find(part).map(|at| &rest[at + part.len()..])
-                })
-                .is_some()
-        })
+        if self.0.contains('*') {
+            fits(&self.0, path)
+        } else {
+            path.contains(&self.0)
+        }
     }
 }
 

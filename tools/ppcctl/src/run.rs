@@ -20,6 +20,8 @@ use cprt::control::config::{Bytes, Config};
 use cprt::control::kind::BackendKind;
 use cprt::control::protocol::Settings;
 use cprt::control::stats::Stats;
+use cprt::machine::model::{self, Surroundings};
+use cprt::machine::reach::{self, Reach};
 use cprt::session::namespace::{self, User};
 use cprt::session::{Log, Options, Session};
 use serde::Serialize;
@@ -29,15 +31,12 @@ use crate::failure::{Failure, Result};
 use crate::screen::{plain, remark};
 use crate::setting;
 
-mod model;
 pub(crate) mod progress;
-mod reach;
 mod sessions;
 mod signals;
 mod start;
 
 use progress::Progress;
-use reach::Reach;
 use sessions::Sessions;
 use signals::{Heard, Signals};
 pub(crate) use start::{start_name_of, start_name_of_service};
@@ -195,8 +194,12 @@ fn named_model(wanted: &Run) -> Option<PathBuf> {
     let whole = |key: &str| matches!(key, "start" | "record");
     let is_whole = wanted.settings.iter().any(|setting| whole(&setting.key));
     let looks = start::is_maio(&wanted.policy) && !is_whole;
-    let named = looks.then(|| model::of(&wanted.command));
-    let real = directory(&named.flatten()?).ok()?;
+    let arguments = wanted.command.get(1..).filter(|_| looks)?;
+    let around = Surroundings {
+        here: Path::new(""),
+        variable: &|name| std::env::var_os(name),
+    };
+    let real = directory(&model::named(arguments, &around)?).ok()?;
     log_line(wanted.quiet, &format!("the model is in {}", real.display()));
     Some(real)
 }

@@ -125,6 +125,17 @@ impl Bpf {
         Ok(bpf)
     }
 
+    /// One more process, and its children, by its number in the first PID namespace.
+    pub(super) fn follow(&self, process: u32) -> io::Result<()> {
+        let key = u64::from(process).to_ne_bytes();
+        self.listed.set(&key, &1_u64.to_ne_bytes())
+    }
+
+    /// Whether we know processes by the numbers that [`Self::follow`] takes.
+    pub(super) fn numbers_all(&self) -> bool {
+        self.numbering == Numbering::First
+    }
+
     fn prefer_raw(&mut self, layouts: &[Layout]) -> io::Result<()> {
         // Whether it may is to be known now.
         match self.load_raw(layouts) {

@@ -101,7 +101,7 @@ impl Field {
     }
 
     /// `None` if the record is too short.
-    fn read(self, bytes: &[u8]) -> Option<u64> {
+    pub(super) fn read(self, bytes: &[u8]) -> Option<u64> {
         let at = usize::from(self.offset);
         let bytes = bytes.get(at..at + usize::from(self.size))?;
         Some(match *bytes {
@@ -188,7 +188,12 @@ const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
 
 /// Reads what a ring of perf events had, and returns how many records the kernel had no room for.
-pub(super) fn decode(mut bytes: &[u8], layouts: &[Layout], into: &mut Vec<Raw>) -> u64 {
+pub(super) fn decode(bytes: &[u8], layouts: &[Layout], into: &mut Vec<Raw>) -> u64 {
+    samples(bytes, |body| into.extend(sample(body, layouts)))
+}
+
+/// Hands out the samples of a ring, and returns how many the kernel had no room for.
+pub(super) fn samples(mut bytes: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
     let mut lost = 0;
     while let Some((header, _)) = bytes.split_first_chunk::<8>() {
         let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -197,7 +202,7 @@ pub(super) fn decode(mut bytes: &[u8], layouts: &[Layout], into: &mut Vec<Raw>) 
             break;
         };
         match kind {
-            RECORD_SAMPLE => into.extend(sample(body, layouts)),
+            RECORD_SAMPLE => each(body),
             RECORD_LOST => lost += word(body, 8).unwrap_or(0),
             _ => {}
         }
@@ -206,11 +211,14 @@ pub(super) fn decode(mut bytes: &[u8], layouts: &[Layout], into: &mut Vec<Raw>) 
     lost
 }
 
-/// Who, when, where, and the tracepoint's own record after its length.
+/// The tracepoint's own record, which comes after who, when, where, and its length.
+pub(super) fn record_in(sample: &[u8]) -> Option<&[u8]> {
+    let length = usize::try_from(half(sample, 24)?).ok()?;
+    sample.get(28..)?.get(..length)
+}
+
 fn sample(body: &[u8], layouts: &[Layout]) -> Option<Raw> {
-    let record = body.get(28..)?;
-    let length = usize::try_from(half(body, 24)?).ok()?;
-    let record = record.get(..length)?;
+    let record = record_in(body)?;
     let id = u16::from_ne_bytes([*record.first()?, *record.get(1)?]);
     let layout = layouts.iter().find(|layout| layout.id == id)?;
     let (key, first, last) = layout.read(record)?;

@@ -1,4 +1,5 @@
-//! A start: what the children of a process read, of whatever file, from the first page on.
+//! A start: what the children of a process read, or another process and its children, of whatever file, from the first
+//! page on.
 //!
 //! ```text
 //! tracepoints, of these processes only ─ bpf ─┐
@@ -15,7 +16,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,10 +40,12 @@ use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::machine::files::{Tree, info};
+use crate::sys::pagemap::Pagemap;
 use crate::sys::tracefs::Tracefs;
 use crate::{Error, Result, sys};
 
 mod early;
+mod existing;
 mod files;
 mod paths;
 #[cfg(test)]
@@ -50,6 +53,9 @@ mod tests;
 
 /// Where it is said that files have been opened is looked at this often, while reads are told of.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The kernel's idle threads, which have no children.
+const NOBODY: u32 = 0;
 
 /// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many
 /// smaller files, each fault tells.
@@ -68,6 +74,8 @@ pub(crate) struct Start {
     files: Mutex<StartFiles>,
     hearing: Mutex<StartHearing>,
     tells: AtomicBool,
+    /// The process that it is about, if it is not about children of ours; 0 if there is none.
+    root: AtomicU32,
 }
 
 /// What the thread that hears knows between two times.
@@ -80,6 +88,8 @@ struct StartHearing {
     /// Those of the start that have read something.
     processes: HashSet<u32>,
     early: EarlyOpens,
+    /// What the process that is followed had read when it began to be.
+    first: Vec<Event>,
     own: u32,
     page: u64,
 }
@@ -117,11 +127,53 @@ impl Start {
                 raws: Vec::new(),
                 processes: HashSet::new(),
                 early: EarlyOpens::default(),
+                first: Vec::new(),
                 own: std::process::id(),
                 page: sys::page_size(),
             }),
             tells: AtomicBool::new(false),
+            root: AtomicU32::new(0),
         })
+    }
+
+    /// Of a process that is not known yet: nothing is heard, and nothing costs anybody anything, until
+    /// [`Self::follow`].
+    pub(crate) fn standby() -> Result<Self> {
+        let start = Self::of_children(NOBODY)?;
+        if !start.source.numbers_all() {
+            let source = io::Error::other("processes have other numbers in this PID namespace");
+            let doing = "Listening to starts of others";
+            return Err(Error::System { doing, source });
+        }
+        Ok(start)
+    }
+
+    /// From now on it is about this process, and what it starts.
+    pub(crate) fn follow(&self, process: u32) -> Result<()> {
+        let system = |source| Error::System {
+            doing: "Listening to a process",
+            source,
+        };
+        existing::with_children(process, &mut |one| self.source.follow(one)).map_err(system)?;
+        self.root.store(process, Relaxed);
+        let wanted = self.want(Kind::Touch.into(), 0);
+        wanted.map_err(|fault| system(io::Error::other(fault)))?;
+        self.hearing().begin(self, process);
+        Ok(())
+    }
+
+    /// Whether the process that is followed has ended, with all that it started, or is not to be told of any more.
+    fn is_over(&self, hearing: &StartHearing) -> bool {
+        let root = self.root.load(Relaxed);
+        if root == 0 {
+            return false;
+        }
+        let mut all = std::iter::once(root).chain(hearing.processes.iter().copied());
+        !self.tells.load(Relaxed) || !all.any(existing::is_alive)
+    }
+
+    fn hearing(&self) -> MutexGuard<'_, StartHearing> {
+        self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn files(&self) -> MutexGuard<'_, StartFiles> {
@@ -173,8 +225,33 @@ impl Start {
 }
 
 impl StartHearing {
+    /// A process begins to be followed: what it has opened and mapped so far nobody has told of.
+    fn begin(&mut self, from: &Start, process: u32) {
+        self.processes.insert(process);
+        let mut pagemap = Pagemap::open(process).ok();
+        let mut files = from.files();
+        let time = sys::monotonic_ns();
+        for (opened, file) in existing::files_of(process) {
+            let identity = opened.identity;
+            let Some(key) = self.names.key_by_rule(identity, || Ok(file)) else {
+                continue;
+            };
+            files.found(&opened, key);
+            let Some((file, _)) = files.of_key(key) else {
+                continue;
+            };
+            let there = |pagemap| existing::mapped(process, identity, pagemap);
+            let found = pagemap.as_mut().map(there).unwrap_or_default();
+            if found.iter().next().is_some() {
+                let readers = &mut self.readers;
+                readers.looked(process, file, found, time, &mut self.first);
+            }
+        }
+    }
+
     fn hear(&mut self, from: &Start, into: &mut Vec<Event>) {
         let now = Instant::now();
+        into.append(&mut self.first);
         // In this order: what has been read was opened before.
         tell_lost(from.source.take(&mut self.raws), into);
         let mut files = from.files();
@@ -268,9 +345,12 @@ impl Backend for Start {
     }
 
     fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
-        let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hearing = self.hearing();
         self.sleep(hearing.looks.due())?;
         hearing.hear(self, into);
+        if into.is_empty() && self.is_over(&hearing) {
+            return Ok(Flow::Ended);
+        }
         Ok(Flow::On)
     }
 

@@ -29,7 +29,7 @@ fn the_sample_shows_every_key() {
             let shown = SAMPLE.lines().any(|line| {
                 line.starts_with(&format!("{key} = "))
                     || line.contains(&format!("[{key}]"))
-                    || line.contains(&format!("[{key}.\""))
+                    || line.contains(&format!("[{key}."))
             });
             assert!(shown, "{table}{key}");
         }
@@ -45,6 +45,21 @@ fn the_commented_mount_of_the_sample_is_one() {
     assert_eq!(eager.policy, Path::new("/usr/lib/ppc/eager.so"));
     assert_eq!(eager.settings["key"], "value");
     assert!(eager.cgroup.is_some());
+    let llama = &config.service["llama"];
+    let all = [&llama.exe, &llama.arguments, &llama.unit, &llama.cgroup];
+    assert!(all.iter().all(|it| it.is_some()) && llama.model.is_some());
+    assert_eq!(llama.settings["idle"], "20");
+}
+
+#[test]
+fn a_service_says_what_it_is() {
+    let text = "learn = true\n[service.a]\nexe = 'a'\n[service.b]\nunit = 'b'\n";
+    let config: Config = text.parse().expect("two services");
+    assert!(config.learn && config.service.len() == 2);
+    let problem = refused("[service.a]\narguments = 'x'\n");
+    assert!(problem.contains("[service.a]: say exe"), "{problem}");
+    assert!(refused("[service.a]\nimage = 'x'\n").contains("unknown field `image`"));
+    assert!(refused("learnt = 'here'\n").contains("must begin with a slash"));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use cprt::control::start_name::start_name;
 use cprt::session::{Options, Session};
 use maio::service::{parse, service_id};
-use maio::start_name;
 
 use super::{or_none, policy_log};
 use crate::args::{Run, Service};

@@ -1,6 +1,11 @@
-//! How mounts and their policies do.
+//! How mounts and their policies do, and services.
 
-use cprt::control::protocol::{MountState, MountStatus, PolicyStatus, Status};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cprt::control::config::Bytes;
+use cprt::control::protocol::{
+    MountState, MountStatus, PolicyStatus, ServiceStatus, ServicesStatus, Status,
+};
 
 use crate::screen::{Table, age, count, plain};
 
@@ -12,9 +17,17 @@ pub(crate) fn status(status: &Status, all: bool) -> String {
         status.pid,
         age(status.uptime_s)
     );
-    if status.mounts.is_empty() {
-        return text;
+    if !status.mounts.is_empty() {
+        text += &mounts(status, all);
     }
+    if let Some(services) = &status.services {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        text += &of_services(services, now.map_or(0, |now| now.as_secs()));
+    }
+    text
+}
+
+fn mounts(status: &Status, all: bool) -> String {
     let mut table =
         Table::new(&["MOUNT", "STATE", "POLICY", "BACKEND", "WORKER", "CRASHES"]).right(&[4, 5]);
     for mount in &status.mounts {
@@ -33,8 +46,7 @@ pub(crate) fn status(status: &Status, all: bool) -> String {
             or_none(policy.map(|policy| count(policy.crashes))),
         ]);
     }
-    text.push('\n');
-    text += &table.render();
+    let mut text = format!("\n{}", table.render());
     for mount in &status.mounts {
         let details = details(mount, all);
         if !details.is_empty() {
@@ -43,6 +55,68 @@ pub(crate) fn status(status: &Status, all: bool) -> String {
         }
     }
     text
+}
+
+/// Services in a table, by the time now, in seconds since 1970; below it, what is wrong, and what was said last.
+fn of_services(services: &ServicesStatus, now: u64) -> String {
+    let mut text = String::new();
+    if let Some(off) = &services.off {
+        let why = plain(off);
+        text.extend([
+            "\nNo start of a service is recorded or loaded: ",
+            &why,
+            "\n",
+        ]);
+    }
+    if services.known.is_empty() {
+        return text;
+    }
+    let headings = [
+        "SERVICE", "RUNNING", "STARTS", "LAST", "LOADED", "CACHED", "START",
+    ];
+    let mut table = Table::new(&headings).right(&[2, 4, 5]);
+    for service in &services.known {
+        let last = service.last.as_ref();
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let when =
+            last.map(|it| format!("{}, {} ago", it.phase, age(now.saturating_sub(it.began_s))));
+        table.row([
+            service.name.clone(),
+            running(service),
+            count(service.starts),
+            or_none(when),
+            or_none(last.map(|it| Bytes(it.loaded_bytes).to_string())),
+            or_none(last.map(|it| Bytes(it.cached_bytes).to_string())),
+            or_none(last.map(|it| it.start.clone())),
+        ]);
+    }
+    text.extend(["\n", &table.render()]);
+    for service in &services.known {
+        let mut table = Table::default().indent(2);
+        if service.learnt {
+            table.row(["learned", "it starts often and reads much"]);
+        }
+        if let Some(why) = &service.left_out {
+            table.row(["left alone", why.as_str()]);
+        }
+        if let Some(said) = service.last.as_ref().and_then(|it| it.said.as_ref()) {
+            table.row(["said", said.as_str()]);
+        }
+        let details = table.render();
+        if !details.is_empty() {
+            text.extend(["\n", &plain(&service.name), "\n", &details]);
+        }
+    }
+    text
+}
+
+/// The first of its processes, and how many others there are.
+fn running(service: &ServiceStatus) -> String {
+    match service.running[..] {
+        [] => "-".to_owned(),
+        [one] => one.to_string(),
+        [first, ref others @ ..] => format!("{first} and {} more", others.len()),
+    }
 }
 
 /// What became of a mount, in a line.
@@ -111,6 +185,8 @@ fn details(mount: &MountStatus, all: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cprt::control::protocol::{StartPhase, StartStatus};
+
     use super::*;
 
     fn native() -> MountStatus {
@@ -168,8 +244,63 @@ mod tests {
             pid: 12,
             uptime_s: 61,
             mounts,
+            services: None,
         };
         status(&of, all)
+    }
+
+    #[test]
+    fn services_are_a_table_and_what_was_said_follows() {
+        let never = ServiceStatus {
+            name: "b".into(),
+            learnt: true,
+            running: vec![],
+            starts: 0,
+            left_out: None,
+            last: None,
+        };
+        let started = ServiceStatus {
+            name: "a".into(),
+            learnt: false,
+            running: vec![4711, 4712, 4713],
+            starts: 1234,
+            left_out: Some("another one of it was under way".into()),
+            last: Some(StartStatus {
+                start: "start-vllm-serve-0123".into(),
+                process: 4711,
+                began_s: 1000,
+                phase: StartPhase::Over,
+                loaded_bytes: 3 << 20,
+                cached_bytes: 0,
+                said: Some("Kept\x1b".into()),
+            }),
+        };
+        let mut services = ServicesStatus {
+            off: None,
+            learn: true,
+            known: vec![started, never],
+        };
+        assert_eq!(
+            of_services(&services, 1061),
+            "
+SERVICE  RUNNING          STARTS  LAST                 LOADED  CACHED  START
+a        4711 and 2 more   1,234  over, 1 min 1 s ago   3 MiB     0 B  start-vllm-serve-0123
+b        -                     0  -                         -       -  -
+
+a
+  left alone  another one of it was under way
+  said        Kept\\u{1b}
+
+b
+  learned  it starts often and reads much
+"
+        );
+        services = ServicesStatus {
+            off: Some("no maio.so".into()),
+            ..ServicesStatus::default()
+        };
+        let off = "\nNo start of a service is recorded or loaded: no maio.so\n";
+        assert_eq!(of_services(&services, 0), off);
     }
 
     #[test]

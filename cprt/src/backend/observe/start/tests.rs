@@ -109,6 +109,47 @@ fn children_and_theirs_are_heard_and_no_others() {
 }
 
 #[test]
+fn a_process_that_is_there_already_is_followed_until_it_ends() {
+    let Some(start) = start() else { return };
+    drop(start);
+    let start = match Start::standby() {
+        Ok(start) => start,
+        Err(error) => return skip(&crate::error::chain(&error)),
+    };
+    let folder = Folder::new("followed");
+    let [open, later] = ["open", "later"].map(|name| folder.file(name));
+    let script = format!(
+        "read line; cat '{}' > /dev/null; read line",
+        later.display()
+    );
+    let shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn();
+    let mut shell = shell.expect("a shell");
+    start.follow(shell.id()).expect("it is there");
+    assert!(
+        cat(&open).status().expect("cat").success(),
+        "which is no child of it"
+    );
+    let mut input = shell.stdin.take().expect("its input");
+    input.write_all(b"go\n").expect("to write");
+    let program = std::fs::canonicalize("/bin/sh").expect("a shell");
+    let all = touched(&start, &[(&later, MIB), (&program, 1)]);
+    assert!(all.get(&later) >= Some(&MIB), "{all:?}");
+    assert!(all.get(&program) >= Some(&1), "what it had before: {all:?}");
+    assert_eq!(all.get(&open), None);
+    let mut events = Vec::new();
+    assert_eq!(start.events(&mut events).expect("events"), Flow::On);
+    drop(input);
+    shell.wait().expect("its end");
+    let until = Instant::now() + LATEST;
+    while start.events(&mut events).expect("events") == Flow::On {
+        assert!(Instant::now() < until, "it has ended");
+    }
+}
+
+#[test]
 fn nothing_is_heard_before_it_is_wanted_nor_after() {
     let Some(start) = start() else { return };
     let folder = Folder::new("wanted");

@@ -24,7 +24,7 @@ const BYTES: usize = 6;
 /// The longest part of a name that is of the command.
 const LONGEST: usize = 40;
 
-/// The name of what this program starts with these arguments; it is a [`valid_name`](crate::template::valid_name).
+/// The name of what this program starts with these arguments, of letters, digits, '.', '_' and '-'.
 ///
 /// The order of the arguments makes no difference, nor do ports, dates, process numbers and names of
 /// temporary files in them.
@@ -123,7 +123,11 @@ fn by_chance(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::valid_name;
+
+    fn valid_name(name: &str) -> bool {
+        let allowed = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-');
+        name.chars().all(allowed) && name.starts_with("start")
+    }
 
     fn name(text: &str) -> String {
         let mut words = text.split(' ').map(str::to_owned);

@@ -10,12 +10,30 @@ const WEIGHTS: u64 = 16 << 20;
 /// What files of weights end with in a directory that is a model.
 const ENDINGS: [&str; 4] = ["safetensors", "bin", "pt", "pth"];
 
-/// The directory of the first model that the command is told to load: one that an argument or the value of an option
+/// Where a command is run: its directory and its environment say what its arguments name.
+pub struct Surroundings<'a> {
+    /// Its working directory.
+    pub here: &'a Path,
+    /// Its environment.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings")
+            .field("here", &self.here)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The directory of the first model that a command is told to load: one that an argument or the value of an option
 /// names, or the newest copy of it in a cache of downloads.
-pub(super) fn of(command: &[OsString]) -> Option<PathBuf> {
-    let arguments = command.get(1..)?.iter();
-    let mut named = arguments.filter_map(|argument| value(argument));
-    named.find_map(|name| directory(name).or_else(|| download(name, &cache()?)))
+#[must_use]
+pub fn named(arguments: &[OsString], around: &Surroundings<'_>) -> Option<PathBuf> {
+    let mut names = arguments.iter().filter_map(|argument| value(argument));
+    names.find_map(|name| {
+        directory(name, around.here).or_else(|| download(name, &cache(around.variable)?))
+    })
 }
 
 /// An argument, or what an option sets.
@@ -29,14 +47,14 @@ fn value(argument: &OsStr) -> Option<&OsStr> {
 }
 
 /// A directory that is a model: with a configuration, and with weights.
-fn directory(name: &OsStr) -> Option<PathBuf> {
-    let path = Path::new(name);
+fn directory(name: &OsStr, here: &Path) -> Option<PathBuf> {
+    let path = here.join(name);
     if name.is_empty() || !path.join("config.json").is_file() {
         return None;
     }
-    let entries = fs::read_dir(path).ok()?;
+    let entries = fs::read_dir(&path).ok()?;
     let mut files = entries.flatten().map(|entry| entry.path());
-    files.any(|file| is_weights(&file)).then(|| path.to_owned())
+    files.any(|file| is_weights(&file)).then_some(path)
 }
 
 fn is_weights(file: &Path) -> bool {
@@ -46,9 +64,9 @@ fn is_weights(file: &Path) -> bool {
 }
 
 /// Where libraries keep what they download from the hub of models, by the variables that they go by.
-fn cache() -> Option<PathBuf> {
+fn cache(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| {
-        std::env::var_os(name)
+        variable(name)
             .filter(|it| !it.is_empty())
             .map(PathBuf::from)
     };
@@ -75,7 +93,7 @@ fn download(name: &OsStr, cache: &Path) -> Option<PathBuf> {
     let revision = fs::read_to_string(copy.join("refs/main")).ok()?;
     let revision = revision.trim();
     let snapshot = plain(revision).then(|| copy.join("snapshots").join(revision))?;
-    directory(snapshot.as_os_str())
+    directory(snapshot.as_os_str(), Path::new("/"))
 }
 
 #[cfg(test)]
@@ -97,7 +115,11 @@ mod tests {
 
     fn found(words: &[&OsStr]) -> Option<PathBuf> {
         let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
-        of(&words)
+        let around = Surroundings {
+            here: Path::new("/"),
+            variable: &|_| None,
+        };
+        named(&words, &around)
     }
 
     #[test]
@@ -106,21 +128,21 @@ mod tests {
         let model = make_model(&folder, "m");
         let mut option = OsString::from("--model=");
         option.push(&model);
-        let (program, serve) = (OsStr::new("vllm"), OsStr::new("serve"));
-        assert_eq!(
-            found(&[program, serve, model.as_os_str()]),
-            Some(model.clone())
-        );
-        assert_eq!(found(&[program, serve, &option]), Some(model.clone()));
-        assert_eq!(found(&[model.as_os_str()]), None, "it is what is run");
+        let serve = OsStr::new("serve");
+        assert_eq!(found(&[serve, model.as_os_str()]), Some(model.clone()));
+        assert_eq!(found(&[serve, &option]), Some(model.clone()));
+        assert_eq!(found(&[OsStr::new("m")]), None, "it is elsewhere");
+        let around = Surroundings {
+            here: folder.path(),
+            variable: &|_| None,
+        };
+        let relative = named(&["m".into()], &around);
+        assert_eq!(relative, Some(model.clone()));
         // Data is no model, nor is what has no weights.
         folder.write("data/a.bin", "b");
         folder.write("empty/config.json", "{}");
         for name in ["data", "empty", "nothing"] {
-            assert_eq!(
-                found(&[program, folder.path().join(name).as_os_str()]),
-                None
-            );
+            assert_eq!(found(&[folder.path().join(name).as_os_str()]), None);
         }
     }
 
@@ -134,6 +156,13 @@ mod tests {
         for other in ["meta/other", "meta", "../x", "meta/Llama-3/x", "", "/"] {
             assert_eq!(name(other), None, "{other}");
         }
+        let root = folder.path().as_os_str().to_owned();
+        let around = Surroundings {
+            here: Path::new("/"),
+            variable: &|name| (name == "HF_HUB_CACHE").then(|| root.clone()),
+        };
+        let found = named(&["--model=meta/Llama-3".into()], &around);
+        assert!(found.is_some_and(|it| it.starts_with(folder.path())));
         folder.write("models--meta--Llama-3/refs/main", "../../../../etc");
         assert_eq!(name("meta/Llama-3"), None);
     }

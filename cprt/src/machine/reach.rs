@@ -10,7 +10,7 @@ const LEVELS: usize = 2;
 
 /// What has to be listened to for a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub enum Reach {
     /// It alone.
     Itself,
     /// This one, which has all that its links lead to.
@@ -20,7 +20,8 @@ pub(super) enum Reach {
 }
 
 /// Of a directory that is no link itself.
-pub(super) fn of(directory: &Path) -> Reach {
+#[must_use]
+pub fn of(directory: &Path) -> Reach {
     let mut root = directory;
     let mut levels = 0;
     let targets = links(directory);

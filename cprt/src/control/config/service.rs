@@ -1,0 +1,196 @@
+//! Services whose starts the daemon is to know. Pure.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::control::protocol::Settings;
+use crate::control::wildcard::fits;
+
+/// What a process is that starts a service: all that is said has to fit. `*` stands for anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConfiguredService {
+    /// The program, as it is executed and not where links lead: its path, or the last part of it.
+    pub exe: Option<String>,
+    /// Its arguments, with a blank between them.
+    pub arguments: Option<String>,
+    /// The unit of systemd that it is in; `.service` may be left out.
+    pub unit: Option<String>,
+    /// Its cgroup, from the root of cgroups.
+    pub cgroup: Option<String>,
+    /// The directory of the model that it loads; without it, the one that its arguments name.
+    pub model: Option<PathBuf>,
+    /// Handed to the policy, as in `ppcctl run --set`.
+    pub settings: Settings,
+}
+
+/// A process that executes a program, as far as services go by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Executed<'a> {
+    /// The program's path.
+    pub program: &'a str,
+    /// Its arguments, with a blank between them.
+    pub arguments: &'a str,
+    /// Its cgroup, from the root of cgroups.
+    pub cgroup: &'a str,
+}
+
+impl ConfiguredService {
+    /// Why this can be no service, if it cannot.
+    pub(super) fn check(&self, name: &str) -> Result<(), String> {
+        let plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-');
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err("a name is of letters, digits, '.', '_' and '-'".to_owned());
+        }
+        if [&self.exe, &self.unit, &self.cgroup]
+            .iter()
+            .all(|it| it.is_none())
+        {
+            return Err("say exe, unit or cgroup, or it would be every process".to_owned());
+        }
+        let texts = [
+            ("exe", &self.exe),
+            ("arguments", &self.arguments),
+            ("unit", &self.unit),
+            ("cgroup", &self.cgroup),
+        ];
+        for (key, text) in texts {
+            let text = text.as_deref();
+            if text.is_some_and(|text| text.is_empty() || text.contains(char::is_control)) {
+                return Err(format!("{key} is empty, or has control characters"));
+            }
+        }
+        let slash = |path: &String| path.starts_with(['/', '*']);
+        if let Some(exe) = self
+            .exe
+            .as_ref()
+            .filter(|it| it.contains('/') && !slash(it))
+        {
+            return Err(format!(
+                "exe = \"{exe}\" must begin with a slash, or be a name alone"
+            ));
+        }
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|it| !slash(it)) {
+            return Err(format!("cgroup = \"{cgroup}\" must begin with a slash"));
+        }
+        if self
+            .model
+            .as_ref()
+            .is_some_and(|model| !model.is_absolute())
+        {
+            return Err("model must begin with a slash".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether this process starts the service.
+    #[must_use]
+    pub fn is_started_by(&self, process: &Executed<'_>) -> bool {
+        let is = |pattern: &Option<String>, text| {
+            pattern.as_deref().is_none_or(|pattern| fits(pattern, text))
+        };
+        let exe = self.exe.as_deref().is_none_or(|exe| {
+            let by_path = exe.contains('/');
+            let program = if by_path {
+                process.program
+            } else {
+                last_part(process.program)
+            };
+            fits(exe, program)
+        });
+        let unit = self.unit.as_deref().is_none_or(|unit| {
+            let found = unit_of(process.cgroup);
+            found.is_some_and(|found| {
+                fits(unit, found)
+                    || found
+                        .strip_suffix(".service")
+                        .is_some_and(|it| fits(unit, it))
+            })
+        });
+        exe && unit && is(&self.arguments, process.arguments) && is(&self.cgroup, process.cgroup)
+    }
+
+    /// What the path of its program ends with; `None` if that may be anything.
+    #[must_use]
+    pub fn end_of_exe(&self) -> Option<&str> {
+        let end = last_part(self.exe.as_deref()?);
+        (!end.chars().all(|it| it == '*')).then_some(end)
+    }
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// The unit of systemd that a cgroup is of, or is in.
+fn unit_of(cgroup: &str) -> Option<&str> {
+    let mut parts = cgroup.rsplit('/');
+    parts.find(|part| [".service", ".scope"].iter().any(|end| part.ends_with(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(toml: &str) -> ConfiguredService {
+        toml::from_str(toml).expect("a service")
+    }
+
+    #[test]
+    fn all_that_is_said_has_to_fit() {
+        let process = Executed {
+            program: "/opt/venv/bin/python3",
+            arguments: "serve.py --model /srv/llama --port 8000",
+            cgroup: "/system.slice/llama.service/workers",
+        };
+        for (toml, expected) in [
+            ("exe = 'python3'", true),
+            ("exe = 'python*'", true),
+            ("exe = 'ython3'", false),
+            ("exe = '/opt/*/bin/python3'", true),
+            ("exe = '/usr/bin/python3'", false),
+            ("exe = 'python3'\narguments = '*--model /srv/llama *'", true),
+            ("exe = 'python3'\narguments = '*--model /srv/qwen *'", false),
+            ("unit = 'llama'", true),
+            ("unit = 'llama.service'", true),
+            ("unit = 'll*'", true),
+            ("unit = 'llam'", false),
+            ("unit = 'llama'\nexe = 'sh'", false),
+            ("cgroup = '/system.slice/*'", true),
+            ("cgroup = '/system.slice'", false),
+        ] {
+            assert_eq!(service(toml).is_started_by(&process), expected, "{toml}");
+        }
+        let elsewhere = Executed {
+            cgroup: "/user.slice",
+            ..process
+        };
+        assert!(!service("unit = '*'").is_started_by(&elsewhere));
+    }
+
+    #[test]
+    fn what_makes_no_service_is_refused() {
+        for (name, toml, problem) in [
+            ("a b", "exe = 'a'", "a name is"),
+            ("a", "arguments = 'a'", "say exe"),
+            ("a", "exe = ''", "exe is empty"),
+            ("a", "exe = 'bin/a'", "must begin with a slash"),
+            ("a", "cgroup = 'a'", "must begin with a slash"),
+            ("a", "exe = 'a'\nmodel = 'm'", "model must"),
+        ] {
+            let refused = service(toml).check(name).expect_err(toml);
+            assert!(refused.contains(problem), "{toml}: {refused}");
+        }
+        assert_eq!(service("exe = '*/bin/a'").check("a.b_c-1"), Ok(()));
+    }
+
+    #[test]
+    fn the_kernel_is_told_how_paths_end() {
+        assert_eq!(service("exe = '/a/b*'").end_of_exe(), Some("b*"));
+        assert_eq!(service("exe = 'b'").end_of_exe(), Some("b"));
+        for any in ["exe = '/a/*'", "unit = 'a'"] {
+            assert_eq!(service(any).end_of_exe(), None, "{any}");
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Services whose starts the daemon knows: recorded when they are executed, and loaded ahead of them the next time.
+//!
+//! ```text
+//! execs: the kernel tells of a program ─ facts: /proc ─ whose is it ─ pace ─▶ start: a worker that stands by
+//!                                                    └─ learning: what starts often and reads much
+//! ```
+//!
+//! The worker that records and loads is that of `ppcctl run`, by the same policy into the same templates. It has its
+//! library loaded and its programs in the kernel before it is needed, as the process that it is for does not wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use self::facts::Facts;
+use self::known::{Known, Learnt};
+use self::learning::Learning;
+use self::pace::{Pace, Verdict};
+use self::start::Plan;
+use super::registry::Registry;
+use super::{policies, trust};
+use crate::backend::{Exec, Execs, Told, kernel_tells};
+use crate::control::config::{Config, Executed};
+use crate::control::protocol::ServicesStatus;
+use crate::control::start_name::start_name;
+use crate::error::{Refusal, RefusalKind};
+use crate::worker::crashes::{AfterCrash, Crashes};
+use crate::worker::handle::{LoadedWorker, WorkerHandle};
+use crate::{Error, Result};
+
+mod facts;
+mod known;
+mod learning;
+mod pace;
+mod start;
+
+/// The policy that records and loads starts.
+const POLICY: &str = "maio";
+/// How often it is looked at processes that may be learned from, and at what the kernel does not wake us for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// All services.
+pub(crate) struct Services {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the threads share: that which hears of programs, and one for each start.
+struct Shared {
+    topology: String,
+    registry: Weak<Registry>,
+    wake: EventFd,
+    state: Mutex<State>,
+}
+
+struct State {
+    config: Config,
+    /// Why no start is seen, if any is to be.
+    off: Option<String>,
+    library: PathBuf,
+    execs: Option<Arc<Execs>>,
+    /// A worker that waits for a start.
+    standby: Option<LoadedWorker>,
+    known: BTreeMap<String, Known>,
+    pace: Pace,
+    learning: Learning,
+    under_way: Vec<UnderWay>,
+    threads: Vec<JoinHandle<()>>,
+    crashes: Crashes,
+    ending: bool,
+}
+
+/// A start that is attended to.
+struct UnderWay {
+    service: String,
+    process: u32,
+    handle: Option<Arc<WorkerHandle>>,
+}
+
+impl Services {
+    /// None yet; [`Self::apply`] says which.
+    pub(crate) fn new(registry: &Arc<Registry>, topology: String) -> Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = EventFd::from_flags(flags).map_err(|error| Error::System {
+            doing: "Making an eventfd",
+            source: error.into(),
+        })?;
+        let state = State {
+            config: Config::default(),
+            off: None,
+            library: PathBuf::new(),
+            execs: None,
+            standby: None,
+            known: BTreeMap::new(),
+            pace: Pace::default(),
+            learning: Learning::default(),
+            under_way: Vec::new(),
+            threads: Vec::new(),
+            crashes: Crashes::default(),
+            ending: false,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                topology,
+                registry: Arc::downgrade(registry),
+                wake,
+                state: Mutex::new(state),
+            }),
+            thread: Mutex::default(),
+        })
+    }
+
+    /// From now on it is these services; starts of others that are under way end.
+    pub(crate) fn apply(&self, config: Config) {
+        let wanted = config.learn || !config.service.is_empty();
+        let learnt = if config.learn {
+            known::read(&config.learnt)
+        } else {
+            Vec::new()
+        };
+        // What is executed meanwhile is heard of by the new ones, and not lost.
+        let ready = wanted.then(|| Ready::new(&config, &learnt)).transpose();
+        let (error, standby) = {
+            let mut state = self.shared.state();
+            state.apply(config, learnt);
+            let (ready, error) = match ready {
+                Ok(ready) => (ready, None),
+                Err(error) => (None, Some(error)),
+            };
+            let ready = ready.map(|it| (it.library, Arc::new(it.execs))).unzip();
+            state.library = ready.0.unwrap_or_default();
+            state.execs = ready.1;
+            // Its library may have been another.
+            (error, state.standby.take())
+        };
+        if let Some(standby) = standby {
+            standby.put_down();
+        }
+        let listens = match error {
+            None if wanted => self.shared.stand_by().and_then(|()| self.listen()),
+            None => Ok(()),
+            Some(error) => Err(error),
+        };
+        if let Err(error) = listens {
+            self.shared.switch_off(&crate::error::chain(&error));
+        }
+        self.shared.wake();
+    }
+
+    fn listen(&self) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let run = move || shared.run();
+        *thread = Some(start::thread("services", run)?);
+        Ok(())
+    }
+
+    /// How they do; `None` if there are to be none.
+    pub(crate) fn status(&self) -> Option<ServicesStatus> {
+        self.shared.status()
+    }
+
+    /// Ends what is under way, in good order.
+    pub(crate) fn end(&self) {
+        let (standby, handles) = {
+            let mut state = self.shared.state();
+            state.ending = true;
+            let under_way = state.under_way.iter();
+            let handles: Vec<_> = under_way.filter_map(|it| it.handle.clone()).collect();
+            (state.standby.take(), handles)
+        };
+        self.shared.wake();
+        for handle in handles {
+            handle.exit();
+        }
+        if let Some(standby) = standby {
+            standby.put_down();
+        }
+        let listener = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let starts = std::mem::take(&mut self.shared.state().threads);
+        for thread in listener.into_iter().chain(starts) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What it takes to hear of starts, and to attend to them.
+struct Ready {
+    library: PathBuf,
+    execs: Execs,
+}
+
+impl Ready {
+    fn new(config: &Config, learnt: &[Learnt]) -> Result<Self> {
+        kernel_tells().map_err(cannot_listen)?;
+        let library = policies::look_up(Path::new(POLICY)).map_err(|missing| Refusal {
+            kind: RefusalKind::NotFound,
+            message: missing.to_string(),
+            remedy: None,
+        })?;
+        let library = trust::check(&library, nix::unistd::geteuid().as_raw())?;
+        let told = told(config, learnt.iter());
+        let execs = Execs::open(&told, config.learn).map_err(cannot_listen)?;
+        Ok(Self { library, execs })
+    }
+}
+
+fn cannot_listen(source: io::Error) -> Error {
+    Error::System {
+        doing: "Listening to what is executed",
+        source,
+    }
+}
+
+/// Which programs the kernel is to tell of at once.
+fn told<'a>(config: &Config, learnt: impl Iterator<Item = &'a Learnt>) -> Told {
+    let rules = config.service.values();
+    let ends = rules.map(|rule| rule.end_of_exe().map(str::to_owned));
+    let Some(mut ends) = ends.collect::<Option<Vec<_>>>() else {
+        return Told::All;
+    };
+    ends.extend(learnt.map(|it| it.end().to_owned()));
+    ends.sort();
+    ends.dedup();
+    Told::Ends(ends)
+}
+
+impl State {
+    fn apply(&mut self, config: Config, learnt: Vec<Learnt>) {
+        let wanted = |name: &String| config.service.contains_key(name);
+        for it in &self.under_way {
+            if let Some(handle) = it.handle.as_ref().filter(|_| !wanted(&it.service)) {
+                handle.exit();
+            }
+        }
+        let mut before = std::mem::take(&mut self.known);
+        let names = config.service.keys().cloned().map(|name| (name, None));
+        let learnt = learnt.into_iter().map(|it| (it.name.clone(), Some(it)));
+        for (name, learnt) in names.chain(learnt) {
+            let mut known = before.remove(&name).unwrap_or_default();
+            known.learnt = learnt;
+            self.known.insert(name, known);
+        }
+        self.off = None;
+        self.crashes = Crashes::default();
+        self.config = config;
+    }
+
+    /// The service that a process starts, by what is configured or else by what has been learned.
+    fn service_of(&self, facts: &Facts, start: &str) -> Option<String> {
+        let arguments: Vec<_> = facts.words().collect();
+        let executed = Executed {
+            program: &facts.program,
+            arguments: &arguments.join(" "),
+            cgroup: &facts.cgroup,
+        };
+        let mut rules = self.config.service.iter();
+        let rule = rules.find(|(_, rule)| rule.is_started_by(&executed));
+        let learnt = || self.known.get(start).is_some_and(|it| it.learnt.is_some());
+        rule.map(|(name, _)| name.clone())
+            .or_else(|| learnt().then(|| start.to_owned()))
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It can only fail as it is set already.
+        let _ = self.wake.write(1);
+    }
+
+    /// Has a worker wait for the next start, unless one does.
+    fn stand_by(&self) -> Result<()> {
+        if self.state().standby.is_some() {
+            return Ok(());
+        }
+        let loaded = self.load()?;
+        let mut state = self.state();
+        if state.ending || state.standby.is_some() {
+            drop(state);
+            loaded.put_down();
+        } else {
+            state.standby = Some(loaded);
+        }
+        Ok(())
+    }
+
+    /// Nothing is heard any more.
+    fn rest(&self) {
+        let standby = {
+            let mut state = self.state();
+            state.execs = None;
+            state.standby.take()
+        };
+        if let Some(standby) = standby {
+            standby.put_down();
+        }
+    }
+
+    /// What is configured cannot be had.
+    fn switch_off(&self, why: &str) {
+        log::warn!("No start of a service is recorded or loaded: {why}");
+        self.rest();
+        self.state().off = Some(why.to_owned());
+    }
+
+    /// A worker failed: one that does so again and again is not wanted.
+    fn failed(&self, service: &str, fault: &str) {
+        log::error!("The start of {service} goes on without us: {fault}");
+        let verdict = self.state().crashes.add(Instant::now(), fault);
+        if let AfterCrash::Never(reason) = verdict {
+            let remedy = "'systemctl reload cprtd' tries again";
+            self.switch_off(&format!("{reason}, the last time: {fault}; {remedy}"));
+        }
+    }
+
+    /// The life of the thread that hears of programs.
+    fn run(self: &Arc<Self>) {
+        loop {
+            let (execs, looks) = {
+                let state = self.state();
+                if state.ending {
+                    return;
+                }
+                (state.execs.clone(), state.config.learn)
+            };
+            if let Err(error) = self.sleep(execs.as_deref(), looks) {
+                return self.switch_off(&error.to_string());
+            }
+            let mut all = execs.map(|it| it.take()).unwrap_or_default();
+            for exec in all.drain(..) {
+                self.hear(&exec);
+            }
+            self.learn();
+        }
+    }
+
+    fn sleep(&self, execs: Option<&Execs>, looks: bool) -> io::Result<()> {
+        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        fds.extend(execs.map(|it| PollFd::new(it.ready(), PollFlags::POLLIN)));
+        let timeout = looks.then(|| PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::MAX));
+        match poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Whether it was set does not matter; it is not any more.
+        let _ = self.wake.read();
+        Ok(())
+    }
+
+    /// A program has been executed.
+    fn hear(self: &Arc<Self>, exec: &Exec) {
+        let Some(facts) = facts::of(exec.process, &exec.path) else {
+            return;
+        };
+        let arguments: Vec<_> = facts.words().collect();
+        let start = start_name(&facts.program, &arguments);
+        let mut state = self.state();
+        let Some(service) = state.service_of(&facts, &start) else {
+            if state.config.learn {
+                state
+                    .learning
+                    .seen(&start, &facts.program, facts.life, Instant::now());
+            }
+            return;
+        };
+        let under_way: Vec<_> = state.under_way.iter().map(|it| it.process).collect();
+        if facts::is_attended(exec.process, &under_way) {
+            return;
+        }
+        let rule = state
+            .config
+            .service
+            .get(&service)
+            .cloned()
+            .unwrap_or_default();
+        let start = rule.settings.get("start").cloned().unwrap_or(start);
+        let left_out = match state.pace.begin(&start, Instant::now()) {
+            Verdict::Attend if facts::has_our_root(exec.process) => None,
+            Verdict::Attend => {
+                state.pace.over(&start);
+                Some("its files are those of a container, of which nothing is recorded yet")
+            }
+            verdict => Some(verdict.reason()),
+        };
+        if let Some(known) = state.known.get_mut(&service) {
+            known.begins(facts.life, &start, left_out);
+        }
+        if left_out.is_some() {
+            return;
+        }
+        state.under_way.push(UnderWay {
+            service: service.clone(),
+            process: exec.process,
+            handle: None,
+        });
+        // Where memory is short, the kernel may have ended it.
+        let standby = state.standby.take().and_then(LoadedWorker::if_alive);
+        drop(state);
+        if let Some(standby) = &standby {
+            // The process does not wait for all the rest.
+            standby.follow(exec.process);
+        }
+        let plan = Plan {
+            service,
+            start,
+            facts,
+            rule,
+        };
+        self.begin(plan, standby);
+    }
+
+    fn begin(self: &Arc<Self>, plan: Plan, standby: Option<LoadedWorker>) {
+        let (shared, process, name) = (
+            Arc::clone(self),
+            plan.facts.life.process,
+            plan.start.clone(),
+        );
+        let begun = start::thread("start", move || start::attend(&shared, &plan, standby));
+        let mut state = self.state();
+        state.threads.retain(|thread| !thread.is_finished());
+        match begun {
+            Ok(thread) => state.threads.push(thread),
+            Err(error) => {
+                log::error!("{}", crate::error::chain(&error));
+                state.pace.over(&name);
+                state.under_way.retain(|it| it.process != process);
+            }
+        }
+    }
+
+    /// Looks at processes that may be learned from.
+    fn learn(self: &Arc<Self>) {
+        let told = {
+            let mut state = self.state();
+            if !state.config.learn {
+                return;
+            }
+            let read = |life: facts::Life| {
+                let bytes = facts::bytes_read(life.process);
+                bytes.filter(|_| life.is_there())
+            };
+            let new = state.learning.look(Instant::now(), read);
+            if new.is_empty() {
+                return;
+            }
+            for one in new {
+                log::info!("Learned of {}, which starts often and reads much", one.name);
+                known::add(&mut state.known, one);
+            }
+            known::write(&state.config.learnt, &state.known);
+            let learnt = state.known.values().filter_map(|it| it.learnt.as_ref());
+            told(&state.config, learnt)
+        };
+        match Execs::open(&told, true) {
+            Ok(execs) => self.state().execs = Some(Arc::new(execs)),
+            // Those that were known are heard of as before.
+            Err(error) => log::warn!("Listening to what has been learned of: {error}"),
+        }
+    }
+
+    fn status(&self) -> Option<ServicesStatus> {
+        let state = self.state();
+        let wanted = state.config.learn || !state.config.service.is_empty();
+        wanted.then(|| ServicesStatus {
+            off: state.off.clone(),
+            learn: state.config.learn,
+            known: state
+                .known
+                .iter()
+                .map(|(name, it)| it.status(name))
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,302 @@
+//! What is known of a process that has executed a program, from `/proc`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::machine::mappings::Identity;
+use crate::machine::model::{self, Surroundings};
+use crate::machine::reach::{self, Reach};
+
+/// More of a command line, or of an environment, is not looked at.
+const LONGEST: u64 = 128 << 10;
+/// So far up it is looked who has started a process.
+const ANCESTORS: usize = 64;
+
+/// A process that has executed a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) life: Life,
+    /// The program, as a shell would have found it: without links followed.
+    pub(super) program: String,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) cgroup: String,
+}
+
+impl Facts {
+    /// The arguments as text.
+    pub(super) fn words(&self) -> impl Iterator<Item = String> {
+        let words = self.arguments.iter();
+        words.map(|word| word.to_string_lossy().into_owned())
+    }
+}
+
+/// A process, told from a later one of the same number by when it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    pub(super) process: u32,
+    started: u64,
+}
+
+impl Life {
+    pub(super) fn of(process: u32) -> Option<Self> {
+        let started = stat(process)?.started;
+        Some(Self { process, started })
+    }
+
+    #[cfg(test)]
+    pub(super) const fn at(process: u32, started: u64) -> Self {
+        Self { process, started }
+    }
+
+    /// Whether it goes on.
+    pub(super) fn is_there(self) -> bool {
+        stat(self.process).is_some_and(|it| it.started == self.started && !it.is_dead)
+    }
+}
+
+fn folder(process: u32) -> PathBuf {
+    Path::new("/proc").join(process.to_string())
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// What there is before the process is gone; `None` if it is.
+pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
+    let folder = folder(process);
+    let life = Life::of(process)?;
+    let here = folder.join("cwd").read_link().ok()?;
+    let program = std::path::absolute(here.join(executed)).ok()?;
+    let words = words(&read(&folder.join("cmdline"))?);
+    let is_itself = || {
+        let really = folder.join("exe").read_link().ok()?;
+        Some(program.canonicalize().ok()? == really)
+    };
+    // A script's interpreter is executed, and what it is called with is the kernel's.
+    let is_script = is_itself() == Some(false);
+    let cgroup = String::from_utf8(read(&folder.join("cgroup"))?).ok()?;
+    Some(Facts {
+        life,
+        arguments: arguments(executed.as_os_str(), is_script, words),
+        program: program.to_string_lossy().into_owned(),
+        cgroup: own_cgroup(&cgroup).to_owned(),
+    })
+}
+
+fn words(text: &[u8]) -> Vec<OsString> {
+    let text = text.strip_suffix(b"\0").unwrap_or(text);
+    let words = text.split(|&byte| byte == 0);
+    words
+        .map(|word| OsString::from_vec(word.to_vec()))
+        .collect()
+}
+
+/// What a program is told, by the words of a process: those after its name. The words of a script are its interpreter,
+/// perhaps one argument of that, the script and what the script is told.
+fn arguments(executed: &OsStr, is_script: bool, words: Vec<OsString>) -> Vec<OsString> {
+    let of_script = || {
+        words
+            .iter()
+            .take(3)
+            .skip(1)
+            .position(|word| word == executed)
+    };
+    let before = match is_script.then(of_script).flatten() {
+        Some(place) => place + 2,
+        None => 1,
+    };
+    words.into_iter().skip(before).collect()
+}
+
+/// The cgroup of the one hierarchy, or of systemd's own where there are several.
+fn own_cgroup(text: &str) -> &str {
+    let path = |start: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| {
+            line.strip_prefix(start)
+                .filter(|path| path.starts_with('/'))
+        })
+    };
+    let of_systemd = text
+        .lines()
+        .find_map(|line| line.split_once(":name=systemd:"));
+    let one = path("0::").filter(|path| *path != "/");
+    one.or(of_systemd.map(|(_, path)| path)).unwrap_or("/")
+}
+
+/// The numbers of `/proc/PID/stat` that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    is_dead: bool,
+    parent: u32,
+    /// Since boot, in ticks.
+    started: u64,
+}
+
+fn stat(process: u32) -> Option<Stat> {
+    parse_stat(&String::from_utf8_lossy(&read(
+        &folder(process).join("stat"),
+    )?))
+}
+
+/// The name, which comes second and in brackets, may have brackets and blanks of its own.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut words = rest.split_ascii_whitespace();
+    let is_dead = matches!(words.next()?, "Z" | "X");
+    let parent = words.next()?.parse().ok()?;
+    let started = words.nth(17)?.parse().ok()?;
+    Some(Stat {
+        is_dead,
+        parent,
+        started,
+    })
+}
+
+/// Whether somebody else attends to it already: an ancestor whose start is under way, or a `ppcctl` that runs it.
+pub(super) fn is_attended(process: u32, under_way: &[u32]) -> bool {
+    let mut one = process;
+    for _ in 0..ANCESTORS {
+        if one != process && is_ppcctl(one) || under_way.contains(&one) {
+            return true;
+        }
+        match stat(one) {
+            Some(stat) if stat.parent > 1 => one = stat.parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn is_ppcctl(process: u32) -> bool {
+    let program = folder(process).join("exe").read_link();
+    program.is_ok_and(|program| program.file_name() == Some(OsStr::new("ppcctl")))
+}
+
+/// Whether the paths that a process goes by are ours, too, as those of a container are not.
+pub(super) fn has_our_root(process: u32) -> bool {
+    let root = |path: &Path| path.metadata().ok().map(|found| Identity::of(&found));
+    let own = root(Path::new("/"));
+    own.is_some() && root(&folder(process).join("root")) == own
+}
+
+/// The directory of the model that a process is told to load, with what its links lead to.
+pub(super) fn model_of(facts: &Facts, said: Option<&Path>) -> Option<PathBuf> {
+    let named = match said {
+        Some(said) => said.to_owned(),
+        None => named_model(facts)?,
+    };
+    let real = named.canonicalize().ok().filter(|it| it.is_dir())?;
+    Some(match reach::of(&real) {
+        Reach::Wider(wider) => wider,
+        Reach::Itself | Reach::TooFar(_) => real,
+    })
+}
+
+fn named_model(facts: &Facts) -> Option<PathBuf> {
+    let folder = folder(facts.life.process);
+    let here = folder.join("cwd").read_link().ok()?;
+    let environment = words(&read(&folder.join("environ")).unwrap_or_default());
+    let variable = |name: &str| {
+        environment.iter().find_map(|one| {
+            let value = one.as_bytes().strip_prefix(name.as_bytes())?;
+            Some(OsStr::from_bytes(value.strip_prefix(b"=")?).to_owned())
+        })
+    };
+    let around = Surroundings {
+        here: &here,
+        variable: &variable,
+    };
+    model::named(&facts.arguments, &around)
+}
+
+/// What a process has read so far, and has of files by mappings, in bytes.
+pub(super) fn bytes_read(process: u32) -> Option<u64> {
+    let number = |file: &str, key: &str| {
+        let text = fs::read_to_string(folder(process).join(file)).ok()?;
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        value.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    let mapped = number("status", "RssFile").unwrap_or(0) << 10;
+    Some(number("io", "rchar")?.saturating_add(mapped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(executed: &str, is_script: bool, line: &str) -> String {
+        let words = words(line.replace(' ', "\0").as_bytes());
+        let rest = arguments(OsStr::new(executed), is_script, words);
+        let rest: Vec<_> = rest.iter().map(|it| it.to_string_lossy()).collect();
+        rest.join(" ")
+    }
+
+    #[test]
+    fn arguments_are_what_a_program_is_told() {
+        assert_eq!(
+            told("/usr/bin/python3", false, "python3 a.py --x "),
+            "a.py --x"
+        );
+        assert_eq!(told("/bin/true", false, "true"), "");
+        // Its own name is an argument like another.
+        assert_eq!(told("/bin/a", false, "a /bin/a b"), "/bin/a b");
+        let line = "/venv/bin/python3 /venv/bin/vllm serve /srv/m";
+        assert_eq!(told("/venv/bin/vllm", true, line), "serve /srv/m");
+        assert_eq!(told("./x.sh", true, "/bin/sh -e ./x.sh 1 2"), "1 2");
+        // It has written over its words: they are taken as they are.
+        assert_eq!(told("./x.sh", true, "server: ready"), "ready");
+        assert_eq!(told("/bin/a", false, ""), "");
+    }
+
+    #[test]
+    fn cgroups_of_either_version() {
+        for (text, expected) in [
+            ("0::/system.slice/a.service\n", "/system.slice/a.service"),
+            (
+                "5:memory:/x\n1:name=systemd:/user.slice/b.scope\n0::/\n",
+                "/user.slice/b.scope",
+            ),
+            ("0::/\n", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(own_cgroup(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_process_may_call_itself_anything() {
+        let numbers = "1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 9";
+        let stat = parse_stat(&format!("12 (a) R 5 (b)) S 42 {numbers}")).expect("a stat");
+        assert_eq!((stat.parent, stat.started, stat.is_dead), (42, 777, false));
+        assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_known() {
+        let own = std::process::id();
+        let program = std::env::current_exe().expect("a program");
+        let facts = of(own, &program).expect("it is there");
+        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        assert_eq!(
+            (facts.program, facts.arguments),
+            (program.display().to_string(), arguments)
+        );
+        assert!(facts.life.is_there() && has_our_root(own));
+        assert!(!is_attended(own, &[]) && is_attended(own, &[std::os::unix::process::parent_id()]));
+        assert!(bytes_read(own).is_none_or(|bytes| bytes > 0));
+        let later = Life {
+            started: facts.life.started + 1,
+            ..facts.life
+        };
+        assert!(!later.is_there());
+    }
+}

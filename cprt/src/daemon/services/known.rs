@@ -1,0 +1,175 @@
+//! What is known of services: how often they started, and how it went the last time; and of those that were learned of,
+//! what they are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::Life;
+use crate::control::protocol::{ServiceStatus, StartPhase, StartStatus};
+
+/// So many processes of a service are told of.
+const RUNNING: usize = 64;
+/// So many services are learned of; beyond, whoever starts least goes.
+const LEARNT: usize = 64;
+
+/// A program that has shown that it starts often and reads much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Learnt {
+    /// Of its start.
+    pub(super) name: String,
+    /// Its path.
+    pub(super) program: String,
+}
+
+impl Learnt {
+    /// What the path of its program ends with.
+    pub(super) fn end(&self) -> &str {
+        self.program.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// A service.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) learnt: Option<Learnt>,
+    starts: u64,
+    running: Vec<Life>,
+    left_out: Option<&'static str>,
+    pub(super) last: Option<StartStatus>,
+}
+
+impl Known {
+    /// A process starts it; why it is left alone, if it is.
+    pub(super) fn begins(&mut self, life: Life, start: &str, left_out: Option<&'static str>) {
+        self.starts += 1;
+        self.running.retain(|it| it.is_there());
+        if self.running.len() < RUNNING {
+            self.running.push(life);
+        }
+        self.left_out = left_out;
+        if left_out.is_none() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            self.last = Some(StartStatus {
+                start: start.to_owned(),
+                process: life.process,
+                began_s: now.map_or(0, |now| now.as_secs()),
+                phase: StartPhase::UnderWay,
+                loaded_bytes: 0,
+                cached_bytes: 0,
+                said: None,
+            });
+        }
+    }
+
+    pub(super) fn status(&self, name: &str) -> ServiceStatus {
+        let running = self.running.iter().filter(|it| it.is_there());
+        ServiceStatus {
+            name: name.to_owned(),
+            learnt: self.learnt.is_some(),
+            running: running.map(|it| it.process).collect(),
+            starts: self.starts,
+            left_out: self.left_out.map(str::to_owned),
+            last: self.last.clone(),
+        }
+    }
+}
+
+/// One more that has been learned of.
+pub(super) fn add(all: &mut BTreeMap<String, Known>, learnt: Learnt) {
+    let is_learnt = |known: &Known| known.learnt.is_some();
+    if all.values().filter(|it| is_learnt(it)).count() >= LEARNT {
+        let learnt = all.iter().filter(|(_, known)| is_learnt(known));
+        let least = learnt.min_by_key(|(_, known)| known.starts);
+        let least = least.map(|(name, _)| name.clone());
+        least.and_then(|name| all.remove(&name));
+    }
+    // What is configured under this name stays so.
+    all.entry(learnt.name.clone()).or_insert_with(|| Known {
+        learnt: Some(learnt),
+        ..Known::default()
+    });
+}
+
+/// What had been learned of when it was written down last; nothing, if that cannot be read.
+pub(super) fn read(path: &Path) -> Vec<Learnt> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            log::warn!("Reading {}: {error}", path.display());
+            return Vec::new();
+        }
+    };
+    let learnt: Vec<Learnt> = serde_json::from_slice(&text).unwrap_or_else(|error| {
+        log::warn!("{}: {error}; it is learned anew", path.display());
+        Vec::new()
+    });
+    learnt.into_iter().take(LEARNT).collect()
+}
+
+/// Writes it down, by rename, so that there is always a whole one.
+pub(super) fn write(path: &Path, all: &BTreeMap<String, Known>) {
+    let learnt: Vec<_> = all.values().filter_map(|it| it.learnt.as_ref()).collect();
+    let write = || -> std::io::Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let new = path.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(&learnt)?)?;
+        std::fs::rename(&new, path)
+    };
+    if let Err(error) = write() {
+        log::warn!("Writing {}: {error}; it is learned anew", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learnt(number: usize) -> Learnt {
+        Learnt {
+            name: format!("start-{number}"),
+            program: format!("/bin/p{number}"),
+        }
+    }
+
+    #[test]
+    fn what_starts_least_is_forgotten_for_another() {
+        let mut all = BTreeMap::from([("mine".to_owned(), Known::default())]);
+        let life = Life::of(std::process::id()).expect("this one");
+        for number in 0..LEARNT {
+            add(&mut all, learnt(number));
+            let known = all
+                .get_mut(&format!("start-{number}"))
+                .expect("it is there");
+            (number != 5).then(|| known.begins(life, "s", None));
+        }
+        add(&mut all, learnt(LEARNT));
+        assert_eq!(all.len(), LEARNT + 1);
+        assert!(all.contains_key("mine") && !all.contains_key("start-5"));
+        let status = all["start-1"].status("start-1");
+        assert_eq!(
+            (status.starts, status.running, status.learnt),
+            (1, vec![life.process], true)
+        );
+    }
+
+    #[test]
+    fn what_was_learned_is_there_again() {
+        let folder = std::env::temp_dir().join(format!("cprt-known-{}", std::process::id()));
+        let path = folder.join("deep/learnt.json");
+        assert_eq!(read(&path), []);
+        let mut all = BTreeMap::from([("mine".to_owned(), Known::default())]);
+        add(&mut all, learnt(1));
+        write(&path, &all);
+        assert_eq!(read(&path), [learnt(1)]);
+        assert_eq!(learnt(1).end(), "p1");
+        std::fs::write(&path, "{").expect("to write");
+        assert_eq!(read(&path), []);
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+}

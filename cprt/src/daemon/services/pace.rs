@@ -1,0 +1,139 @@
+//! Whether a start is attended to: one of a name at a time, few at once, and none of what restarts in a loop. Pure; the
+//! time comes from outside.
+//!
+//! What is left alone is no slower than without us: the start under way has loaded what both read, and a loop has all of
+//! it cached.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// So many starts of a name...
+const STARTS: usize = 3;
+/// ...within this time are a loop.
+const WINDOW: Duration = Duration::from_secs(30);
+/// So many starts are attended to at once: each takes a worker.
+const AT_ONCE: usize = 4;
+/// So many names are remembered.
+const NAMES: usize = 1024;
+
+/// What becomes of a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is recorded, and what is known of it is loaded.
+    Attend,
+    /// One of this name is under way.
+    Twice,
+    /// Enough others are.
+    Busy,
+    /// It starts again and again.
+    Loops,
+}
+
+impl Verdict {
+    /// Why a start is left alone.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::Attend => "",
+            Self::Twice => "another one of it was under way",
+            Self::Busy => "too many starts were under way",
+            Self::Loops => "it started three times within 30 s",
+        }
+    }
+}
+
+/// Starts by name.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    under_way: Vec<String>,
+    recent: HashMap<String, VecDeque<Instant>>,
+}
+
+impl Pace {
+    /// A start of this name is seen; if it is attended to, it is under way until [`Self::over`].
+    pub(super) fn begin(&mut self, name: &str, now: Instant) -> Verdict {
+        if self.under_way.iter().any(|it| it == name) {
+            return Verdict::Twice;
+        }
+        if self.under_way.len() >= AT_ONCE {
+            return Verdict::Busy;
+        }
+        if self.recent.len() >= NAMES && !self.recent.contains_key(name) {
+            self.recent.retain(|_, times| {
+                let last = times.back();
+                last.is_some_and(|&last| now.saturating_duration_since(last) < WINDOW)
+            });
+            if self.recent.len() >= NAMES {
+                return Verdict::Busy;
+            }
+        }
+        let times = self.recent.entry(name.to_owned()).or_default();
+        times.retain(|&then| now.saturating_duration_since(then) < WINDOW);
+        if times.len() >= STARTS {
+            // As long as it goes on: the last of them counts again.
+            times.pop_front();
+            times.push_back(now);
+            return Verdict::Loops;
+        }
+        times.push_back(now);
+        self.under_way.push(name.to_owned());
+        Verdict::Attend
+    }
+
+    pub(super) fn over(&mut self, name: &str) {
+        self.under_way.retain(|it| it != name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_name_at_a_time_and_few_at_once() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        for name in ["a", "b", "c", "d"] {
+            assert_eq!(pace.begin(name, now), Verdict::Attend);
+        }
+        assert_eq!(pace.begin("a", now), Verdict::Twice);
+        assert_eq!(pace.begin("e", now), Verdict::Busy);
+        pace.over("a");
+        assert_eq!(pace.begin("e", now), Verdict::Attend);
+    }
+
+    #[test]
+    fn a_loop_is_left_alone_until_it_ends() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut at = |seconds: u64| {
+            let verdict = pace.begin("a", start + Duration::from_secs(seconds));
+            pace.over("a");
+            verdict
+        };
+        for seconds in [0, 1, 2] {
+            assert_eq!(at(seconds), Verdict::Attend);
+        }
+        for seconds in (3..300).step_by(3) {
+            assert_eq!(at(seconds), Verdict::Loops, "{seconds}");
+        }
+        assert_eq!(at(400), Verdict::Attend);
+        // Now and then is no loop.
+        for seconds in (500..1000).step_by(16) {
+            assert_eq!(at(seconds), Verdict::Attend, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut begin = |number: usize, after: u64| {
+            let name = format!("n{number}");
+            let verdict = pace.begin(&name, start + Duration::from_secs(after));
+            pace.over(&name);
+            (verdict, pace.recent.len())
+        };
+        for number in 0..NAMES {
+            assert_eq!(begin(number, 0).0, Verdict::Attend);
+        }
+        assert_eq!(begin(NAMES, 1), (Verdict::Busy, NAMES));
+        assert_eq!(begin(NAMES, 100), (Verdict::Attend, 1));
+    }
+}

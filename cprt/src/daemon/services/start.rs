@@ -1,0 +1,324 @@
+//! A start of a service, from when its program is executed until reading has come to rest or its processes have ended.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::facts::{self, Facts};
+use super::{POLICY, Shared, UnderWay};
+use crate::control::config::ConfiguredService;
+use crate::control::protocol::{Settings, StartPhase, StartStatus};
+use crate::control::stats::Stats;
+use crate::worker::handle::{
+    self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews,
+};
+use crate::worker::keeper::{self, Keeper, Owner};
+use crate::worker::messages::{BackendSource, Job};
+use crate::{Error, Result};
+
+/// How often it is looked whether it is the model's turn,
+const SOON: Duration = Duration::from_millis(20);
+/// and how far a start is, or whether its process is still there.
+const TICK: Duration = Duration::from_millis(500);
+/// Of a start that ended before reading came to rest, the policy keeps what was read only if it is at least so much of
+/// what the last one read, in percent: a process that dies half-way says nothing of the next one.
+const LEAST: &str = "50";
+
+/// A start that is to be attended to.
+pub(super) struct Plan {
+    pub(super) service: String,
+    /// What it is known by.
+    pub(super) start: String,
+    pub(super) facts: Facts,
+    pub(super) rule: ConfiguredService,
+}
+
+pub(super) fn thread(
+    name: &'static str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(512 << 10)
+        .spawn(run)
+        .map_err(|source| Error::System {
+            doing: "Starting a thread",
+            source,
+        })
+}
+
+/// The life of a start's thread.
+pub(super) fn attend(shared: &Arc<Shared>, plan: &Plan, standby: Option<LoadedWorker>) {
+    let ended = follow(shared, plan, standby);
+    shared.over(plan, ended.as_ref().err());
+    // The service has come to rest: now another worker disturbs nobody.
+    if shared.is_on()
+        && let Err(error) = shared.stand_by()
+    {
+        shared.switch_off(&crate::error::chain(&error));
+    }
+    match ended {
+        Ok(Some(model)) => model.stay(shared, plan),
+        Ok(None) => {}
+        Err(error) => shared.failed(&plan.service, &crate::error::chain(&error)),
+    }
+}
+
+/// Has a worker record it and load what is known of it, until it is over. Returns who loads the model, if it has one.
+fn follow(
+    shared: &Arc<Shared>,
+    plan: &Plan,
+    standby: Option<LoadedWorker>,
+) -> Result<Option<Model>> {
+    let late = || -> Result<LoadedWorker> {
+        let loaded = shared.load()?;
+        loaded.follow(plan.facts.life.process);
+        Ok(loaded)
+    };
+    let loaded = standby.map_or_else(late, Ok)?;
+    let model = facts::model_of(&plan.facts, plan.rule.model.as_deref());
+    let model = model.as_deref();
+    let log = |level, message: String| shared.hear_policy(plan, level, &message);
+    let RunningWorker {
+        handle, process, ..
+    } = loaded.go(plan.settings(model), log)?;
+    shared.begun(plan, &handle);
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| watch(shared, plan, model, &handle));
+        let end = process.attend(&handle, true, |news| match news {
+            WorkerNews::Log { level, message } => shared.hear_policy(plan, level, &message),
+            WorkerNews::Unmounted => handle.exit(),
+            // Its cgroup is the service's own affair: systemd would take a worker in it for a part of the service.
+            WorkerNews::Reader { .. } => {}
+        });
+        // A thread that panics has said so.
+        let model = watching.join().unwrap_or_default();
+        match end {
+            WorkerEnd::Told => Ok(model),
+            WorkerEnd::Fault(fault) => Err(Error::Protocol(fault)),
+        }
+    })
+}
+
+/// Counts what is loaded while the worker is there, and has the model loaded when the rest of the start has been.
+fn watch(
+    shared: &Arc<Shared>,
+    plan: &Plan,
+    model: Option<&Path>,
+    handle: &WorkerHandle,
+) -> Option<Model> {
+    let mut model = model.and_then(|directory| Model::find(shared, plan, directory));
+    let mut waits = model.is_some();
+    while let Some(stats) = handle.stats() {
+        shared.counted(plan, &stats);
+        let loads = stats.queued_bytes + stats.in_flight_bytes > 0;
+        if waits && !loads {
+            waits = false;
+            if let Some(model) = &mut model {
+                // Where nothing is known of the start, its process waits for the device as it imports.
+                model.begin(if stats.load_ranges > 0 {
+                    "now"
+                } else {
+                    "early"
+                });
+            }
+        }
+        std::thread::sleep(if loads || waits { SOON } else { TICK });
+    }
+    model
+}
+
+impl Plan {
+    /// What the policy is told of this start.
+    fn settings(&self, model: Option<&Path>) -> Settings {
+        let mut settings = Settings::from([
+            ("start".to_owned(), self.start.clone()),
+            ("least".to_owned(), LEAST.to_owned()),
+        ]);
+        if let Some(model) = model {
+            settings.insert("without".to_owned(), model.display().to_string());
+        }
+        settings.extend(self.rule.settings.clone());
+        settings
+    }
+}
+
+impl Shared {
+    fn job(&self, at: PathBuf, source: BackendSource, settings: Settings) -> Job {
+        let state = self.state();
+        let library = state.library.clone();
+        Job::new(
+            at,
+            source,
+            library,
+            settings,
+            None,
+            &self.topology,
+            &state.config,
+        )
+    }
+
+    /// A worker that waits for a start.
+    pub(super) fn load(&self) -> Result<LoadedWorker> {
+        let source = BackendSource::Start { parent: None };
+        let job = self.job("/".into(), source, Settings::new());
+        handle::load(
+            &job,
+            Box::new(|line| log::info!("{POLICY} of starts prints: {line}")),
+        )
+    }
+
+    fn is_on(&self) -> bool {
+        let state = self.state();
+        state.off.is_none() && !state.ending && state.execs.is_some()
+    }
+
+    fn begun(&self, plan: &Plan, handle: &Arc<WorkerHandle>) {
+        let mut state = self.state();
+        // It may be unwanted by now.
+        let is_known = state.known.contains_key(&plan.service);
+        if state.ending || !is_known {
+            handle.exit();
+        }
+        let process = plan.facts.life.process;
+        let under_way = state.under_way.iter_mut();
+        for it in under_way.filter(|it| it.process == process) {
+            it.handle = Some(Arc::clone(handle));
+        }
+        drop(state);
+        let (start, service) = (&plan.start, &plan.service);
+        log::info!("{service} starts: process {process}, known by {start}");
+    }
+
+    fn over(&self, plan: &Plan, error: Option<&Error>) {
+        {
+            let mut state = self.state();
+            state.pace.over(&plan.start);
+            let process = plan.facts.life.process;
+            state
+                .under_way
+                .retain(|it: &UnderWay| it.process != process);
+        }
+        self.last_of(plan, |last| {
+            last.phase = StartPhase::Over;
+            if let Some(error) = error {
+                last.phase = StartPhase::Failed;
+                last.said = Some(crate::error::chain(error));
+            }
+        });
+    }
+
+    /// Changes what the status says of a start.
+    fn last_of(&self, plan: &Plan, change: impl FnOnce(&mut StartStatus)) {
+        let mut state = self.state();
+        let known = state.known.get_mut(&plan.service);
+        let process = plan.facts.life.process;
+        let last = known.and_then(|known| known.last.as_mut());
+        if let Some(last) = last.filter(|last| last.process == process) {
+            change(last);
+        }
+    }
+
+    fn counted(&self, plan: &Plan, stats: &Stats) {
+        self.last_of(plan, |last| {
+            last.loaded_bytes = stats.loaded_bytes;
+            last.cached_bytes = stats.load_bytes.saturating_sub(stats.loaded_bytes);
+        });
+    }
+
+    /// The policy of a start logs.
+    fn hear_policy(&self, plan: &Plan, level: u32, message: &str) {
+        tell(&plan.service, level, message);
+        if level <= 3 {
+            self.last_of(plan, |last| last.said = Some(message.to_owned()));
+        }
+    }
+}
+
+fn tell(service: &str, level: u32, message: &str) {
+    let severity = match level {
+        0 | 1 => log::Level::Error,
+        2 => log::Level::Warn,
+        3 => log::Level::Info,
+        _ => log::Level::Debug,
+    };
+    log::log!(severity, "Start of {service}: {message}");
+}
+
+/// Who loads the model of a service.
+enum Model {
+    /// A worker of ours, as no policy is registered for the directory.
+    Own(Keeper),
+    Registered(Arc<WorkerHandle>),
+}
+
+/// Hears the keeper of a model's policy.
+struct ModelOwner(String);
+
+impl Model {
+    fn find(shared: &Arc<Shared>, plan: &Plan, directory: &Path) -> Option<Self> {
+        let registry = shared.registry.upgrade()?;
+        if let Some(handle) = registry.handle_of(directory) {
+            return Some(Self::Registered(handle));
+        }
+        let mut settings = plan.rule.settings.clone();
+        // Which start it is says nothing to it.
+        for key in ["start", "least", "without"] {
+            settings.remove(key);
+        }
+        let job = shared.job(directory.to_owned(), BackendSource::Observe, settings);
+        let owner: Arc<dyn Owner> = Arc::new(ModelOwner(plan.service.clone()));
+        let started = keeper::load(&job, &owner).and_then(|it| Keeper::start(it, job, owner));
+        match started {
+            Ok(keeper) => Some(Self::Own(keeper)),
+            Err(error) => {
+                let (service, why) = (&plan.service, crate::error::chain(&error));
+                log::warn!("The model of {service} is not loaded ahead: {why}");
+                None
+            }
+        }
+    }
+
+    /// Has it loaded before it is opened.
+    fn begin(&self, how: &str) {
+        let settings = Settings::from([("begin".to_owned(), how.to_owned())]);
+        // A policy that failed, or that knows no such setting, begins when the model is opened.
+        let _ = match self {
+            Self::Own(keeper) => keeper.configure(&settings),
+            Self::Registered(handle) => handle.configure(&settings),
+        };
+    }
+
+    /// The service reads on when its start is over.
+    fn stay(self, shared: &Shared, plan: &Plan) {
+        let Self::Own(keeper) = self else { return };
+        let is_wanted = || {
+            let state = shared.state();
+            !state.ending && state.known.contains_key(&plan.service)
+        };
+        while plan.facts.life.is_there() && is_wanted() {
+            std::thread::sleep(TICK);
+        }
+        keeper.stop();
+        keeper.join();
+    }
+}
+
+impl Owner for ModelOwner {
+    fn log(&self, _: &str, level: u32, message: &str) {
+        tell(&self.0, level, message);
+    }
+
+    fn printed(&self, line: &str) {
+        log::info!("{POLICY} of the model of {} prints: {line}", self.0);
+    }
+
+    fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
+        let next = never.unwrap_or("it is started again");
+        log::error!(
+            "The policy of the model of {} failed: {fault}; {next}",
+            self.0
+        );
+    }
+}

@@ -1,0 +1,417 @@
+//! `[service.NAME]`: what a service reads as it starts is recorded by the daemon, and loaded before the service comes to
+//! it the next time. Recording takes root and a kernel that tells of all reads; files, store and daemon are the test's
+//! own.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cprt::control::client::Client;
+use cprt::control::protocol::{ServiceStatus, ServicesStatus, StartPhase, Status};
+use cprt::control::start_name::start_name;
+use maio::template::{Store, Template, this_node};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use test_support::{Folder, drop_cached, skip, undisturbed};
+
+/// By then anything has happened that does, on a machine with much else to do.
+const LATEST: Duration = Duration::from_mins(1);
+/// Of each file.
+const SIZE: u64 = 512 << 10;
+
+/// Where MAIO is as this build has made it, where only root can change it, or why there is none.
+fn policies() -> Result<&'static Path, &'static str> {
+    static POLICIES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = POLICIES.get_or_init(|| {
+        if !geteuid().is_root() {
+            return Err("starts are for root; run it as root".to_owned());
+        }
+        let here = std::env::current_exe().expect("a path");
+        let built = here.with_file_name("libmaio.so");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("services");
+        fs::create_dir_all(&folder).expect("it is ours");
+        let library = folder.join("maio.so");
+        fs::copy(&built, &library).map_err(|error| format!("{}: {error}", built.display()))?;
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let checked = cprt::daemon::trust::check(&library, 0);
+        checked.map_err(|error| error.to_string())?;
+        Ok(folder)
+    });
+    made.as_deref().map_err(String::as_str)
+}
+
+/// A daemon, and files for services to read.
+struct Ground {
+    folder: Folder,
+    /// Sockets have short paths.
+    place: Folder,
+    daemon: Child,
+}
+
+impl Ground {
+    /// With a daemon that goes by this, `None` where nothing can be recorded; then it has been said why.
+    fn new(name: &str, config: impl Fn(&Path) -> String) -> Option<Self> {
+        let policies = match policies() {
+            Ok(policies) => policies,
+            Err(why) => {
+                skip(why);
+                return None;
+            }
+        };
+        let ground = Self::with(name, policies, config);
+        let services = ground.services();
+        if let Some(why) = services.off {
+            skip(&why);
+            return None;
+        }
+        Some(ground)
+    }
+
+    fn with(name: &str, policies: &Path, config: impl Fn(&Path) -> String) -> Self {
+        // What is below a temporary folder in memory is never missed.
+        let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
+        for number in 0..4_u8 {
+            let file = folder.write(&format!("f{number}"), vec![number; 512 << 10]);
+            drop_cached(&file).expect("to drop it");
+        }
+        let place = Folder::new(name);
+        let own = format!(
+            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
+            place.path().display()
+        );
+        let file = place.write("cprt.toml", own + &config(folder.path()));
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_cprtd"));
+        daemon.arg("--config").arg(file);
+        daemon.env("PPC_POLICY_PATH", policies);
+        let daemon = daemon.spawn().expect("it was built");
+        Self {
+            folder,
+            place,
+            daemon,
+        }
+    }
+
+    /// As `ppcctl status` is answered, as soon as there is a daemon that has its services.
+    fn services(&self) -> ServicesStatus {
+        wait_for("the daemon", || self.status()?.services)
+    }
+
+    fn status(&self) -> Option<Status> {
+        Client::new(self.place.path().join("socket"))
+            .status(None)
+            .ok()
+    }
+
+    fn service(&self, name: &str) -> Option<ServiceStatus> {
+        self.services().known.into_iter().find(|it| it.name == name)
+    }
+
+    fn reload(&self, config: impl Fn(&Path) -> String) {
+        let file = self.place.path().join("cprt.toml");
+        let text = fs::read_to_string(&file).expect("it is there");
+        let own = text.lines().take(3).map(|line| format!("{line}\n"));
+        let own: String = own.collect();
+        fs::write(&file, own + &config(self.folder.path())).expect("ours");
+        let daemon = Pid::from_raw(self.daemon.id().try_into().expect("a process"));
+        kill(daemon, Signal::SIGHUP).expect("it is there");
+    }
+
+    /// A program that does this, of a name that no other has.
+    fn program(&self, name: &str, script: &str) -> PathBuf {
+        let text = format!("#!/bin/sh\n{script}\n");
+        let path = self.folder.write(name, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+        path
+    }
+
+    fn file(&self, number: u8) -> PathBuf {
+        self.folder.path().join(format!("f{number}"))
+    }
+
+    fn cached(&self, number: u8) -> u64 {
+        let mut fincore = Command::new("fincore");
+        fincore.args(["--bytes", "--noheadings", "--output", "RES"]);
+        let ran = fincore.arg(self.file(number)).output().expect("util-linux");
+        let text = String::from_utf8(ran.stdout).expect("a number");
+        text.trim().parse().expect("a number")
+    }
+
+    fn make_cold(&self, numbers: &[u8]) {
+        for &number in numbers {
+            drop_cached(&self.file(number)).expect("to drop it");
+        }
+    }
+
+    fn template(&self, name: &str) -> Option<Template> {
+        let store = Store::at(self.folder.path().join("store"));
+        store.load(name, &this_node()).expect("a store")
+    }
+
+    /// How many of the last starts read this file.
+    fn readers(&self, name: &str, number: u8) -> usize {
+        let template = self.template(name).expect("it is kept");
+        let path = self.file(number);
+        let is_file = |path_there: &str| Path::new("/").join(path_there) == path;
+        let place = template.files.iter().position(|it| is_file(&it.path));
+        let place = place.and_then(|it| u32::try_from(it).ok());
+        let groups = template
+            .groups
+            .iter()
+            .map(|it| it.extents().expect("sound"));
+        groups
+            .filter(|it| it.iter().any(|extent| Some(extent.file) == place))
+            .count()
+    }
+
+    /// Waits until the newest start of a service is over, and says how it went.
+    fn over(&self, service: &str, process: u32) -> ServiceStatus {
+        wait_for("the end of a start", || {
+            let status = self.service(service)?;
+            let last = status.last.as_ref()?;
+            (last.process == process && last.phase != StartPhase::UnderWay).then_some(status)
+        })
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let daemon = Pid::from_raw(self.daemon.id().try_into().expect("a process"));
+        let _ = kill(daemon, Signal::SIGTERM);
+        let _ = self.daemon.wait();
+    }
+}
+
+fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + LATEST;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A service that waits for a line before it goes on.
+struct Running(Child, Option<ChildStdin>);
+
+impl Running {
+    fn start(program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        let mut child = command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a script");
+        let input = child.stdin.take();
+        Self(child, input)
+    }
+
+    fn go_on(&mut self) {
+        let input = self.1.as_mut().expect("its input");
+        input.write_all(b"go\n").expect("it waits");
+    }
+
+    fn end(mut self) -> u32 {
+        self.go_on();
+        assert!(self.0.wait().expect("its end").success());
+        self.0.id()
+    }
+
+    fn kill(mut self) -> u32 {
+        self.0.kill().expect("ours");
+        let _ = self.0.wait();
+        self.0.id()
+    }
+}
+
+fn config_of(service: &str, exe: &str) -> impl Fn(&Path) -> String {
+    let (service, exe) = (service.to_owned(), exe.to_owned());
+    move |folder| {
+        format!(
+            "[service.{service}]\nexe = '{exe}'\nsettings = {{ store = '{}/store' }}\n",
+            folder.display()
+        )
+    }
+}
+
+#[test]
+fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
+    let Some(ground) = Ground::new("services-again", config_of("x", "cprt-again")) else {
+        return;
+    };
+    let script = format!(
+        "read line; cat '{}' '{}' > /dev/null",
+        ground.file(1).display(),
+        ground.file(2).display()
+    );
+    let program = ground.program("cprt-again", &script);
+    let name = start_name(
+        program.to_str().expect("plain"),
+        &["--port".into(), "7".into()],
+    );
+    let first = Running::start(&program, &["--port", "1"]);
+    let process = first.0.id();
+    wait_for("the first start", || ground.service("x")?.last);
+    assert_eq!(ground.service("x").expect("it is known").running, [process]);
+    assert_eq!(ground.cached(1), 0, "nothing is known of it");
+    let first = first.end();
+    let status = ground.over("x", first);
+    let last = status.last.expect("a start");
+    assert_eq!(last.start, name, "that of ppcctl run");
+    assert_eq!((ground.readers(&name, 1), ground.readers(&name, 3)), (1, 0));
+    // It has not read anything but its script when they are there.
+    let attempt = || {
+        ground.make_cold(&[1, 2, 3]);
+        let second = Running::start(&program, &["--port=2"]);
+        let until = Instant::now() + Duration::from_secs(20);
+        let both = || [ground.cached(1), ground.cached(2)];
+        while both() != [SIZE; 2] && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (both, other) = (both(), ground.cached(3));
+        let process = second.end();
+        (both, other, ground.over("x", process))
+    };
+    let (both, other, status) = undisturbed(attempt, |(both, ..)| *both == [SIZE; 2]);
+    assert_eq!((both, other), ([SIZE; 2], 0));
+    let again = status.last.expect("a start");
+    assert_eq!(again.start, name, "a port says nothing of a start");
+    assert!(again.loaded_bytes >= 2 * SIZE, "{again:?}");
+    assert!(
+        status.running.is_empty() && status.starts >= 2,
+        "{:?}",
+        status.running
+    );
+    assert!(ground.readers(&name, 1) >= 2);
+}
+
+#[test]
+fn starts_that_die_half_way_or_loop_spoil_nothing() {
+    let Some(ground) = Ground::new("services-dies", config_of("d", "cprt-dies")) else {
+        return;
+    };
+    let read = |number| format!("cat '{}' > /dev/null", ground.file(number).display());
+    let big = ground.folder.write("big", vec![7; 16 << 20]);
+    let big = format!("cat '{}' > /dev/null", big.display());
+    let script = format!("{}; read line; {}; {big}", read(0), read(2));
+    let program = ground.program("cprt-dies", &script);
+    let whole = Running::start(&program, &[]);
+    let twice = Running::start(&program, &[]);
+    let (first, second) = (whole.0.id(), twice.0.id());
+    let status = wait_for("both", || ground.service("d").filter(|it| it.starts == 2));
+    assert_eq!(status.running, [first, second]);
+    assert!(status.left_out.is_some_and(|why| why.contains("under way")));
+    wait_for("the first start", || ground.service("d")?.last);
+    whole.end();
+    twice.end();
+    let name = ground.over("d", first).last.expect("a start").start;
+    assert_eq!(ground.readers(&name, 2), 1);
+    let kept = ground.template(&name);
+    for _ in 0..2 {
+        let dies = Running::start(&program, &[]);
+        let process = dies.0.id();
+        wait_for("its start", || {
+            ground.service("d")?.last.filter(|it| it.process == process)
+        });
+        dies.kill();
+        let said = ground.over("d", process).last.expect("a start").said;
+        assert!(said.is_some_and(|it| it.contains("ended early")));
+    }
+    assert_eq!(
+        ground.template(&name),
+        kept,
+        "what died half-way is not kept"
+    );
+    let before = ground.service("d").expect("it is known").starts;
+    for starts in before + 1..before + 4 {
+        let dies = Running::start(&program, &[]);
+        let status = wait_for("it", || {
+            ground.service("d").filter(|it| it.starts == starts)
+        });
+        assert!(
+            status
+                .left_out
+                .is_some_and(|why| why.contains("three times"))
+        );
+        dies.kill();
+    }
+    assert_eq!(ground.template(&name), kept);
+}
+
+#[test]
+fn services_come_and_go_with_the_configuration() {
+    let Some(ground) = Ground::new("services-reload", config_of("a", "cprt-reload-a")) else {
+        return;
+    };
+    let programs = ["cprt-reload-a", "cprt-reload-b"].map(|it| ground.program(it, "read line"));
+    ground.reload(config_of("b", "cprt-reload-b"));
+    wait_for("the other", || ground.service("b"));
+    assert!(ground.service("a").is_none());
+    let [a, b] = programs.map(|program| Running::start(&program, &[]));
+    wait_for("its start", || ground.service("b")?.last);
+    // What cannot be read changes nothing.
+    ground.reload(|_| "[service.b]\nno = 1\n".to_owned());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(ground.service("b").expect("it stays").running, [b.0.id()]);
+    ground.reload(|_| String::new());
+    wait_for("none", || {
+        ground.status().filter(|it| it.services.is_none())
+    });
+    let (a, b) = (a.end(), b.end());
+    assert_ne!(a, b);
+}
+
+#[test]
+fn a_daemon_that_cannot_says_why_and_goes_on() {
+    if !geteuid().is_root() {
+        return skip("starts are for root; run it as root");
+    }
+    let nowhere = Path::new("/nowhere");
+    let ground = Ground::with("services-off", nowhere, config_of("a", "cprt-none"));
+    let off = ground.services().off.expect("a reason");
+    assert!(
+        off.contains("maio") || off.contains("6.12") || off.contains("tracepoint"),
+        "{off}"
+    );
+    assert!(ground.status().is_some());
+}
+
+#[test]
+fn what_starts_often_and_reads_much_is_learned_of() {
+    let learn = |folder: &Path| format!("learn = true\n# {}\n", folder.display());
+    let Some(ground) = Ground::new("services-learn", learn) else {
+        return;
+    };
+    let much = ground.folder.write("much", vec![7; 65 << 20]);
+    let program = ground.program(
+        "cprt-learn",
+        &format!("cat '{}' > /dev/null; read line", much.display()),
+    );
+    let other = ground.program("cprt-little", "read line");
+    let little: Vec<_> = (0..3).map(|_| Running::start(&other, &[])).collect();
+    let much: Vec<_> = (0..3).map(|_| Running::start(&program, &[])).collect();
+    let name = start_name(program.to_str().expect("plain"), &[]);
+    let status = wait_for("what is learned", || ground.service(&name));
+    assert!(status.learnt && status.last.is_none(), "{status:?}");
+    let all = ground.services().known;
+    assert!(all.iter().all(|it| !it.name.contains("little")), "{all:?}");
+    let written = fs::read_to_string(ground.place.path().join("learnt.json"));
+    assert!(written.expect("it is written down").contains(&name));
+    for running in little.into_iter().chain(much) {
+        running.end();
+    }
+    let again = Running::start(&program, &[]);
+    let process = again.0.id();
+    wait_for("its start", || {
+        ground
+            .service(&name)?
+            .last
+            .filter(|it| it.process == process)
+    });
+    again.kill();
+}
