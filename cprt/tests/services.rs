@@ -133,11 +133,7 @@ impl Ground {
     }
 
     fn cached(&self, number: u8) -> u64 {
-        let mut fincore = Command::new("fincore");
-        fincore.args(["--bytes", "--noheadings", "--output", "RES"]);
-        let ran = fincore.arg(self.file(number)).output().expect("util-linux");
-        let text = String::from_utf8(ran.stdout).expect("a number");
-        text.trim().parse().expect("a number")
+        cached(&self.file(number))
     }
 
     fn make_cold(&self, numbers: &[u8]) {
@@ -183,6 +179,15 @@ impl Drop for Ground {
         let _ = kill(daemon, Signal::SIGTERM);
         let _ = self.daemon.wait();
     }
+}
+
+/// Bytes of a file that are in the page cache.
+fn cached(path: &Path) -> u64 {
+    let mut fincore = Command::new("fincore");
+    fincore.args(["--bytes", "--noheadings", "--output", "RES"]);
+    let ran = fincore.arg(path).output().expect("util-linux");
+    let text = String::from_utf8(ran.stdout).expect("a number");
+    text.trim().parse().expect("a number")
 }
 
 fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
@@ -290,6 +295,45 @@ fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
     assert!(ground.readers(&name, 1) >= 2);
 }
 
+/// A file of weights: one tensor.
+fn safetensors(bytes: usize) -> Vec<u8> {
+    let header = format!(
+        "{{\"w\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[0,{bytes}]}}}}",
+        bytes / 4
+    );
+    let length = header.len() as u64;
+    [&length.to_le_bytes(), header.as_bytes(), &vec![7; bytes]].concat()
+}
+
+#[test]
+fn a_model_that_is_named_is_loaded_before_it_is_opened() {
+    let Some(ground) = Ground::new("services-model", config_of("m", "cprt-model")) else {
+        return;
+    };
+    ground.folder.write("m/config.json", "{}");
+    let weights = ground
+        .folder
+        .write("m/model.safetensors", safetensors(32 << 20));
+    let size = weights.metadata().expect("it is there").len();
+    let script = format!("read line; cat '{}' > /dev/null", weights.display());
+    let program = ground.program("cprt-model", &script);
+    let model = ground.folder.path().join("m");
+    let attempt = || {
+        drop_cached(&weights).expect("to drop it");
+        let running = Running::start(&program, &["--model", model.to_str().expect("plain")]);
+        let until = Instant::now() + Duration::from_secs(20);
+        while cached(&weights) < size && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let found = cached(&weights);
+        let process = running.end();
+        ground.over("m", process);
+        found
+    };
+    let found = undisturbed(attempt, |&found| found >= size);
+    assert!(found >= size, "{found} of {size}");
+}
+
 #[test]
 fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let Some(ground) = Ground::new("services-dies", config_of("d", "cprt-dies")) else {
@@ -354,6 +398,14 @@ fn services_come_and_go_with_the_configuration() {
     assert!(ground.service("a").is_none());
     let [a, b] = programs.map(|program| Running::start(&program, &[]));
     wait_for("its start", || ground.service("b")?.last);
+    // What runs is found, whenever it started.
+    ground.reload(config_of("a", "cprt-reload-a"));
+    let running = || ground.service("a").filter(|it| it.running == [a.0.id()]);
+    assert_eq!(wait_for("what runs", running).starts, 0);
+    ground.reload(config_of("b", "cprt-reload-b"));
+    wait_for("what runs", || {
+        ground.service("b").filter(|it| it.running == [b.0.id()])
+    });
     // What cannot be read changes nothing.
     ground.reload(|_| "[service.b]\nno = 1\n".to_owned());
     std::thread::sleep(Duration::from_millis(200));

@@ -28,10 +28,9 @@ use super::registry::Registry;
 use super::{policies, trust};
 use crate::backend::{Exec, Execs, Told, kernel_tells};
 use crate::control::config::{Config, Executed};
-use crate::control::protocol::ServicesStatus;
+use crate::control::protocol::{ServicesStatus, Settings};
 use crate::control::start_name::start_name;
 use crate::error::{Refusal, RefusalKind};
-use crate::worker::crashes::{AfterCrash, Crashes};
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::{Error, Result};
 
@@ -73,7 +72,6 @@ struct State {
     learning: Learning,
     under_way: Vec<UnderWay>,
     threads: Vec<JoinHandle<()>>,
-    crashes: Crashes,
     ending: bool,
 }
 
@@ -103,7 +101,6 @@ impl Services {
             learning: Learning::default(),
             under_way: Vec::new(),
             threads: Vec::new(),
-            crashes: Crashes::default(),
             ending: false,
         };
         Ok(Self {
@@ -152,11 +149,14 @@ impl Services {
             self.shared.switch_off(&crate::error::chain(&error));
         }
         self.shared.wake();
+        if wanted {
+            self.shared.find_running();
+        }
     }
 
     fn listen(&self) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_some() {
+        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
         let shared = Arc::clone(&self.shared);
@@ -240,6 +240,12 @@ fn told<'a>(config: &Config, learnt: impl Iterator<Item = &'a Learnt>) -> Told {
     Told::Ends(ends)
 }
 
+/// What a start is called if that is said, as by `ppcctl run`.
+fn said_name(settings: &Settings) -> Option<String> {
+    let by_id = || Some(format!("start-{}", settings.get("service-id")?));
+    settings.get("start").cloned().or_else(by_id)
+}
+
 impl State {
     fn apply(&mut self, config: Config, learnt: Vec<Learnt>) {
         let wanted = |name: &String| config.service.contains_key(name);
@@ -254,11 +260,29 @@ impl State {
         for (name, learnt) in names.chain(learnt) {
             let mut known = before.remove(&name).unwrap_or_default();
             known.learnt = learnt;
+            known.forgive();
             self.known.insert(name, known);
         }
         self.off = None;
-        self.crashes = Crashes::default();
         self.config = config;
+    }
+
+    /// Whether a start of a service is recorded and loaded; if not, the status says why.
+    fn is_attended_to(&mut self, service: &str, start: &str, life: facts::Life) -> bool {
+        let Some(known) = self.known.get_mut(service) else {
+            return false;
+        };
+        let left_out = match known.refusal(start) {
+            Some(refusal) => Some(refusal),
+            None if !facts::has_our_root(life.process) => Some(
+                "its files are those of a container, of which nothing is recorded yet".to_owned(),
+            ),
+            None => match self.pace.begin(start, Instant::now()) {
+                Verdict::Attend => None,
+                verdict => Some(verdict.reason().to_owned()),
+            },
+        };
+        known.begins(life, start, left_out)
     }
 
     /// The service that a process starts, by what is configured or else by what has been learned.
@@ -322,13 +346,33 @@ impl Shared {
         self.state().off = Some(why.to_owned());
     }
 
-    /// A worker failed: one that does so again and again is not wanted.
+    /// A worker failed: one that does so again and again is not wanted for this service.
     fn failed(&self, service: &str, fault: &str) {
         log::error!("The start of {service} goes on without us: {fault}");
-        let verdict = self.state().crashes.add(Instant::now(), fault);
-        if let AfterCrash::Never(reason) = verdict {
-            let remedy = "'systemctl reload cprtd' tries again";
-            self.switch_off(&format!("{reason}, the last time: {fault}; {remedy}"));
+        if let Some(known) = self.state().known.get_mut(service) {
+            known.failed(fault);
+        }
+    }
+
+    /// Services that started before they were known to be any run, and are told of.
+    fn find_running(&self) {
+        let all = facts::of_all();
+        let mut state = self.state();
+        let mut found: BTreeMap<String, Vec<facts::Life>> = BTreeMap::new();
+        for facts in all {
+            let arguments: Vec<_> = facts.words().collect();
+            let start = start_name(&facts.program, &arguments);
+            if let Some(service) = state.service_of(&facts, &start) {
+                found.entry(service).or_default().push(facts.life);
+            }
+        }
+        for (service, lives) in found {
+            let others: Vec<_> = lives.iter().map(|it| it.process).collect();
+            let is_first =
+                |it: &facts::Life| !facts::ancestors(it.process).any(|one| others.contains(&one));
+            if let Some(known) = state.known.get_mut(&service) {
+                known.run(lives.into_iter().filter(is_first));
+            }
         }
     }
 
@@ -386,25 +430,10 @@ impl Shared {
         if facts::is_attended(exec.process, &under_way) {
             return;
         }
-        let rule = state
-            .config
-            .service
-            .get(&service)
-            .cloned()
-            .unwrap_or_default();
-        let start = rule.settings.get("start").cloned().unwrap_or(start);
-        let left_out = match state.pace.begin(&start, Instant::now()) {
-            Verdict::Attend if facts::has_our_root(exec.process) => None,
-            Verdict::Attend => {
-                state.pace.over(&start);
-                Some("its files are those of a container, of which nothing is recorded yet")
-            }
-            verdict => Some(verdict.reason()),
-        };
-        if let Some(known) = state.known.get_mut(&service) {
-            known.begins(facts.life, &start, left_out);
-        }
-        if left_out.is_some() {
+        let rule = state.config.service.get(&service);
+        let rule = rule.cloned().unwrap_or_default();
+        let start = said_name(&rule.settings).unwrap_or(start);
+        if !state.is_attended_to(&service, &start, facts.life) {
             return;
         }
         state.under_way.push(UnderWay {

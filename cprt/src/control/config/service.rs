@@ -7,6 +7,9 @@ use serde::Deserialize;
 use crate::control::protocol::Settings;
 use crate::control::wildcard::fits;
 
+/// What systemd executes in a unit before the unit's own program: its arguments are others each time.
+const LAUNCHER: &str = "systemd-executor";
+
 /// What a process is that starts a service: all that is said has to fit. `*` stands for anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -108,7 +111,11 @@ impl ConfiguredService {
                         .is_some_and(|it| fits(unit, it))
             })
         });
-        exe && unit && is(&self.arguments, process.arguments) && is(&self.cgroup, process.cgroup)
+        let is_launched = self.exe.is_some() || last_part(process.program) != LAUNCHER;
+        exe && is_launched
+            && unit
+            && is(&self.arguments, process.arguments)
+            && is(&self.cgroup, process.cgroup)
     }
 
     /// What the path of its program ends with; `None` if that may be anything.
@@ -167,6 +174,11 @@ mod tests {
             ..process
         };
         assert!(!service("unit = '*'").is_started_by(&elsewhere));
+        let launcher = Executed {
+            program: "/usr/lib/systemd/systemd-executor",
+            ..process
+        };
+        assert!(!service("unit = 'llama'").is_started_by(&launcher));
     }
 
     #[test]

@@ -90,6 +90,35 @@ pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
     })
 }
 
+/// What each process that is there may have been started as: by its program, and of an interpreter also by its script.
+pub(super) fn of_all() -> Vec<Facts> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut all = Vec::new();
+    for process in processes {
+        let Some(words) = read(&folder(process).join("cmdline")).map(|text| words(&text)) else {
+            continue;
+        };
+        let is_path = |word: &&OsString| word.as_bytes().starts_with(b"/");
+        let program = words.first().filter(is_path).map(PathBuf::from);
+        let program = program.or_else(|| folder(process).join("exe").read_link().ok());
+        let script = words
+            .iter()
+            .take(3)
+            .skip(1)
+            .find(is_path)
+            .map(PathBuf::from);
+        let names = [program, script.filter(|it| it.is_file())];
+        all.extend(
+            names
+                .into_iter()
+                .flatten()
+                .filter_map(|it| of(process, &it)),
+        );
+    }
+    all
+}
+
 fn words(text: &[u8]) -> Vec<OsString> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
     let words = text.split(|&byte| byte == 0);
@@ -162,17 +191,14 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 /// Whether somebody else attends to it already: an ancestor whose start is under way, or a `ppcctl` that runs it.
 pub(super) fn is_attended(process: u32, under_way: &[u32]) -> bool {
-    let mut one = process;
-    for _ in 0..ANCESTORS {
-        if one != process && is_ppcctl(one) || under_way.contains(&one) {
-            return true;
-        }
-        match stat(one) {
-            Some(stat) if stat.parent > 1 => one = stat.parent,
-            _ => return false,
-        }
-    }
-    false
+    under_way.contains(&process)
+        || ancestors(process).any(|one| under_way.contains(&one) || is_ppcctl(one))
+}
+
+/// Who has started a process, and who that, up to init.
+pub(super) fn ancestors(process: u32) -> impl Iterator<Item = u32> {
+    let parent = |one: &u32| stat(*one).map(|it| it.parent).filter(|&it| it > 1);
+    std::iter::successors(parent(&process), parent).take(ANCESTORS)
 }
 
 fn is_ppcctl(process: u32) -> bool {

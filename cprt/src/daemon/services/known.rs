@@ -1,17 +1,20 @@
 //! What is known of services: how often they started, and how it went the last time; and of those that were learned of,
 //! what they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::Life;
 use crate::control::protocol::{ServiceStatus, StartPhase, StartStatus};
+use crate::worker::crashes::{AfterCrash, Crashes};
 
 /// So many processes of a service are told of.
 const RUNNING: usize = 64;
+/// A service has so many starts of different names: each has a template.
+const NAMES: usize = 32;
 /// So many services are learned of; beyond, whoever starts least goes.
 const LEARNT: usize = 64;
 
@@ -37,30 +40,74 @@ pub(super) struct Known {
     pub(super) learnt: Option<Learnt>,
     starts: u64,
     running: Vec<Life>,
-    left_out: Option<&'static str>,
+    left_out: Option<String>,
+    /// What its starts were called.
+    names: BTreeSet<String>,
+    crashes: Crashes,
+    /// Its policy failed too often.
+    off: Option<String>,
     pub(super) last: Option<StartStatus>,
 }
 
 impl Known {
-    /// A process starts it; why it is left alone, if it is.
-    pub(super) fn begins(&mut self, life: Life, start: &str, left_out: Option<&'static str>) {
-        self.starts += 1;
-        self.running.retain(|it| it.is_there());
-        if self.running.len() < RUNNING {
-            self.running.push(life);
+    /// Why a start of this name is not to be attended to, whoever makes it.
+    pub(super) fn refusal(&mut self, start: &str) -> Option<String> {
+        if let Some(off) = &self.off {
+            return Some(off.clone());
         }
+        if !self.names.contains(start) {
+            if self.names.len() >= NAMES {
+                let why = "its arguments differ each time; settings = { service-id = \"NAME\" } makes them one";
+                return Some(why.to_owned());
+            }
+            self.names.insert(start.to_owned());
+        }
+        None
+    }
+
+    /// A process starts it; why it is left alone, if it is. Says whether it is not.
+    pub(super) fn begins(&mut self, life: Life, start: &str, left_out: Option<String>) -> bool {
+        self.starts += 1;
+        self.run([life]);
         self.left_out = left_out;
-        if left_out.is_none() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            self.last = Some(StartStatus {
-                start: start.to_owned(),
-                process: life.process,
-                began_s: now.map_or(0, |now| now.as_secs()),
-                phase: StartPhase::UnderWay,
-                loaded_bytes: 0,
-                cached_bytes: 0,
-                said: None,
-            });
+        if self.left_out.is_some() {
+            return false;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.last = Some(StartStatus {
+            start: start.to_owned(),
+            process: life.process,
+            began_s: now.map_or(0, |now| now.as_secs()),
+            phase: StartPhase::UnderWay,
+            loaded_bytes: 0,
+            cached_bytes: 0,
+            said: None,
+        });
+        true
+    }
+
+    /// Its policy failed.
+    pub(super) fn failed(&mut self, fault: &str) {
+        if let AfterCrash::Never(reason) = self.crashes.add(Instant::now(), fault) {
+            self.off = Some(format!(
+                "{reason}, the last time: {fault}; 'systemctl reload cprtd' tries again"
+            ));
+        }
+    }
+
+    /// What went wrong is not held against it any more.
+    pub(super) fn forgive(&mut self) {
+        (self.crashes, self.off) = (Crashes::default(), None);
+        self.names.clear();
+    }
+
+    /// These processes of it run.
+    pub(super) fn run(&mut self, lives: impl IntoIterator<Item = Life>) {
+        self.running.retain(|it| it.is_there());
+        for life in lives {
+            if self.running.len() < RUNNING && !self.running.contains(&life) {
+                self.running.push(life);
+            }
         }
     }
 
@@ -71,7 +118,7 @@ impl Known {
             learnt: self.learnt.is_some(),
             running: running.map(|it| it.process).collect(),
             starts: self.starts,
-            left_out: self.left_out.map(str::to_owned),
+            left_out: self.left_out.clone(),
             last: self.last.clone(),
         }
     }
@@ -146,7 +193,7 @@ mod tests {
             let known = all
                 .get_mut(&format!("start-{number}"))
                 .expect("it is there");
-            (number != 5).then(|| known.begins(life, "s", None));
+            assert!(number == 5 || known.begins(life, "s", None));
         }
         add(&mut all, learnt(LEARNT));
         assert_eq!(all.len(), LEARNT + 1);
@@ -156,6 +203,26 @@ mod tests {
             (status.starts, status.running, status.learnt),
             (1, vec![life.process], true)
         );
+    }
+
+    #[test]
+    fn names_are_bounded_and_failures_are_remembered_until_they_are_forgiven() {
+        let mut known = Known::default();
+        for number in 0..2 * NAMES {
+            let refusal = known.refusal(&format!("n{number}"));
+            assert_eq!(refusal.is_some(), number >= NAMES, "{number}");
+        }
+        assert_eq!(known.refusal("n3"), None, "it is known");
+        for _ in 0..3 {
+            known.failed("SIGSEGV");
+        }
+        assert!(
+            known
+                .refusal("n3")
+                .is_some_and(|why| why.contains("SIGSEGV"))
+        );
+        known.forgive();
+        assert_eq!(known.refusal("another"), None);
     }
 
     #[test]

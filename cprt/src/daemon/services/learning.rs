@@ -1,4 +1,5 @@
-//! What starts often and reads much, of all that is executed. Pure; time, and what a process has read, come from outside.
+//! What starts often and reads much, of all that is executed. Pure; time, and what a process has read, come from
+//! outside.
 //!
 //! A program that runs for a moment only gains nothing by us, so it is looked at how much it has read when it is some
 //! seconds old. Names, and processes that are looked at, are bounded: where more are executed, some are not learned of.

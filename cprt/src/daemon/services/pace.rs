@@ -1,8 +1,8 @@
-//! Whether a start is attended to: one of a name at a time, few at once, and none of what restarts in a loop. Pure; the
-//! time comes from outside.
+//! Whether a start is attended to: one of a name at a time, few at once, and none of what restarts in a loop. Pure;
+//! the time comes from outside.
 //!
-//! What is left alone is no slower than without us: the start under way has loaded what both read, and a loop has all of
-//! it cached.
+//! What is left alone is no slower than without us: the start under way has loaded what both read, and a loop has all
+//! of it cached.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
