@@ -248,7 +248,9 @@ fn said_name(settings: &Settings) -> Option<String> {
 
 impl State {
     fn apply(&mut self, config: Config, learnt: Vec<Learnt>) {
-        let wanted = |name: &String| config.service.contains_key(name);
+        let wanted = |name: &String| {
+            config.service.contains_key(name) || learnt.iter().any(|it| it.name == *name)
+        };
         for it in &self.under_way {
             if let Some(handle) = it.handle.as_ref().filter(|_| !wanted(&it.service)) {
                 handle.exit();
