@@ -167,7 +167,7 @@ fn status(common: &Common, mount: Option<&Path>) -> Result<()> {
     if common.json {
         return print_json(&status);
     }
-    if status.mounts.is_empty() {
+    if status.mounts.is_empty() && status.services.is_none() {
         remark("no rfs is mounted; try 'mount -t rfs LOWER MNT'");
     }
     print(&show::status::status(&status, mount.is_some()))
