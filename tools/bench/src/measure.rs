@@ -65,7 +65,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         machine: machine::machine(),
         testbed: testbed(&rig),
         real: None,
-        starts: None,
+        whole_starts: Vec::new(),
         checks,
         cases: Vec::new(),
         bars: Vec::new(),

@@ -25,9 +25,9 @@ pub(crate) struct Results {
     /// Of a model on a disk of the machine; none on the simulated SSD.
     #[serde(default)]
     pub(crate) real: Option<Real>,
-    /// Whole starts on the machine's own disk, if they were measured.
+    /// Whole starts, of each disk that they were measured on.
     #[serde(default)]
-    pub(crate) starts: Option<Starts>,
+    pub(crate) whole_starts: Vec<Starts>,
     /// How well the simulated SSD keeps to its model, before the first run.
     pub(crate) checks: Vec<Check>,
     /// In the order in which they were first run.
@@ -294,7 +294,7 @@ pub(crate) mod samples {
                 runs_first: true,
             },
             real: None,
-            starts: None,
+            whole_starts: Vec::new(),
             checks: Vec::new(),
             cases: loads.iter().map(case).collect(),
             bars: Vec::new(),

@@ -46,8 +46,9 @@ pub(super) fn page(results: &Results) -> String {
     for cell in cells(results) {
         text += &section(results, &cell);
     }
-    if let Some(starts) = &results.starts {
-        text += &whole_starts(starts);
+    if !results.whole_starts.is_empty() {
+        text += "<h2>Whole starts</h2>\n";
+        text.extend(results.whole_starts.iter().map(whole_starts));
     }
     text += "<h2>All numbers</h2>\n";
     text += &numbers(results);
@@ -165,8 +166,8 @@ fn numbers(results: &Results) -> String {
 
 fn whole_starts(starts: &Starts) -> String {
     let mut text = format!(
-        "<h2>Whole starts</h2>\n<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this \
-         machine's own disk, {}. Medians, in seconds.</p>\n<table>",
+        "<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this disk: {}. Medians, in \
+         seconds.</p>\n<table>",
         escape(&starts.what),
         escape(&starts.disk)
     );

@@ -200,7 +200,7 @@ impl<'a> Tester<'a> {
                 disk: self.disk.name.clone(),
                 instead,
             }),
-            starts: None,
+            whole_starts: Vec::new(),
             checks: Vec::new(),
             cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
             bars: Vec::new(),
