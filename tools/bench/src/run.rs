@@ -39,6 +39,7 @@ struct Stage {
 
 /// Runs a case once.
 pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
+    rig.turn += 1;
     let dirty = prepare(rig, case)?;
     let device_cpu = rig.disk.read()?.cpu_ms;
     rig.disk.reset()?;
