@@ -19,12 +19,17 @@ mod reader;
 mod report;
 mod side;
 
+use std::path::Path;
+
 use self::case::CASES;
 use self::report::{CaseCost, Report};
 use self::side::{RunCost, Served};
-use crate::args::cost::{Cost, Want};
+use crate::args::cost::{Backend, Cost, Want};
 use crate::error::{Failure, Result};
+use crate::median::median;
 use crate::place::Place;
+use crate::result::Bystander;
+use crate::units::float;
 use crate::{machine, signals};
 
 pub(crate) use reader::read;
@@ -74,6 +79,49 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     Ok(())
 }
 
+/// What a policy does while a program beside it is measured, as results have it.
+pub(crate) const IDLE: &str = "idle";
+const RECORDING: &str = "recording";
+/// Of the file that such a program reads, in MiB: as long as a reader takes for it, the machine is quiet more often.
+const BYSTANDER: u64 = 512;
+
+/// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nobody loads
+/// and while a load is recorded.
+pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
+    let states = [(Want::Rest, IDLE), (Want::Record, RECORDING)];
+    let wanted = Cost {
+        backend: Backend::Observe,
+        want: states.map(|(want, _)| want).into(),
+        rounds,
+        mib: BYSTANDER,
+        dir: folder.to_owned(),
+        cases: Vec::new(),
+        json: false,
+    };
+    let place = Place::take()?;
+    let served = Served::new(&place, &wanted)?;
+    let [.., case] = CASES;
+    let sides = sides(&served, &case, &wanted)?;
+    let (without, with) = sides.split_at(1);
+    let states = states.iter().zip(with);
+    let costs = states.filter_map(|((_, state), with)| bystander(state, &without.concat(), with));
+    Ok(costs.collect())
+}
+
+/// Round by round: what changes on the machine from one to the next is not the policy's.
+fn bystander(state: &str, without: &[RunCost], with: &[RunCost]) -> Option<Bystander> {
+    let ms = |side: &[RunCost]| median(side.iter().map(|run| float(run.time) / 1e3));
+    let pairs = with.iter().zip(without);
+    let ratio = median(pairs.map(|(with, without)| float(with.time) / float(without.time.max(1))))?;
+    Some(Bystander {
+        state: state.to_owned(),
+        with_ms: ms(with)?.value,
+        without_ms: ms(without)?.value,
+        ratio: ratio.value,
+        spread: ratio.spread,
+    })
+}
+
 /// All rounds of a case: what was measured bare, then with each want.
 fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Vec<Vec<RunCost>>> {
     let all: Vec<Option<Want>> = std::iter::once(None)
@@ -110,6 +158,33 @@ fn sound(served: &Served<'_>, case: &case::CostCase, want: Option<Want>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bystanders_are_compared_within_a_round() {
+        let side = |times: [u64; 3]| {
+            times.map(|time| RunCost {
+                time,
+                cpu: 0,
+                worker_cpu: 0,
+                events: 0,
+            })
+        };
+        // The second round is slow for all.
+        let (without, with) = (side([1000, 9000, 1000]), side([1010, 9090, 2000]));
+        let found = bystander(IDLE, &without, &with).expect("runs");
+        assert!(
+            (found.ratio - 1.01).abs() < 1e-9 && found.spread > 0.9,
+            "{found:?}"
+        );
+        assert!((found.with_ms - 2.0).abs() < 1e-9 && (found.without_ms - 1.0).abs() < 1e-9);
+        assert_eq!(bystander(IDLE, &[], &[]), None);
+    }
+
+    #[test]
+    fn the_case_of_bystanders_is_the_last() {
+        let [.., case] = CASES;
+        assert!(case.beside && !case.cold, "{case:?}");
+    }
 
     #[test]
     fn who_wants_hits_wants_misses_as_well() {

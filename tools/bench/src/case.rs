@@ -130,6 +130,8 @@ pub(crate) enum Regime {
     Cached,
     /// Nothing is cached, and the device is slow.
     Slow,
+    /// Nothing is cached, and the device is the one that this machine has.
+    OwnDisk,
 }
 
 impl fmt::Display for Regime {
@@ -139,6 +141,7 @@ impl fmt::Display for Regime {
             Self::Limited => "limited",
             Self::Cached => "cached",
             Self::Slow => "slow",
+            Self::OwnDisk => "own-disk",
         })
     }
 }
@@ -166,6 +169,8 @@ const ALL_BUT_WRONG: [Policy; 7] = [
     Policy::MaioFirst,
     Policy::MaioReplay,
 ];
+/// What is run on this machine's own disk, of which nothing is to be changed.
+const OWN_DISK: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 const FEW: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
 
 fn cell(policies: &[Policy], reader: Profile, regime: Regime) -> Vec<Case> {
@@ -183,6 +188,7 @@ pub(crate) fn quick() -> Vec<Case> {
     [
         cell(&ALL_BUT_WRONG, full, Regime::Ample),
         cell(&ALL_BUT_WRONG, full.by(Access::Dropped), Regime::Limited),
+        cell(&OWN_DISK, full.with(1), Regime::OwnDisk),
     ]
     .concat()
 }
@@ -202,6 +208,7 @@ pub(crate) fn standard() -> Vec<Case> {
         cell(&harmless, full.by(Access::Direct), Regime::Ample),
         cell(&[Policy::MaioWrong], full, Regime::Ample),
         cell(&harmless, full, Regime::Slow),
+        cell(&OWN_DISK, full.with(1), Regime::OwnDisk),
         // That in order is among those above.
         orders()
             .into_iter()

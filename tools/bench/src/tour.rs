@@ -8,6 +8,7 @@ mod application;
 mod disk;
 mod files;
 mod loader;
+mod own;
 mod process;
 mod progress;
 mod real;
@@ -22,6 +23,7 @@ use crate::result::Starts;
 use crate::{measure, signals};
 
 pub(crate) use loader::load;
+pub(crate) use own::measure as measure_own_disk;
 pub(crate) use scratch::Folder;
 
 /// What the results are called.

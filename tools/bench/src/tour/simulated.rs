@@ -57,6 +57,8 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
         testbed: measure::testbed(&rig),
         real: None,
         whole_starts: Vec::new(),
+        own_disk: None,
+        bystanders: Vec::new(),
         checks,
         cases: cases.iter().map(rounds::empty).collect(),
         bars: Vec::new(),
