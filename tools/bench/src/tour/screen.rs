@@ -99,8 +99,8 @@ pub(super) fn starts(starts: &[Starts]) -> String {
 /// The table, and what it takes to believe it.
 pub(super) fn outcome(results: &Results) -> String {
     let mut text = format!(
-        "  {:<22} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
-        "", "seconds", "of native", "from disk", "disk busy", "MAIO's CPU"
+        "  {:<22} {:>8} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
+        "", "seconds", "command", "of native", "from disk", "disk busy", "MAIO's CPU"
     );
     let mut before = Regime::Ample;
     for case in &results.cases {
@@ -114,7 +114,8 @@ pub(super) fn outcome(results: &Results) -> String {
     if rounds > Some(1) {
         text += "Medians of all rounds. ";
     }
-    text += "Before each load, nothing of the model was in memory.";
+    text += "'command' is with the start and the end of all processes, MAIO's included. Before each load,\n\
+             nothing of the model was in memory.";
     if results
         .real
         .as_ref()
@@ -134,6 +135,7 @@ pub(super) fn outcome(results: &Results) -> String {
 fn row(case: &CaseResult, of_native: Option<f64>) -> String {
     let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
     let load = value(|run| run.load);
+    let whole = value(|run| run.whole);
     let bytes = value(|run| float(run.device_bytes));
     let busy = value(|run| run.utilisation);
     let known = |known: bool, text: String| if known { text } else { "-".to_owned() };
@@ -143,8 +145,9 @@ fn row(case: &CaseResult, of_native: Option<f64>) -> String {
         ""
     };
     format!(
-        "  {:<22} {load:8.2} {:>10} {:>10} {:>10} {:>11}\n",
+        "  {:<22} {load:8.2} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
         format!("{}{mark}", case.policy.title()),
+        known(whole > 0.0, format!("{whole:.2}")),
         of_native.map_or_else(|| "-".to_owned(), |part| format!("{part:.2}")),
         known(bytes > 0.0, format!("{:.2} GB", bytes / 1e9)),
         known(busy > 0.0, format!("{:.0} %", busy * 100.0)),
@@ -197,14 +200,15 @@ mod tests {
 
     #[test]
     fn the_kernel_alone_is_one() {
-        let results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        results.cases[0].runs[0].whole = 20.5;
         let text = outcome(&results);
         assert!(
-            text.contains("the kernel alone          20.00       1.00    1.00 GB"),
+            text.contains("the kernel alone          20.00    20.50       1.00    1.00 GB"),
             "{text}"
         );
         assert!(
-            text.contains("MAIO, second load          4.00       0.20"),
+            text.contains("MAIO, second load          4.00        -       0.20"),
             "{text}"
         );
         assert!(text.contains("Every byte was checked") && !text.contains('*'));
@@ -220,7 +224,7 @@ mod tests {
         let text = outcome(&results);
         let (_, below) = text.split_once(LITTLE_MEMORY).expect("a heading");
         assert!(
-            below.contains("MAIO, second load         10.00       0.25"),
+            below.contains("MAIO, second load         10.00        -       0.25"),
             "{text}"
         );
         assert_eq!(text.matches(LITTLE_MEMORY).count(), 1);
