@@ -18,12 +18,14 @@ mod file;
 mod reader;
 mod report;
 mod side;
+mod waiting;
 
 use std::path::Path;
 
 use self::case::CASES;
 use self::report::{CaseCost, Report};
 use self::side::{RunCost, Served};
+use self::waiting::WaitingCommand;
 use crate::args::cost::{Backend, Cost, Want};
 use crate::error::{Failure, Result};
 use crate::median::median;
@@ -79,19 +81,33 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     Ok(())
 }
 
-/// What a policy does while a program beside it is measured, as results have it.
-pub(crate) const IDLE: &str = "idle";
-const RECORDING: &str = "recording";
-/// Of the file that such a program reads, in MiB: as long as a reader takes for it, the machine is quiet more often.
+/// What there is while a program beside it is measured, as results have it.
+pub(crate) const RECORDING: &str = "recording";
+const BESIDE: [(&str, BesideReader); 4] = [
+    ("without", BesideReader::Nothing),
+    ("idle", BesideReader::Listener(Want::Rest)),
+    (RECORDING, BesideReader::Listener(Want::Record)),
+    ("ppcctl run", BesideReader::Command),
+];
+/// Of the file that such a program reads, in MiB.
 const BYSTANDER: u64 = 512;
 
+/// What runs beside a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BesideReader {
+    Nothing,
+    /// A worker that wants that of another folder.
+    Listener(Want),
+    /// `ppcctl run` for that folder, with a command that waits.
+    Command,
+}
+
 /// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nobody loads
-/// and while a load is recorded.
+/// and while a load is recorded, and beside all that `ppcctl run` has.
 pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
-    let states = [(Want::Rest, IDLE), (Want::Record, RECORDING)];
     let wanted = Cost {
         backend: Backend::Observe,
-        want: states.map(|(want, _)| want).into(),
+        want: Vec::new(),
         rounds,
         mib: BYSTANDER,
         dir: folder.to_owned(),
@@ -101,10 +117,17 @@ pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
     let place = Place::take()?;
     let served = Served::new(&place, &wanted)?;
     let [.., case] = CASES;
-    let sides = sides(&served, &case, &wanted)?;
+    let sides = take_turns(case.name, rounds, BESIDE.len(), |at| match BESIDE[at].1 {
+        BesideReader::Nothing => sound(&served, &case, None),
+        BesideReader::Listener(want) => sound(&served, &case, Some(want)),
+        BesideReader::Command => {
+            let _beside = WaitingCommand::start(&place, served.folder())?;
+            sound(&served, &case, None)
+        }
+    })?;
     let (without, with) = sides.split_at(1);
-    let states = states.iter().zip(with);
-    let costs = states.filter_map(|((_, state), with)| bystander(state, &without.concat(), with));
+    let states = BESIDE.iter().skip(1).zip(with);
+    let costs = states.filter_map(|((state, _), with)| bystander(state, &without.concat(), with));
     Ok(costs.collect())
 }
 
@@ -127,12 +150,24 @@ fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Ve
     let all: Vec<Option<Want>> = std::iter::once(None)
         .chain(wanted.want.iter().copied().map(Some))
         .collect();
-    let mut sides = vec![Vec::new(); all.len()];
-    for round in 0..wanted.rounds as usize {
-        eprint!("\r{}: round {} of {} ", case.name, round + 1, wanted.rounds);
-        for turn in 0..all.len() {
-            let at = (round + turn) % all.len();
-            sides[at].push(sound(served, case, all[at])?);
+    take_turns(case.name, wanted.rounds, all.len(), |at| {
+        sound(served, case, all[at])
+    })
+}
+
+/// So many sides, each once in each round; each round begins with another one.
+fn take_turns(
+    name: &str,
+    rounds: u32,
+    count: usize,
+    mut run: impl FnMut(usize) -> Result<RunCost>,
+) -> Result<Vec<Vec<RunCost>>> {
+    let mut sides = vec![Vec::new(); count];
+    for round in 0..rounds as usize {
+        eprint!("\r{name}: round {} of {rounds} ", round + 1);
+        for turn in 0..count {
+            let at = (round + turn) % count;
+            sides[at].push(run(at)?);
         }
     }
     eprint!("\r\x1b[K");
@@ -160,6 +195,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_side_runs_once_a_round_and_begins_one_in_turn() {
+        let mut order = Vec::new();
+        let sides = take_turns("it", 2, 3, |at| {
+            order.push(at);
+            Ok(RunCost {
+                time: at as u64,
+                cpu: 0,
+                worker_cpu: 0,
+                events: 0,
+            })
+        });
+        let sides = sides.expect("they run");
+        assert_eq!(order, [0, 1, 2, 1, 2, 0]);
+        for (at, side) in sides.iter().enumerate() {
+            assert!(side.len() == 2 && side.iter().all(|run| run.time == at as u64));
+        }
+        assert_eq!(BESIDE[0].1, BesideReader::Nothing);
+    }
+
+    #[test]
     fn bystanders_are_compared_within_a_round() {
         let side = |times: [u64; 3]| {
             times.map(|time| RunCost {
@@ -171,13 +226,13 @@ mod tests {
         };
         // The second round is slow for all.
         let (without, with) = (side([1000, 9000, 1000]), side([1010, 9090, 2000]));
-        let found = bystander(IDLE, &without, &with).expect("runs");
+        let found = bystander("idle", &without, &with).expect("runs");
         assert!(
             (found.ratio - 1.01).abs() < 1e-9 && found.spread > 0.9,
             "{found:?}"
         );
         assert!((found.with_ms - 2.0).abs() < 1e-9 && (found.without_ms - 1.0).abs() < 1e-9);
-        assert_eq!(bystander(IDLE, &[], &[]), None);
+        assert_eq!(bystander("idle", &[], &[]), None);
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl<'a> Served<'a> {
         })
     }
 
+    /// What workers are for.
+    pub(super) fn folder(&self) -> &Path {
+        &self.files.lower
+    }
+
     /// `None` if pages that were to be cached have gone meanwhile.
     pub(super) fn run(&self, case: &CostCase, want: Option<Want>) -> Result<Option<RunCost>> {
         let runtime = want.map(|want| self.serve(want)).transpose()?;

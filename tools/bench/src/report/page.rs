@@ -56,7 +56,7 @@ pub(super) fn page(results: &Results) -> String {
     if !results.bystanders.is_empty() {
         text += "<h2>What it costs others</h2>\n<p class=\"say\">A program that has nothing to do with any of this reads a \
                  cached file of another folder, 4 KiB at a time: without a policy on the machine, beside one that \
-                 waits, and beside one that records a load.</p>\n";
+                 waits, beside one that records a load, and beside all that <code>ppcctl run</code> has.</p>\n";
         text += &pre(&table::of_bystanders(&results.bystanders));
     }
     if !results.bars.is_empty() {
