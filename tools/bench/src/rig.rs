@@ -6,7 +6,7 @@ use cprt::control::config;
 use cprt::control::kind::BackendKind;
 
 use crate::case::Regime;
-use crate::disk::Disk;
+use crate::disk::{Disk, READ_AHEAD};
 use crate::error::Result;
 use crate::model::{self, Model, Shape};
 use crate::place::Place;
@@ -60,9 +60,6 @@ pub(crate) struct Rig {
     /// Loads so far.
     pub(crate) turn: u64,
 }
-
-/// As most kernels do.
-const READ_AHEAD: u64 = 128;
 
 impl Rig {
     pub(crate) fn build(
