@@ -28,7 +28,7 @@ pub(crate) struct Cli {
     reason = "each is a word of the command line"
 )]
 pub(crate) struct Wanted {
-    /// A small model, few cases, one round: below two minutes
+    /// A small model, few cases, one round: about two minutes
     #[arg(long, conflicts_with = "standard")]
     pub(crate) quick: bool,
     /// The cases that claims are made of, three rounds: about fifty minutes. This is the default

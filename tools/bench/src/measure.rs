@@ -124,7 +124,7 @@ fn own_disk(wanted: &Wanted, model: &Model, rounds: usize, results: &mut Results
 /// What the row is called of programs that have nothing to do with a policy.
 const BYSTANDER: &str = "bystander";
 /// Their medians take more rounds, as little as there is to be seen.
-const BYSTANDER_ROUNDS: [u32; 2] = [5, 9];
+const BYSTANDER_ROUNDS: [u32; 2] = [3, 9];
 
 /// The kernel's tracepoints are what could cost them something; where claims are looked at.
 fn with_bystanders(wanted: &Wanted) -> bool {

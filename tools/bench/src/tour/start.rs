@@ -20,7 +20,7 @@ use crate::{lend, rounds, ssd};
 /// Medians take as many.
 const ROUNDS: u32 = 3;
 /// Each takes tens of milliseconds there, and all of them are waited for twice.
-const FAR_MODULES: usize = 200;
+const FAR_MODULES: usize = 400;
 const DROP: &str = "/proc/sys/vm/drop_caches";
 
 /// How one start differs from another.
