@@ -30,8 +30,9 @@ RUN_PACKAGES := e2fsprogs gcc libc6-dev libhwloc-dev libudev-dev mount pkg-confi
 # No more is built than it takes, with cargo telling how far it is. CMD has "{}" where the directory belongs.
 .PHONY: run
 run: run-deps rust ## load a model without and with MAIO, and see what it gains; MODEL=DIR CMD="..." for one of yours
-	@cargo build --locked --release --package ppc-bench --package ppcctl --package maio
+	@cargo build --locked --release --package ppc-bench --package ppcctl --package maio --package ppc-eager
 	@install -D -m 644 $(TOOLS_OUT)/libmaio.so $(POLICIES_OUT)/maio.so
+	@install -D -m 644 $(TOOLS_OUT)/libppc_eager.so $(POLICIES_OUT)/eager.so
 	@mkdir -p $(TOOLS_OUT)/../lib && ln -sfn ../policies $(TOOLS_OUT)/../lib/ppc
 	@$(TOOLS_OUT)/ppc-bench run --rounds $(or $(ROUNDS),1) --output $(or $(CARGO_TARGET_DIR),target)/bench \
 		$${MODEL:+--model "$$MODEL"} $${CMD:+--command "$$CMD"}

@@ -28,10 +28,10 @@ pub(crate) struct Cli {
     reason = "each is a word of the command line"
 )]
 pub(crate) struct Wanted {
-    /// A small model, few cases, one round: below two minutes
+    /// A small model, few cases, one round: about two minutes
     #[arg(long, conflicts_with = "standard")]
     pub(crate) quick: bool,
-    /// The cases that claims are made of, three rounds: about forty minutes. This is the default
+    /// The cases that claims are made of, three rounds: about fifty minutes. This is the default
     #[arg(long)]
     pub(crate) standard: bool,
     /// The model that --quick takes, for any case
@@ -45,7 +45,7 @@ pub(crate) struct Wanted {
     #[arg(long, conflicts_with_all = ["quick", "standard", "more"])]
     pub(crate) maio: bool,
     /// Readers of each order, with memory for all: MAIO's first load and a later one, and the kernel's with 4 MiB of
-    /// readahead
+    /// readahead. They are among those of --standard
     #[arg(long, conflicts_with_all = ["quick", "standard", "more", "maio"])]
     pub(crate) orders: bool,
     /// A model of about so many MiB, for any case

@@ -18,13 +18,20 @@ mod file;
 mod reader;
 mod report;
 mod side;
+mod waiting;
+
+use std::path::Path;
 
 use self::case::CASES;
 use self::report::{CaseCost, Report};
 use self::side::{RunCost, Served};
-use crate::args::cost::{Cost, Want};
+use self::waiting::WaitingCommand;
+use crate::args::cost::{Backend, Cost, Want};
 use crate::error::{Failure, Result};
+use crate::median::median;
 use crate::place::Place;
+use crate::result::Bystander;
+use crate::units::float;
 use crate::{machine, signals};
 
 pub(crate) use reader::read;
@@ -74,17 +81,93 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     Ok(())
 }
 
+/// What there is while a program beside it is measured, as results have it.
+pub(crate) const RECORDING: &str = "recording";
+const BESIDE: [(&str, BesideReader); 4] = [
+    ("without", BesideReader::Nothing),
+    ("idle", BesideReader::Listener(Want::Rest)),
+    (RECORDING, BesideReader::Listener(Want::Record)),
+    ("ppcctl run", BesideReader::Command),
+];
+/// Of the file that such a program reads, in MiB.
+const BYSTANDER: u64 = 512;
+
+/// What runs beside a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BesideReader {
+    Nothing,
+    /// A worker that wants that of another folder.
+    Listener(Want),
+    /// `ppcctl run` for that folder, with a command that waits.
+    Command,
+}
+
+/// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nobody loads
+/// and while a load is recorded, and beside all that `ppcctl run` has.
+pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
+    let wanted = Cost {
+        backend: Backend::Observe,
+        want: Vec::new(),
+        rounds,
+        mib: BYSTANDER,
+        dir: folder.to_owned(),
+        cases: Vec::new(),
+        json: false,
+    };
+    let place = Place::take()?;
+    let served = Served::new(&place, &wanted)?;
+    let [.., case] = CASES;
+    let sides = take_turns(case.name, rounds, BESIDE.len(), |at| match BESIDE[at].1 {
+        BesideReader::Nothing => sound(&served, &case, None),
+        BesideReader::Listener(want) => sound(&served, &case, Some(want)),
+        BesideReader::Command => {
+            let _beside = WaitingCommand::start(&place, served.folder())?;
+            sound(&served, &case, None)
+        }
+    })?;
+    let (without, with) = sides.split_at(1);
+    let states = BESIDE.iter().skip(1).zip(with);
+    let costs = states.filter_map(|((state, _), with)| bystander(state, &without.concat(), with));
+    Ok(costs.collect())
+}
+
+/// Round by round: what changes on the machine from one to the next is not the policy's.
+fn bystander(state: &str, without: &[RunCost], with: &[RunCost]) -> Option<Bystander> {
+    let ms = |side: &[RunCost]| median(side.iter().map(|run| float(run.time) / 1e3));
+    let pairs = with.iter().zip(without);
+    let ratio = median(pairs.map(|(with, without)| float(with.time) / float(without.time.max(1))))?;
+    Some(Bystander {
+        state: state.to_owned(),
+        with_ms: ms(with)?.value,
+        without_ms: ms(without)?.value,
+        ratio: ratio.value,
+        spread: ratio.spread,
+    })
+}
+
 /// All rounds of a case: what was measured bare, then with each want.
 fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Vec<Vec<RunCost>>> {
     let all: Vec<Option<Want>> = std::iter::once(None)
         .chain(wanted.want.iter().copied().map(Some))
         .collect();
-    let mut sides = vec![Vec::new(); all.len()];
-    for round in 0..wanted.rounds as usize {
-        eprint!("\r{}: round {} of {} ", case.name, round + 1, wanted.rounds);
-        for turn in 0..all.len() {
-            let at = (round + turn) % all.len();
-            sides[at].push(sound(served, case, all[at])?);
+    take_turns(case.name, wanted.rounds, all.len(), |at| {
+        sound(served, case, all[at])
+    })
+}
+
+/// So many sides, each once in each round; each round begins with another one.
+fn take_turns(
+    name: &str,
+    rounds: u32,
+    count: usize,
+    mut run: impl FnMut(usize) -> Result<RunCost>,
+) -> Result<Vec<Vec<RunCost>>> {
+    let mut sides = vec![Vec::new(); count];
+    for round in 0..rounds as usize {
+        eprint!("\r{name}: round {} of {rounds} ", round + 1);
+        for turn in 0..count {
+            let at = (round + turn) % count;
+            sides[at].push(run(at)?);
         }
     }
     eprint!("\r\x1b[K");
@@ -110,6 +193,53 @@ fn sound(served: &Served<'_>, case: &case::CostCase, want: Option<Want>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_side_runs_once_a_round_and_begins_one_in_turn() {
+        let mut order = Vec::new();
+        let sides = take_turns("it", 2, 3, |at| {
+            order.push(at);
+            Ok(RunCost {
+                time: at as u64,
+                cpu: 0,
+                worker_cpu: 0,
+                events: 0,
+            })
+        });
+        let sides = sides.expect("they run");
+        assert_eq!(order, [0, 1, 2, 1, 2, 0]);
+        for (at, side) in sides.iter().enumerate() {
+            assert!(side.len() == 2 && side.iter().all(|run| run.time == at as u64));
+        }
+        assert_eq!(BESIDE[0].1, BesideReader::Nothing);
+    }
+
+    #[test]
+    fn bystanders_are_compared_within_a_round() {
+        let side = |times: [u64; 3]| {
+            times.map(|time| RunCost {
+                time,
+                cpu: 0,
+                worker_cpu: 0,
+                events: 0,
+            })
+        };
+        // The second round is slow for all.
+        let (without, with) = (side([1000, 9000, 1000]), side([1010, 9090, 2000]));
+        let found = bystander("idle", &without, &with).expect("runs");
+        assert!(
+            (found.ratio - 1.01).abs() < 1e-9 && found.spread > 0.9,
+            "{found:?}"
+        );
+        assert!((found.with_ms - 2.0).abs() < 1e-9 && (found.without_ms - 1.0).abs() < 1e-9);
+        assert_eq!(bystander("idle", &[], &[]), None);
+    }
+
+    #[test]
+    fn the_case_of_bystanders_is_the_last() {
+        let [.., case] = CASES;
+        assert!(case.beside && !case.cold, "{case:?}");
+    }
 
     #[test]
     fn who_wants_hits_wants_misses_as_well() {

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::backend_cost::RECORDING;
 use crate::case::{Policy, Regime};
 use crate::reader::{Access, Mode, Order};
-use crate::result::{Bar, CaseResult, Results, Run};
+use crate::result::{Bar, Bystander, CaseResult, Results, Run};
 use crate::ssd::TIMING;
 use crate::table::{beside, of_runs};
 use crate::units::float;
@@ -33,10 +34,24 @@ pub(crate) fn bars(results: &Results) -> Vec<Bar> {
             _ if is_harmless(case) => ledger.harmless(&mut bars),
             Regime::Ample => ledger.ample(&mut bars),
             Regime::Limited => ledger.limited(&mut bars),
+            Regime::OwnDisk => ledger.own_disk(&mut bars),
             Regime::Cached | Regime::Slow => {}
         }
     }
+    bars.extend(results.bystanders.iter().map(bystander));
     bars
+}
+
+/// What a program that has nothing to do with a policy is to lose by it at most.
+fn bystander(found: &Bystander) -> Bar {
+    let limit = if found.state == RECORDING { 1.02 } else { 1.01 };
+    Bar {
+        what: "warm 4 KiB reads / without".to_owned(),
+        case: format!("bystander/{}", found.state),
+        value: found.ratio,
+        limit,
+        passed: found.ratio <= limit,
+    }
 }
 
 /// Where there is nothing to gain, nothing may be lost.
@@ -76,7 +91,20 @@ impl Ledger<'_> {
         }
     }
 
+    /// All that the user waits for may be longer by 2 % or 50 ms, whichever is more.
+    fn own_disk(&self, bars: &mut Vec<Bar>) {
+        let of = |case| of_runs(case, |run| run.whole);
+        let native = beside(self.results, self.case, Policy::Native).and_then(of);
+        if let (Some(native), Some(whole)) = (native.filter(|it| *it > 0.0), of(self.case)) {
+            let limit = (1.0 + 0.05 / native).max(1.02);
+            self.bar(bars, "command / native's", whole / native, limit);
+        }
+    }
+
     fn every_case(&self, bars: &mut Vec<Bar>) {
+        if self.case.regime == Regime::OwnDisk {
+            return;
+        }
         let model = float(self.results.testbed.model);
         let value = |of: fn(&Run) -> f64| of_runs(self.case, of).unwrap_or(0.0);
         if self.case.regime != Regime::Cached && self.case.reader.access != Access::Direct {
@@ -91,7 +119,7 @@ impl Ledger<'_> {
         match self.case.regime {
             Regime::Ample => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.25),
             Regime::Limited => self.bar(bars, "CPU s of the runtime per GB", cpu, 0.45),
-            Regime::Cached | Regime::Slow => {}
+            Regime::Cached | Regime::Slow | Regime::OwnDisk => {}
         }
     }
 
@@ -169,7 +197,13 @@ impl Ledger<'_> {
         let first = self.load_of(Policy::MaioFirst);
         self.against(bars, "load / first load", first, 1.05);
         let precache = self.load_of(Policy::Precache).unwrap_or(0.0);
-        let floor = self.results.testbed.device.max(precache);
+        let testbed = &self.results.testbed;
+        // Who comes back to all of it has the copies to make once more.
+        let again = match self.case.reader.order {
+            Order::Twice => testbed.warm - testbed.start,
+            _ => 0.0,
+        };
+        let floor = testbed.device.max(precache) + again;
         self.against(bars, "load / max(F, precache)", Some(floor), 1.10);
         let native = match self.case.reader.mode {
             Mode::Full => 0.20,
@@ -285,6 +319,44 @@ mod tests {
         assert_eq!(bar(&found, "load / framework"), None, "it was not run");
         let text = list(&found);
         assert!(text.ends_with("7 passed, 2 missed\n"), "{text}");
+    }
+
+    #[test]
+    fn a_command_on_the_own_disk_may_take_two_hundredths_or_fifty_ms_more() {
+        let of = |native, ours| {
+            let loads = [(Policy::Native, native), (Policy::MaioFirst, ours)];
+            let mut results = results(Profile::full().with(1), Regime::OwnDisk, &loads);
+            for case in &mut results.cases {
+                case.runs[0].whole = case.runs[0].load;
+            }
+            let found = bars(&results);
+            assert_eq!(found.len(), 1, "{found:?}");
+            bar(&found, "command / native's").map(|(_, passed)| passed)
+        };
+        assert_eq!((of(0.5, 0.545), of(0.5, 0.56)), (Some(true), Some(false)));
+        assert_eq!((of(10.0, 10.15), of(10.0, 10.3)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn bystanders_may_lose_one_hundredth_and_two_while_a_load_is_recorded() {
+        let of = |state: &str, ratio| Bystander {
+            state: state.to_owned(),
+            with_ms: 200.0,
+            without_ms: 200.0,
+            ratio,
+            spread: 0.0,
+        };
+        let passed = |state, ratio| bystander(&of(state, ratio)).passed;
+        assert!(passed("idle", 1.009) && !passed("ppcctl run", 1.011));
+        assert!(passed(RECORDING, 1.019) && !passed(RECORDING, 1.021));
+    }
+
+    #[test]
+    fn who_reads_twice_may_take_the_time_for_it() {
+        let twice = Profile::full().in_order(Order::Twice);
+        let found = bars(&results(twice, Regime::Ample, &[(Policy::MaioReplay, 5.0)]));
+        // 4 s of the device, and 1 s of copies.
+        assert_eq!(bar(&found, "load / max(F, precache)"), Some((1.0, true)));
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub(crate) enum Regime {
     Cached,
     /// Nothing is cached, and the device is slow.
     Slow,
+    /// Nothing is cached, and the device is the one that this machine has.
+    OwnDisk,
 }
 
 impl fmt::Display for Regime {
@@ -139,6 +141,7 @@ impl fmt::Display for Regime {
             Self::Limited => "limited",
             Self::Cached => "cached",
             Self::Slow => "slow",
+            Self::OwnDisk => "own-disk",
         })
     }
 }
@@ -166,6 +169,8 @@ const ALL_BUT_WRONG: [Policy; 7] = [
     Policy::MaioFirst,
     Policy::MaioReplay,
 ];
+/// What is run on this machine's own disk, of which nothing is to be changed.
+const OWN_DISK: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 const FEW: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
 
 fn cell(policies: &[Policy], reader: Profile, regime: Regime) -> Vec<Case> {
@@ -183,6 +188,7 @@ pub(crate) fn quick() -> Vec<Case> {
     [
         cell(&ALL_BUT_WRONG, full, Regime::Ample),
         cell(&ALL_BUT_WRONG, full.by(Access::Dropped), Regime::Limited),
+        cell(&OWN_DISK, full.with(1), Regime::OwnDisk),
     ]
     .concat()
 }
@@ -202,6 +208,12 @@ pub(crate) fn standard() -> Vec<Case> {
         cell(&harmless, full.by(Access::Direct), Regime::Ample),
         cell(&[Policy::MaioWrong], full, Regime::Ample),
         cell(&harmless, full, Regime::Slow),
+        cell(&OWN_DISK, full.with(1), Regime::OwnDisk),
+        // That in order is among those above.
+        orders()
+            .into_iter()
+            .filter(|case| case.reader.order != Order::Natural)
+            .collect(),
     ]
     .concat()
 }
@@ -250,7 +262,10 @@ pub(crate) fn orders() -> Vec<Case> {
         Order::Natural,
         Order::Backwards,
         Order::Shuffled,
+        Order::Reshuffled,
         Order::Strided,
+        Order::Twice,
+        Order::Pool,
     ];
     let readers = orders.map(|order| Profile::full().in_order(order));
     let cells = readers.map(|reader| cell(&loads, reader, Regime::Ample));
@@ -272,17 +287,12 @@ mod tests {
 
     #[test]
     fn cases_have_names_that_are_theirs_alone() {
-        let mut all = [standard(), more()].concat();
-        all.extend(
-            orders()
-                .into_iter()
-                .filter(|case| case.reader.order != Order::Natural),
-        );
+        let all = [standard(), more()].concat();
         let names: std::collections::BTreeSet<_> = all.iter().map(Case::to_string).collect();
         assert_eq!(names.len(), all.len());
         assert!(names.contains("maio-replay/tp-dropped/limited"));
         assert!(names.contains("native-4096k/full-kept/ample"));
-        for case in quick() {
+        for case in [quick(), orders()].concat() {
             assert!(names.contains(&case.to_string()), "{case}");
         }
     }
@@ -301,9 +311,9 @@ mod tests {
 
     #[test]
     fn words_choose() {
-        let words = ["maio-replay/full".to_owned(), "slow".to_owned()];
+        let words = ["maio-replay/tp".to_owned(), "slow".to_owned()];
         let chosen = matching(standard(), &words);
-        assert_eq!(chosen.len(), 7);
+        assert_eq!(chosen.len(), 4);
         assert_eq!(matching(quick(), &[]).len(), quick().len());
     }
 

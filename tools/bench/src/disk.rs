@@ -11,6 +11,9 @@ use crate::error::{Failure, Result, file, system};
 use crate::place::Place;
 use crate::ssd::{Readings, Simulator, Timing};
 
+/// How far the kernel reads ahead, in KiB, where nobody has told it otherwise.
+pub(crate) const READ_AHEAD: u64 = 128;
+
 /// Mounted; it is gone when this is.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -36,6 +39,8 @@ impl Disk {
             node,
             simulator,
         };
+        // Loop devices are used again, and keep what others have set.
+        disk.read_ahead(READ_AHEAD)?;
         // Folders are files, too.
         let inodes = 256 + 2 * files;
         let options = format!(
@@ -119,6 +124,7 @@ impl Drop for Disk {
         if umount2(&self.path, MntFlags::empty()).is_err() {
             let _ = umount2(&self.path, MntFlags::MNT_DETACH);
         }
+        let _ = self.read_ahead(READ_AHEAD);
         let _ = command::run("losetup", &["--detach".as_ref(), self.node.as_os_str()]);
     }
 }

@@ -29,6 +29,16 @@ struct Lent<'a> {
     runs_first: bool,
 }
 
+/// One of that kind, with copies of all that a folder has.
+pub(crate) fn disk_of(place: &Place, folder: &Path, timing: Timing) -> Result<Disk> {
+    let files = entries(folder)?;
+    let mut disk = Disk::make(place, room(&files), files.len(), |onto| {
+        archive(folder, onto)
+    })?;
+    disk.be(timing)?;
+    Ok(disk)
+}
+
 /// What a file system gives out room by.
 const BLOCK: u64 = 4096;
 

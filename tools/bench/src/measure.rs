@@ -8,14 +8,14 @@ use cprt::control::kind::BackendKind;
 use crate::args::{By, Wanted};
 use crate::case::{self, Case, Regime};
 use crate::error::{Failure, Result, file};
-use crate::model::{SMALL, STANDARD, Shape};
+use crate::model::{Model, SMALL, STANDARD, Shape};
 use crate::place::Place;
 use crate::reader::Access;
 use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
 use crate::ssd::{TIMING, Timing};
 use crate::units::{MB, MIB, float};
-use crate::{bars, machine, report, rounds, selfcheck, signals, table};
+use crate::{backend_cost, bars, machine, report, rounds, selfcheck, signals, table, tour};
 
 /// What frameworks take, for the standard model.
 pub(crate) const TAKES: Takes = Takes {
@@ -35,18 +35,56 @@ pub(crate) const SMALL_TAKES: Takes = Takes {
 /// Measures what is wanted; false if something was broken.
 pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     let cases = cases(wanted);
+    let bystanders = with_bystanders(wanted);
     if wanted.list {
         for case in &cases {
             println!("{case}");
         }
+        if bystanders {
+            println!("{BYSTANDER}");
+        }
         return Ok(true);
     }
-    if cases.is_empty() {
+    if cases.is_empty() && !bystanders {
         let all = "no case has that in its name; '--list' shows all there are".to_owned();
         return Err(Failure::Said(all));
     }
     let once = wanted.quick || wanted.maio;
     let rounds = wanted.rounds.unwrap_or(if once { 1 } else { 3 });
+    let (mut rig, mut results) = set_up(wanted)?;
+    let ended = rounds::all(&mut rig, &cases, rounds as usize, &mut results.cases);
+    let model = rig.model.clone();
+    drop(rig);
+    let ended = ended.and_then(|()| own_disk(wanted, &model, rounds as usize, &mut results));
+    let ended = match ended {
+        Ok(()) if bystanders => beside(wanted, rounds, &mut results),
+        ended => ended,
+    };
+    // What there is by then is worth something.
+    results
+        .cases
+        .retain(|case| !case.runs.is_empty() || !case.left_out.is_empty());
+    results.bars = bars::bars(&results);
+    print!("\n{}\n", table::table(&results));
+    if wanted.maio {
+        println!("{}", table::of_maio(&results));
+    }
+    if !results.bystanders.is_empty() {
+        println!("{}", table::of_bystanders(&results.bystanders));
+    }
+    print!("{}", bars::list(&results.bars));
+    let name = wanted
+        .name
+        .clone()
+        .unwrap_or_else(|| results.profile.clone());
+    let [path, page] = write(&results, &wanted.output, &name)?;
+    println!("\n{}\n{}", path.display(), page.display());
+    ended?;
+    Ok(is_sound(&results))
+}
+
+/// The testbed that is wanted, compared with its model, and results without any.
+fn set_up(wanted: &Wanted) -> Result<(Rig, Results)> {
     let (shape, takes) = match wanted.mib {
         _ if wanted.quick || wanted.small => (SMALL, SMALL_TAKES),
         None => (STANDARD, TAKES),
@@ -58,38 +96,54 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     rig.read_ahead = wanted.read_ahead;
     rig.worker = wanted.worker.unwrap_or_default();
     let checks = check(&mut rig)?;
-    let mut results = Results {
+    let results = Results {
         format: 1,
         profile: profile(wanted),
         backend: wanted.backend.to_string(),
         machine: machine::machine(),
         testbed: testbed(&rig),
         real: None,
-        starts: None,
+        whole_starts: Vec::new(),
+        own_disk: None,
+        bystanders: Vec::new(),
         checks,
         cases: Vec::new(),
         bars: Vec::new(),
     };
-    let ended = rounds::all(&mut rig, &cases, rounds as usize, &mut results.cases);
-    drop(rig);
-    // What there is by then is worth something.
-    results
-        .cases
-        .retain(|case| !case.runs.is_empty() || !case.left_out.is_empty());
-    results.bars = bars::bars(&results);
-    print!("\n{}\n", table::table(&results));
-    if wanted.maio {
-        println!("{}", table::of_maio(&results));
+    Ok((rig, results))
+}
+
+/// Loads from this machine's own disk, of those cases that are there.
+fn own_disk(wanted: &Wanted, model: &Model, rounds: usize, results: &mut Results) -> Result<()> {
+    let cases = results.cases.iter_mut();
+    let mut own: Vec<_> = cases.filter(|it| it.regime == Regime::OwnDisk).collect();
+    results.own_disk = tour::measure_own_disk(model, &wanted.output, rounds, &mut own)?;
+    Ok(())
+}
+
+/// What the row is called of programs that have nothing to do with a policy.
+const BYSTANDER: &str = "bystander";
+/// Their medians take more rounds, as little as there is to be seen.
+const BYSTANDER_ROUNDS: [u32; 2] = [3, 9];
+
+/// The kernel's tracepoints are what could cost them something; where claims are looked at.
+fn with_bystanders(wanted: &Wanted) -> bool {
+    let claims = !(wanted.maio || wanted.orders || wanted.more && !wanted.standard);
+    let words = &wanted.cases;
+    let named = words.is_empty() || words.iter().any(|word| BYSTANDER.contains(word.as_str()));
+    claims && named && wanted.backend == BackendKind::Observe
+}
+
+fn beside(wanted: &Wanted, rounds: u32, results: &mut Results) -> Result<()> {
+    let [few, many] = BYSTANDER_ROUNDS;
+    let rounds = if rounds == 1 { few } else { many };
+    match backend_cost::bystanders(&wanted.output, rounds) {
+        Ok(bystanders) => results.bystanders = bystanders,
+        Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+        // It is no reason to throw away what has been measured.
+        Err(failure) => eprintln!("bystanders are left out: {}", cprt::error::chain(&failure)),
     }
-    print!("{}", bars::list(&results.bars));
-    let name = wanted
-        .name
-        .clone()
-        .unwrap_or_else(|| results.profile.clone());
-    let [path, page] = write(&results, &wanted.output, &name)?;
-    println!("\n{}\n{}", path.display(), page.display());
-    ended?;
-    Ok(is_sound(&results))
+    Ok(())
 }
 
 /// Compares the simulated SSD with its model.
@@ -115,7 +169,10 @@ fn cases(wanted: &Wanted) -> Vec<Case> {
         (_, true, true) => [case::standard(), case::more()].concat(),
         _ => case::standard(),
     };
-    case::matching(all, &wanted.cases)
+    let mut all = case::matching(all, &wanted.cases);
+    // There the runtime is `ppcctl run`'s, which looks for the best backend itself.
+    all.retain(|case| case.regime != Regime::OwnDisk || wanted.backend == BackendKind::Observe);
+    all
 }
 
 fn profile(wanted: &Wanted) -> String {

@@ -56,7 +56,7 @@ fn compare(template: &Template, model: &Model, reader: Profile) -> Result<Record
 
 /// What the worker of a rank reads, the headers of the files included.
 fn read(model: &Model, reader: Profile, rank: u32) -> Pages {
-    let steps = steps(model, reader, rank);
+    let steps = steps(model, reader, rank, 0);
     let headers = steps.iter().map(|step| {
         let header = model.shards[step.shard].header.len() as u64;
         (step.shard, 0..header)

@@ -25,9 +25,15 @@ pub(crate) struct Results {
     /// Of a model on a disk of the machine; none on the simulated SSD.
     #[serde(default)]
     pub(crate) real: Option<Real>,
-    /// Whole starts on the machine's own disk, if they were measured.
+    /// Whole starts, of each disk that they were measured on.
     #[serde(default)]
-    pub(crate) starts: Option<Starts>,
+    pub(crate) whole_starts: Vec<Starts>,
+    /// This machine's own disk, if something was loaded from there beside the simulated SSD.
+    #[serde(default)]
+    pub(crate) own_disk: Option<OwnDisk>,
+    /// What reading costs programs that have nothing to do with any of this, if that was measured.
+    #[serde(default)]
+    pub(crate) bystanders: Vec<Bystander>,
     /// How well the simulated SSD keeps to its model, before the first run.
     pub(crate) checks: Vec<Check>,
     /// In the order in which they were first run.
@@ -119,6 +125,29 @@ pub(crate) struct Real {
     pub(crate) instead: String,
 }
 
+/// A disk of the machine, beside the simulated SSD.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OwnDisk {
+    /// The device and its file system, as far as they are known.
+    pub(crate) name: String,
+    /// The most bytes a second that it was seen to give; 0 if that is not known.
+    pub(crate) best: f64,
+}
+
+/// A program that reads a cached file of its own, beside a policy: medians.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bystander {
+    /// What the policy does meanwhile.
+    pub(crate) state: String,
+    /// How long the reader takes with it and without, in ms.
+    pub(crate) with_ms: f64,
+    pub(crate) without_ms: f64,
+    /// How many times as long as without in the same round, and how far the farthest round is from that, as a
+    /// part of it.
+    pub(crate) ratio: f64,
+    pub(crate) spread: f64,
+}
+
 /// A few requests, and how long they should have taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Check {
@@ -148,6 +177,8 @@ pub(crate) struct Run {
     pub(crate) round: usize,
     /// From opening the configuration to the end of the last worker.
     pub(crate) load: f64,
+    /// With the start and the end of all processes and of the runtime: what a user waits for. 0 of older programs.
+    pub(crate) whole: f64,
     /// Read from the device, as it has counted itself.
     pub(crate) device_bytes: u64,
     pub(crate) requests: u64,
@@ -294,7 +325,9 @@ pub(crate) mod samples {
                 runs_first: true,
             },
             real: None,
-            starts: None,
+            whole_starts: Vec::new(),
+            own_disk: None,
+            bystanders: Vec::new(),
             checks: Vec::new(),
             cases: loads.iter().map(case).collect(),
             bars: Vec::new(),

@@ -6,7 +6,7 @@ use cprt::control::config;
 use cprt::control::kind::BackendKind;
 
 use crate::case::Regime;
-use crate::disk::Disk;
+use crate::disk::{Disk, READ_AHEAD};
 use crate::error::Result;
 use crate::model::{self, Model, Shape};
 use crate::place::Place;
@@ -57,10 +57,9 @@ pub(crate) struct Rig {
     pub(crate) read_ahead: u64,
     /// How policies are kept.
     pub(crate) worker: config::WorkerConfig,
+    /// Loads so far.
+    pub(crate) turn: u64,
 }
-
-/// As most kernels do.
-const READ_AHEAD: u64 = 128;
 
 impl Rig {
     pub(crate) fn build(
@@ -88,6 +87,7 @@ impl Rig {
             takes,
             read_ahead: READ_AHEAD,
             worker: config::WorkerConfig::default(),
+            turn: 0,
         })
     }
 
@@ -113,13 +113,14 @@ impl Rig {
         task.tensor_us = self.takes.tensor_us;
         task.copy = self.takes.copy;
         task.piece = self.takes.piece;
+        task.turn = self.turn;
         task
     }
 
     /// How long a load by four workers takes, in seconds, if all is cached and nothing takes CPU time.
     pub(crate) fn warm(&self) -> f64 {
         let task = self.task(Profile::full());
-        let steps = steps(&self.model, task.profile, 0);
+        let steps = steps(&self.model, task.profile, 0, 0);
         let copied = steps.iter().map(|step| step.copied).sum();
         let copying = seconds(nanoseconds(transfer(copied, task.copy)));
         let overhead = task.tensor_us * steps.len() as u64;

@@ -21,7 +21,7 @@ const RECORDINGS: usize = 3;
 /// More of the machine's CPU time than this for others is a race for it.
 const OTHERS: f64 = 0.35;
 
-/// Runs them all; what is slow once, as nothing but the device counts there. What has been run is among the results, however it ends.
+/// Runs all that are on the simulated SSD; what is slow once, as nothing but the device counts there. What has been run is among the results, however it ends.
 pub(crate) fn all(
     rig: &mut Rig,
     cases: &[Case],
@@ -29,13 +29,18 @@ pub(crate) fn all(
     results: &mut Vec<CaseResult>,
 ) -> Result<()> {
     *results = cases.iter().map(empty).collect();
-    let count = rounds * cases.len();
+    let simulated = |case: &Case| case.regime != Regime::OwnDisk;
+    let count = rounds * cases.iter().filter(|case| simulated(case)).count();
+    let mut done = 0;
     for round in 0..rounds {
-        for (number, (case, result)) in cases.iter().zip(results.iter_mut()).enumerate() {
+        for (case, result) in cases.iter().zip(results.iter_mut()) {
+            if !simulated(case) {
+                continue;
+            }
+            done += 1;
             if case.regime == Regime::Slow && round > 0 {
                 continue;
             }
-            let done = round * cases.len() + number + 1;
             eprint!("[{done}/{count}] {case} ");
             let Some(mut run) = once(rig, case)? else {
                 eprintln!("left out");
@@ -86,6 +91,11 @@ fn once(rig: &mut Rig, case: &Case) -> Result<Option<Run>> {
         run.recorded = recorded::check(&store, &rig.model, case.reader)?;
         if run.recorded.is_none() {
             run.notes.push("no template was kept".to_owned());
+        } else if case.regime == Regime::Ample {
+            // What a first load has recorded is what the later ones have that follow.
+            let base = base(rig, case.reader);
+            let _ = fs::remove_dir_all(&base);
+            copy(&store, &base)?;
         }
     }
     Ok(Some(run))
@@ -106,13 +116,18 @@ fn store(rig: &mut Rig, case: &Case) -> Result<Option<PathBuf>> {
         make(&store)?;
         return Ok(Some(store));
     };
-    let base = rig.place.path.join(format!("recorded-{reader}"));
+    let base = base(rig, reader);
     if !base.exists() && !record(rig, reader, &base)? {
         let _ = fs::remove_dir_all(&base);
         return Ok(None);
     }
     copy(&base, &store)?;
     Ok(Some(store))
+}
+
+/// Where that is kept which readers of a kind have recorded.
+fn base(rig: &Rig, reader: Profile) -> PathBuf {
+    rig.place.path.join(format!("recorded-{reader}"))
 }
 
 /// Has a load recorded, which does not count; says whether it was kept.

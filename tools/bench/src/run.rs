@@ -39,10 +39,13 @@ struct Stage {
 
 /// Runs a case once.
 pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
+    rig.turn += 1;
     let dirty = prepare(rig, case)?;
     let device_cpu = rig.disk.read()?.cpu_ms;
     rig.disk.reset()?;
+    let began = Instant::now();
     let mut stage = set(rig, case, store)?;
+    let setting = began.elapsed();
     let mut run = Run {
         dirty,
         before: match case.policy {
@@ -52,7 +55,9 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
         ..Run::default()
     };
     let ticks = machine::ticks();
+    let began = Instant::now();
     let (loaded, samples) = load(&mut stage)?;
+    let loading = began.elapsed();
     let after = machine::ticks();
     sleep(LINGER);
     let readings = rig.disk.read()?;
@@ -70,10 +75,12 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
     let ours = run.reader_cpu + run.runtime_cpu + run.device_cpu;
     run.others = machine::others(ticks, after, ours);
     run.utilisation = run.utilisation / run.load / float(rig.timing(case.regime).bandwidth);
+    let began = Instant::now();
     // A recording is kept when the policy ends, with its readers still there.
     run.notes = stage.runtime.map(Runtime::end).unwrap_or_default();
     stage.driver.end()?;
     stage.prefetcher.map_or(Ok(()), Helper::end)?;
+    run.whole = (setting + loading + began.elapsed()).as_secs_f64();
     drop(stage.group);
     Ok(run)
 }

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use crate::case::Policy;
 use crate::median::median;
-use crate::result::{CaseResult, Results, Run};
+use crate::result::{Bystander, CaseResult, Results, Run};
 use crate::units::{MB, float};
 
-pub(crate) const TITLES: [&str; 11] = [
-    "load s", "+-", "/native", "/F", "device", "busy", "faults", "CPU s/GB", "cache MB", "RSS MB",
-    "",
+pub(crate) const TITLES: [&str; 12] = [
+    "load s", "+-", "whole s", "/native", "/F", "device", "busy", "faults", "CPU s/GB", "cache MB",
+    "RSS MB", "",
 ];
 
 /// The median of a number of each run; runs that were disturbed count only if all were.
@@ -52,6 +52,25 @@ pub(crate) fn table(results: &Results) -> String {
         for case in results.cases.iter().filter(|case| cell(case) == name) {
             text += &row(results, case);
         }
+    }
+    text
+}
+
+/// What reading costs programs beside a policy.
+pub(crate) fn of_bystanders(bystanders: &[Bystander]) -> String {
+    let Some(first) = bystanders.first() else {
+        return String::new();
+    };
+    let mut text = format!(
+        "{:<14} {:>8} {:>8} {:>8}\n",
+        "bystanders", "ms", "/without", "+-"
+    );
+    // Into a string it cannot fail.
+    let _ = writeln!(text, "  {:<12} {:8.1}", "without", first.without_ms);
+    for it in bystanders {
+        let (state, spread) = (&it.state, it.spread * 100.0);
+        let (ms, ratio) = (it.with_ms, it.ratio);
+        let _ = writeln!(text, "  {state:<12} {ms:8.1} {ratio:8.3} {spread:7.1}%");
     }
     text
 }
@@ -110,13 +129,20 @@ fn row(results: &Results, case: &CaseResult) -> String {
 }
 
 /// A case as the titles have it; `None` if it was not run.
-pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 11]> {
+pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 12]> {
     let load = quiet(case, |run| run.load)?;
     let model = float(results.testbed.model);
     let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
     let ratio = of_native(results, case).map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"));
     let floor = device_time(results, case);
     let megabytes = |bytes: f64| format!("{:.0}", bytes / float(MB));
+    let known = |number: f64| {
+        if number > 0.0 && number.is_finite() {
+            format!("{number:.2}")
+        } else {
+            "-".to_owned()
+        }
+    };
     let marks = [
         (case.runs.iter().any(|run| run.disturbed), "disturbed"),
         (case.runs.iter().any(|run| run.wrong > 0), "WRONG BYTES"),
@@ -126,12 +152,9 @@ pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 1
     Some([
         format!("{:.2}", load.value),
         format!("{:.0}%", load.spread * 100.0),
+        known(value(|run| run.whole)),
         ratio,
-        if floor > 0.0 {
-            format!("{:.2}", load.value / floor)
-        } else {
-            "-".to_owned()
-        },
+        known(load.value / floor),
         format!("{:.3}", value(|run| float(run.device_bytes)) / model),
         format!("{:.0}%", value(|run| run.utilisation) * 100.0),
         format!("{:.0}", value(|run| float(run.major_faults))),
@@ -155,10 +178,56 @@ pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
     let timing = results.testbed.timing;
     match case.regime {
         crate::case::Regime::Slow => model / float(timing.of_a_slow_device().bandwidth),
+        crate::case::Regime::OwnDisk => {
+            let best = results.own_disk.as_ref().map_or(0.0, |disk| disk.best);
+            if best > 0.0 { model / best } else { 0.0 }
+        }
         // Of a real disk it may not be known.
         _ => match timing.bandwidth {
             0 => 0.0,
             bandwidth => model / float(bandwidth),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Regime;
+    use crate::reader::Profile;
+    use crate::result::{OwnDisk, samples::results};
+
+    #[test]
+    fn a_load_is_shown_beside_the_whole_command_and_by_its_own_disk() {
+        let loads = [(Policy::Native, 4.0), (Policy::MaioReplay, 2.0)];
+        let mut results = results(Profile::full().with(1), Regime::OwnDisk, &loads);
+        results.cases[1].runs[0].whole = 2.25;
+        let of = |results: &Results, case: usize| columns(results, &results.cases[case]);
+        let columns = of(&results, 1).expect("it was run");
+        assert_eq!(columns[..5], ["2.00", "0%", "2.25", "0.50", "-"]);
+        // 1 GB takes it 1 s.
+        results.own_disk = Some(OwnDisk {
+            name: "vda".to_owned(),
+            best: 1e9,
+        });
+        assert_eq!(of(&results, 0).expect("it")[2..5], ["-", "1.00", "4.00"]);
+    }
+
+    #[test]
+    fn bystanders_are_held_against_none() {
+        let bystander = Bystander {
+            state: "idle".to_owned(),
+            with_ms: 202.0,
+            without_ms: 200.0,
+            ratio: 1.012,
+            spread: 0.02,
+        };
+        let text = of_bystanders(&[bystander]);
+        assert!(text.contains("without         200.0\n"), "{text}");
+        assert!(
+            text.contains("idle            202.0    1.012     2.0%"),
+            "{text}"
+        );
+        assert_eq!(of_bystanders(&[]), "");
     }
 }

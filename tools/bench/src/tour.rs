@@ -8,6 +8,7 @@ mod application;
 mod disk;
 mod files;
 mod loader;
+mod own;
 mod process;
 mod progress;
 mod real;
@@ -22,24 +23,36 @@ use crate::result::Starts;
 use crate::{measure, signals};
 
 pub(crate) use loader::load;
+pub(crate) use own::measure as measure_own_disk;
 pub(crate) use scratch::Folder;
 
 /// What the results are called.
 const NAME: &str = "run";
 
-/// Whole starts, unless the user named a model or a loader, or this machine tells of none.
-fn starts(wanted: &Tour) -> Result<Option<Starts>> {
+/// Whole starts, unless the user named a model or a loader; of those disks on which this machine tells of them.
+fn starts(wanted: &Tour) -> Result<Vec<Starts>> {
     if wanted.model.is_some() || wanted.command.is_some() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    match start::measure(wanted) {
-        Ok(starts) => Ok(Some(starts)),
-        Err(failure @ Failure::Unavailable { .. }) => {
-            eprintln!("{}.\nOnly loads are shown.\n", cprt::error::chain(&failure));
-            Ok(None)
+    let mut all = Vec::new();
+    // Who may not have the first has no second either.
+    for (measure, else_shown) in [
+        (
+            start::own as fn(&Tour) -> Result<Starts>,
+            "Only loads are shown",
+        ),
+        (start::far, "Starts from far away are left out"),
+    ] {
+        match measure(wanted) {
+            Ok(starts) => all.push(starts),
+            Err(failure @ Failure::Unavailable { .. }) => {
+                eprintln!("{}.\n{else_shown}.\n", cprt::error::chain(&failure));
+                break;
+            }
+            Err(failure) => return Err(failure),
         }
-        Err(failure) => Err(failure),
     }
+    Ok(all)
 }
 
 /// Shows it.
@@ -65,9 +78,9 @@ pub(crate) fn run(wanted: &Tour) -> Result<()> {
             done => done,
         },
     }?;
-    results.starts = starts;
-    if let Some(starts) = &results.starts {
-        println!("\n{}", screen::starts(starts));
+    results.whole_starts = starts;
+    if !results.whole_starts.is_empty() {
+        println!("\n{}", screen::starts(&results.whole_starts));
     }
     print!("\n{}", screen::outcome(&results));
     let [_, page] = measure::write(&results, &wanted.output, NAME)?;

@@ -94,6 +94,18 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     }
     let lent: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     let path = Path::new(lent["path"].as_str().expect("a path")).join("model/weights");
+    let node = Path::new(lent["node"].as_str().expect("a node"));
+    let name = node.file_name().expect("a name");
+    let ahead = Path::new("/sys/block")
+        .join(name)
+        .join("queue/read_ahead_kb");
+    let read_ahead = || fs::read_to_string(&ahead).expect("to look");
+    assert_eq!(
+        read_ahead().trim(),
+        "128",
+        "whoever had {} before",
+        node.display()
+    );
     order(&mut orders, &mut words, "reset");
     let begin = Instant::now();
     let read = fs::read(&path).expect("the file is there");
@@ -101,6 +113,8 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     let counted = order(&mut orders, &mut words, "read");
     let other = order(&mut orders, &mut words, "be filer");
     assert_eq!(other["latency_us"], 4000, "{other}");
+    // Whoever has it next is to find it as it was.
+    fs::write(&ahead, "4096").expect("to set");
     drop(orders);
     assert!(child.wait().expect("it ends").success());
     fs::remove_dir_all(&folder).expect("it goes");
@@ -109,6 +123,7 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     // And a little of the file system's own.
     let all = 3_000_000..3_300_000;
     assert!(all.contains(&counted), "{counted} bytes were counted");
+    assert_eq!(read_ahead().trim(), "128");
     // 3 MB on a bus of 350 MB/s.
     assert!(took >= Duration::from_millis(8), "it took {took:?}");
     assert_nothing_is_left();

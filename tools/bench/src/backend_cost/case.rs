@@ -22,6 +22,8 @@ pub(crate) struct CostCase {
     pub(crate) cold: bool,
     /// The file is another one, which the worker does not serve.
     pub(crate) beside: bool,
+    /// How often the file is read: what is to be told from noise takes longer.
+    pub(crate) passes: u64,
 }
 
 const fn case(name: &'static str, access: CostAccess, cold: bool) -> CostCase {
@@ -30,6 +32,7 @@ const fn case(name: &'static str, access: CostAccess, cold: bool) -> CostCase {
         access,
         cold,
         beside: false,
+        passes: 1,
     }
 }
 
@@ -46,6 +49,7 @@ pub(crate) const CASES: [CostCase; 6] = [
     // A program that has nothing to do with any of this.
     CostCase {
         beside: true,
+        passes: 4,
         ..case("bystander, warm read 4 KiB", SMALLEST, false)
     },
 ];

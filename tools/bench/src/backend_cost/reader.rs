@@ -1,4 +1,4 @@
-//! The reader: a process that reads the file once and says how long that took.
+//! The reader: a process that reads the file and says how long that took.
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _};
@@ -9,7 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::{Deserialize, Serialize};
 
-use super::case::CostAccess;
+use super::case::{CostAccess, CostCase};
 use crate::error::{Failure, Result, file, system};
 use crate::helper::{Heard, Helper};
 use crate::sys::{self, Mapped};
@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 pub(crate) struct CostTask {
     pub(super) path: PathBuf,
     pub(super) access: CostAccess,
+    pub(super) passes: u64,
 }
 
 /// What it took, in us.
@@ -38,12 +39,16 @@ pub(crate) struct Taken {
 pub(super) struct Reader(Helper);
 
 impl Reader {
-    pub(super) fn start(path: &Path, access: CostAccess) -> Result<Self> {
-        let path = path.to_owned();
-        Helper::start("read", &CostTask { path, access }).map(Self)
+    pub(super) fn start(path: &Path, case: &CostCase) -> Result<Self> {
+        let task = CostTask {
+            path: path.to_owned(),
+            access: case.access,
+            passes: case.passes,
+        };
+        Helper::start("read", &task).map(Self)
     }
 
-    /// Has it read the file.
+    /// Has it read the file, as often as it is to.
     pub(super) fn run(mut self) -> Result<Taken> {
         self.0.go()?;
         let Heard::Line(line) = self.0.hear(PATIENCE)? else {
@@ -71,10 +76,11 @@ pub(crate) fn read(task: &CostTask) -> Result<()> {
         return Ok(());
     }
     let (began, before) = (Instant::now(), cpu()?);
-    let bytes = match task.access {
+    let passes = (0..task.passes).map(|_| match task.access {
         CostAccess::Read { .. } => read_all(&task.path, &mut buffer),
         CostAccess::Copy => copy_all(&task.path, &mut buffer),
-    };
+    });
+    let bytes = passes.sum::<std::io::Result<u64>>();
     let bytes = bytes.map_err(file("Reading", &task.path))?;
     let taken = Taken {
         time: micros(began.elapsed().as_micros()),

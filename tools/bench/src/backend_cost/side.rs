@@ -55,6 +55,11 @@ impl<'a> Served<'a> {
         })
     }
 
+    /// What workers are for.
+    pub(super) fn folder(&self) -> &Path {
+        &self.files.lower
+    }
+
     /// `None` if pages that were to be cached have gone meanwhile.
     pub(super) fn run(&self, case: &CostCase, want: Option<Want>) -> Result<Option<RunCost>> {
         let runtime = want.map(|want| self.serve(want)).transpose()?;
@@ -74,14 +79,14 @@ impl<'a> Served<'a> {
         if !case.cold {
             file::warm(&path, cached)?;
         }
-        let reader = Reader::start(&path, case.access)?;
+        let reader = Reader::start(&path, case)?;
         let before = settled(runtime.as_ref())?;
         let taken = reader.run()?;
         let after = settled(runtime.as_ref())?;
-        if taken.bytes != self.mib * MIB {
+        if taken.bytes != self.mib * MIB * case.passes {
             return Err(Failure::Said(format!(
-                "The reader saw {} bytes of {} MiB",
-                taken.bytes, self.mib
+                "The reader saw {} bytes of {} times {} MiB",
+                taken.bytes, case.passes, self.mib
             )));
         }
         if !file::is_warm(cached)? {

@@ -186,7 +186,7 @@ mod tests {
         let task = crate::reader::Task::new(SMALL, crate::reader::Profile::tp(), &folder);
         for (rank, group) in (0..).zip(&found.groups) {
             let pages: u64 = group.iter().map(|extent| u64::from(extent.pages)).sum();
-            let steps = crate::reader::steps(&model, task.profile, rank);
+            let steps = crate::reader::steps(&model, task.profile, rank, 0);
             let touched: u64 = steps.iter().map(|it| it.touch.end - it.touch.start).sum();
             let near = (touched / 4096).abs_diff(pages);
             assert!(near * 50 < pages, "{rank}: {touched} bytes, {pages} pages");

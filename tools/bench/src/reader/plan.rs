@@ -18,16 +18,22 @@ pub(crate) struct Step {
     pub(crate) copied: u64,
 }
 
-/// The steps of one of a profile's workers.
-pub(crate) fn steps(model: &Model, profile: Profile, rank: u32) -> Vec<Step> {
+/// Seeds of one load are fewer.
+const TURNS: u64 = 1 << 16;
+
+/// The steps of one of a profile's workers; `turn` tells loads apart of those who do each in another order.
+pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Vec<Step> {
     let mut all = Vec::new();
     for (number, shard) in model.shards.iter().enumerate() {
         let of_shard = shard.tensors.iter();
         all.extend(of_shard.map(|tensor| step(number, tensor, profile, rank)));
     }
     match profile.order {
-        Order::Natural => {}
+        // Of a pool each thread takes a file.
+        Order::Natural | Order::Pool => {}
         Order::Shuffled => shuffle(&mut all, u64::from(rank)),
+        Order::Reshuffled => shuffle(&mut all, u64::from(rank) + TURNS * (turn + 1)),
+        Order::Twice => all.extend_from_within(..),
         Order::Backwards => all.reverse(),
         Order::Strided => {
             let thirds = (0..3).flat_map(|from| all.iter().skip(from).step_by(3));
@@ -84,7 +90,7 @@ mod tests {
         let model = Model::new(&SMALL);
         for (profile, workers) in [(Profile::full(), 4), (Profile::tp().with(8), 8)] {
             let mut taken: Vec<_> = (0..workers)
-                .flat_map(|rank| steps(&model, profile, rank))
+                .flat_map(|rank| steps(&model, profile, rank, 0))
                 .map(|step| (step.shard, step.take.start, step.take.end))
                 .collect();
             taken.sort_unstable();
@@ -104,8 +110,8 @@ mod tests {
     #[test]
     fn who_reads_slices_touches_less_and_copies_the_same() {
         let model = Model::new(&SMALL);
-        let full = steps(&model, Profile::full(), 1);
-        let tp = steps(&model, Profile::tp(), 1);
+        let full = steps(&model, Profile::full(), 1, 0);
+        let tp = steps(&model, Profile::tp(), 1, 0);
         let touched = |steps: &[Step]| bytes(steps, |it| it.touch.end - it.touch.start);
         let copied = |steps: &[Step]| bytes(steps, |it| it.copied);
         assert!(touched(&tp) * 2 < touched(&full));
@@ -117,18 +123,32 @@ mod tests {
     fn an_order_is_the_same_each_time_and_another_for_each() {
         let model = Model::new(&SMALL);
         let shuffled = Profile::full().in_order(Order::Shuffled);
-        let one = steps(&model, shuffled, 1);
-        assert_eq!(one, steps(&model, shuffled, 1));
+        let one = steps(&model, shuffled, 1, 0);
+        assert_eq!(one, steps(&model, shuffled, 1, 7));
         let order = |steps: Vec<Step>| steps.into_iter().map(|it| it.touch).collect::<Vec<_>>();
-        assert_ne!(order(one.clone()), order(steps(&model, shuffled, 2)));
+        assert_ne!(order(one.clone()), order(steps(&model, shuffled, 2, 0)));
         let mut sorted = one;
         sorted.sort_by_key(|it| (it.shard, it.touch.start));
-        let natural = steps(&model, Profile::full(), 1);
+        let natural = steps(&model, Profile::full(), 1, 0);
         assert_eq!(sorted, natural);
-        let mut backwards = steps(&model, Profile::full().in_order(Order::Backwards), 1);
+        let mut backwards = steps(&model, Profile::full().in_order(Order::Backwards), 1, 0);
         backwards.reverse();
         assert_eq!(backwards, natural);
-        let strided = steps(&model, Profile::full().in_order(Order::Strided), 1);
+        let strided = steps(&model, Profile::full().in_order(Order::Strided), 1, 0);
         assert_eq!((&strided[1], strided.len()), (&natural[3], natural.len()));
+    }
+    #[test]
+    fn who_shuffles_anew_takes_the_same_in_another_order() {
+        let model = Model::new(&SMALL);
+        let anew = Profile::full().in_order(Order::Reshuffled);
+        let of = |rank, turn| steps(&model, anew, rank, turn);
+        assert_eq!(of(1, 3), of(1, 3));
+        assert!(of(1, 3) != of(1, 4) && of(1, 3) != of(2, 3));
+        let mut sorted = of(1, 3);
+        sorted.sort_by_key(|it| (it.shard, it.touch.start));
+        let natural = steps(&model, Profile::full(), 1, 0);
+        assert_eq!(sorted, natural);
+        let twice = steps(&model, Profile::full().in_order(Order::Twice), 1, 0);
+        assert_eq!(twice, [natural.clone(), natural].concat());
     }
 }

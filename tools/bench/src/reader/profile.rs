@@ -41,6 +41,12 @@ pub(crate) enum Order {
     Backwards,
     /// Each third one, then those behind them.
     Strided,
+    /// Each worker in another order, and in another one each time.
+    Reshuffled,
+    /// File after file, and all of it once more, as those who check sums first.
+    Twice,
+    /// Several files at once, each by one of a worker's threads.
+    Pool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +114,9 @@ impl Profile {
             Order::Shuffled => ", in an order of its own",
             Order::Backwards => ", backwards",
             Order::Strided => ", each third tensor and then the others",
+            Order::Reshuffled => ", in another order each time",
+            Order::Twice => ", and all of it once more",
+            Order::Pool => ", several files at once by a pool of threads",
         };
         match self.workers {
             1 => format!("one worker takes {each} {how}{order}"),
@@ -135,6 +144,9 @@ impl fmt::Display for Profile {
             Order::Shuffled => write!(f, "-shuffled")?,
             Order::Backwards => write!(f, "-backwards")?,
             Order::Strided => write!(f, "-strided")?,
+            Order::Reshuffled => write!(f, "-reshuffled")?,
+            Order::Twice => write!(f, "-twice")?,
+            Order::Pool => write!(f, "-pool")?,
         }
         match self.workers {
             4 => Ok(()),
@@ -159,6 +171,8 @@ pub(crate) struct Task {
     pub(crate) copy: u64,
     /// What a framework's prefetcher reads at once.
     pub(crate) piece: u64,
+    /// Which load it is, for those who do each in another order.
+    pub(crate) turn: u64,
 }
 
 impl Task {
@@ -173,6 +187,7 @@ impl Task {
             tensor_us: 5000,
             copy: 600 * MB,
             piece: 16 * MIB,
+            turn: 0,
         }
     }
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use nix::sys::time::TimeValLike as _;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Step, steps};
-use super::profile::{Access, Task};
+use super::profile::{Access, Order, Task};
 use super::source::{PIECE, Source};
 use crate::error::{Failure, Result, file, system};
 use crate::model::{Model, Pattern, Shard, sum};
@@ -49,7 +51,7 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     sys::end_with_parent();
     sys::sleep_exactly();
     let model = Model::new(&task.shape);
-    let steps = steps(&model, task.profile, rank);
+    let steps = steps(&model, task.profile, rank, task.turn);
     say("ready")?;
     let mut line = String::new();
     let mut input = std::io::stdin().lock();
@@ -58,31 +60,16 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
         return Ok(());
     }
     let before = getrusage(UsageWho::RUSAGE_SELF).map_err(system("Counting page faults"))?;
-    let mut worker = TensorReader {
-        task,
-        model: &model,
-        open: HashMap::new(),
-        worked: Worked {
-            began: now(),
-            ..Worked::default()
-        },
+    let load = Load::new(task, &model, &steps);
+    let (began, given) = (now(), given());
+    let readers = load.read()?;
+    let mut worked = Worked {
+        began,
+        touched: readers.iter().map(|it| it.touched).sum(),
+        wrong: readers.iter().map(|it| it.wrong).sum(),
+        ..Worked::default()
     };
-    let all: u64 = steps.iter().map(|it| it.touch.end - it.touch.start).sum();
-    let given = given();
-    let mut early = None;
-    for (at, step) in steps.iter().enumerate() {
-        worker.step(step)?;
-        if early.is_none() && worker.worked.touched * EARLY >= all {
-            early = Some(self::given());
-        }
-        let next = steps.get(at + 1).map(|it| it.shard);
-        if task.profile.access != Access::Kept && next != Some(step.shard) {
-            worker.open.remove(&step.shard);
-        }
-    }
-    let TensorReader {
-        mut worked, open, ..
-    } = worker;
+    let early = load.early.get().copied();
     worked.ended = now();
     let since = |then: Option<u64>| Some(self::given()?.saturating_sub(then?));
     worked.disk = since(given);
@@ -96,8 +83,80 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     say(&serde_json::to_string(&worked)?)?;
     // It would serve from now on.
     let _ = input.read_to_end(&mut Vec::new());
-    drop(open);
+    drop(readers);
     Ok(())
+}
+
+/// Threads of a worker that has several.
+const POOL: usize = 4;
+
+/// What the threads of a worker share.
+struct Load<'a> {
+    task: &'a Task,
+    model: &'a Model,
+    /// What one thread takes in one go.
+    parts: Vec<&'a [Step]>,
+    next: AtomicUsize,
+    /// Bytes to be touched, and that have been.
+    all: u64,
+    touched: AtomicU64,
+    /// What the disk had given when the early part was over.
+    early: OnceLock<Option<u64>>,
+}
+
+impl<'a> Load<'a> {
+    fn new(task: &'a Task, model: &'a Model, steps: &'a [Step]) -> Self {
+        Self {
+            task,
+            model,
+            parts: match task.profile.order {
+                Order::Pool => steps.chunk_by(|it, next| it.shard == next.shard).collect(),
+                _ => vec![steps],
+            },
+            next: AtomicUsize::new(0),
+            all: steps.iter().map(|it| it.touch.end - it.touch.start).sum(),
+            touched: AtomicU64::new(0),
+            early: OnceLock::new(),
+        }
+    }
+
+    /// All of it; what stays mapped does as long as the readers that are returned.
+    fn read(&self) -> Result<Vec<TensorReader<'a>>> {
+        if self.parts.len() == 1 {
+            return self.read_parts().map(|it| vec![it]);
+        }
+        std::thread::scope(|scope| {
+            let threads = [(); POOL].map(|()| scope.spawn(|| self.read_parts()));
+            let panicked = |_| Err(Failure::Said("A thread of a worker panicked".to_owned()));
+            let readers = threads.map(|it| it.join().unwrap_or_else(panicked));
+            readers.into_iter().collect()
+        })
+    }
+
+    /// Those that no other thread has taken.
+    fn read_parts(&self) -> Result<TensorReader<'a>> {
+        let mut reader = TensorReader {
+            task: self.task,
+            model: self.model,
+            open: HashMap::new(),
+            touched: 0,
+            wrong: 0,
+        };
+        while let Some(part) = self.parts.get(self.next.fetch_add(1, Relaxed)) {
+            for (at, step) in part.iter().enumerate() {
+                reader.step(step)?;
+                let length = step.touch.end - step.touch.start;
+                if (self.touched.fetch_add(length, Relaxed) + length) * EARLY >= self.all {
+                    self.early.get_or_init(given);
+                }
+                let next = part.get(at + 1).map(|it| it.shard);
+                if self.task.profile.access != Access::Kept && next != Some(step.shard) {
+                    reader.open.remove(&step.shard);
+                }
+            }
+        }
+        Ok(reader)
+    }
 }
 
 /// Bytes that the disk gave for this process so far.
@@ -117,7 +176,9 @@ struct TensorReader<'a> {
     task: &'a Task,
     model: &'a Model,
     open: HashMap<usize, Source>,
-    worked: Worked,
+    /// Bytes touched, and pieces of them that were wrong.
+    touched: u64,
+    wrong: u64,
 }
 
 impl TensorReader<'_> {
@@ -138,12 +199,12 @@ impl TensorReader<'_> {
             let end = ((at / PIECE + 1) * PIECE).min(step.touch.end);
             let piece = at..end;
             let bytes = source.piece(&piece).map_err(file("Reading", &path))?;
-            self.worked.wrong += check(shard.pattern, bytes, &piece, &step.take);
+            self.wrong += check(shard.pattern, bytes, &piece, &step.take);
             let copied = u128::from(step.copied) * u128::from(end - at) / u128::from(length.max(1));
             sleep(transfer(u64::try_from(copied).unwrap_or(0), self.task.copy));
             at = end;
         }
-        self.worked.touched += length;
+        self.touched += length;
         Ok(())
     }
 
@@ -154,7 +215,7 @@ impl TensorReader<'_> {
         let header = source
             .piece(&(0..shard.header.len() as u64))
             .map_err(file("Reading", path))?;
-        self.worked.wrong += u64::from(header != shard.header);
+        self.wrong += u64::from(header != shard.header);
         Ok(source)
     }
 }
@@ -189,7 +250,27 @@ fn check(pattern: Pattern, bytes: &[u8], piece: &Range<u64>, take: &Range<u64>) 
 
 #[cfg(test)]
 mod tests {
+    use super::super::profile::Profile;
     use super::*;
+    use crate::model::SMALL;
+
+    #[test]
+    fn threads_of_a_pool_take_a_file_each() {
+        let model = Model::new(&SMALL);
+        let parts = |order| {
+            let task = Task::new(SMALL, Profile::full().in_order(order), Path::new("/m"));
+            let steps = steps(&model, task.profile, 0, 0);
+            let load = Load::new(&task, &model, &steps);
+            let shards = |part: &&[Step]| part.iter().map(|it| it.shard).collect::<Vec<_>>();
+            load.parts.iter().map(shards).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(Order::Natural).len(), 1);
+        let pool = parts(Order::Pool);
+        assert_eq!(pool.len(), model.shards.len());
+        for (number, shards) in pool.iter().enumerate() {
+            assert!(shards.iter().all(|it| *it == number), "{shards:?}");
+        }
+    }
 
     #[test]
     fn a_wrong_page_and_a_wrong_byte_are_seen() {

@@ -110,10 +110,10 @@ pub(super) fn loads(
 pub(super) fn device(results: &Results, cell: &[&CaseResult]) -> String {
     let timing = results.testbed.timing;
     let bandwidth = match cell.first().map(|case| case.regime) {
-        Some(Regime::Slow) => timing.of_a_slow_device().bandwidth,
-        _ => timing.bandwidth,
+        Some(Regime::Slow) => float(timing.of_a_slow_device().bandwidth),
+        Some(Regime::OwnDisk) => results.own_disk.as_ref().map_or(0.0, |disk| disk.best),
+        _ => float(timing.bandwidth),
     };
-    let bandwidth = float(bandwidth);
     // Of a real disk it may not be known.
     let bins = cell.iter().flat_map(|case| &case.runs);
     let most = bins.flat_map(|run| &run.timeline.device).max();
@@ -219,7 +219,8 @@ fn over_time(
     let scale = Scale::across(0.0, most);
     let end = BAND * float(runs.len() as u64) + 16.0;
     let mut svg = Svg::new(WIDTH, end + AXIS);
-    if results.testbed.start > 0.0 {
+    let real = cell.iter().any(|case| super::words::is_real(results, case));
+    if results.testbed.start > 0.0 && !real {
         let start = scale.at(results.testbed.start);
         svg.rect("phase", (LEFT, 14.0), (start - LEFT, end - 14.0));
         svg.text("note end", (start - 4.0, 11.0), "start");

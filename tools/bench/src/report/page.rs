@@ -46,12 +46,19 @@ pub(super) fn page(results: &Results) -> String {
     for cell in cells(results) {
         text += &section(results, &cell);
     }
-    if let Some(starts) = &results.starts {
-        text += &whole_starts(starts);
+    if !results.whole_starts.is_empty() {
+        text += "<h2>Whole starts</h2>\n";
+        text.extend(results.whole_starts.iter().map(whole_starts));
     }
     text += "<h2>All numbers</h2>\n";
     text += &numbers(results);
     text += words::TERMS;
+    if !results.bystanders.is_empty() {
+        text += "<h2>What it costs others</h2>\n<p class=\"say\">A program that has nothing to do with any of this reads a \
+                 cached file of another folder, 4 KiB at a time: without a policy on the machine, beside one that \
+                 waits, beside one that records a load, and beside all that <code>ppcctl run</code> has.</p>\n";
+        text += &pre(&table::of_bystanders(&results.bystanders));
+    }
     if !results.bars.is_empty() {
         text += "<h2>What was to be shown</h2>\n<p class=\"say\">Before measuring, it was written down what MAIO is \
                  to reach. In each line: whether it did, what was measured and what it may be at most, what is \
@@ -91,6 +98,7 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
     let (floor, name) = match first.regime {
         Regime::Limited => (results.testbed.limited_floor(), "the least possible"),
         Regime::Cached => (results.testbed.warm, "nothing to wait for"),
+        Regime::OwnDisk => (table::device_time(results, first), "the disk at its best"),
         _ => (
             table::device_time(results, first).max(results.testbed.warm),
             "the disk at its best",
@@ -112,7 +120,7 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
     if has_bytes {
         text += "<h3>What the disk gave, over time</h3>\n<p class=\"say\">A full band is a disk that is busy all the \
                  time; an empty one waits for somebody to ask. ";
-        text += words::phases(results);
+        text += words::phases(results, first);
         text += " At the right: how much of what the disk could have given was used.</p>\n";
         text += &wide(&chart::device(results, cell));
     }
@@ -138,7 +146,7 @@ fn numbers(results: &Results) -> String {
         if let Some(first) = cell.first() {
             let title = escape(&words::title(results, first));
             text.extend([
-                "<tr class=\"cell\"><td colspan=\"12\">",
+                "<tr class=\"cell\"><td colspan=\"13\">",
                 &title,
                 "</td></tr>\n",
             ]);
@@ -155,7 +163,7 @@ fn numbers(results: &Results) -> String {
                     }
                     text.extend(["<td class=\"bad\">", last, "</td>"]);
                 }
-                None => text.extend(["<td colspan=\"11\">", &escape(&case.left_out), "</td>"]),
+                None => text.extend(["<td colspan=\"12\">", &escape(&case.left_out), "</td>"]),
             }
             text += "</tr>\n";
         }
@@ -165,8 +173,8 @@ fn numbers(results: &Results) -> String {
 
 fn whole_starts(starts: &Starts) -> String {
     let mut text = format!(
-        "<h2>Whole starts</h2>\n<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this \
-         machine's own disk, {}. Medians, in seconds.</p>\n<table>",
+        "<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this disk: {}. Medians, in \
+         seconds.</p>\n<table>",
         escape(&starts.what),
         escape(&starts.disk)
     );

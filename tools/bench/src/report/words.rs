@@ -10,6 +10,7 @@ use crate::units::{MB, float};
 pub(super) const TERMS: &str = "<dl>
 <dt>load s, +-</dt><dd>seconds to load: the median, and how far the farthest load is from it. Loads that other
 processes disturbed count only if all were.</dd>
+<dt>whole s</dt><dd>the same with the start and the end of all processes and of the policy: what a user waits for</dd>
 <dt>/native, /F</dt><dd>as a part of what the kernel takes alone; and of what the disk takes for all bytes at its best</dd>
 <dt>device</dt><dd>bytes read from the disk for each byte of the model: 1 is each once</dd>
 <dt>busy</dt><dd>the part used of what the disk could have given during the load</dd>
@@ -171,6 +172,9 @@ pub(super) fn title(results: &Results, case: &CaseResult) -> String {
     if results.real.is_some() {
         return "The loads".to_owned();
     }
+    if case.regime == Regime::OwnDisk {
+        return "One process takes all; this machine's own disk".to_owned();
+    }
     let readers = match (case.reader.mode, case.reader.workers) {
         (Mode::Full, 1) => "One worker takes all".to_owned(),
         (Mode::Full, many) => format!("{many} workers, each takes all"),
@@ -187,6 +191,7 @@ pub(super) fn title(results: &Results, case: &CaseResult) -> String {
         Regime::Limited => "memory for less than half",
         Regime::Cached => "everything cached already",
         Regime::Slow => "a disk of 20 MB/s",
+        Regime::OwnDisk => "this machine's own disk",
     };
     format!("{readers}{how}; {memory}")
 }
@@ -202,6 +207,10 @@ pub(super) fn reader(results: &Results, case: &CaseResult) -> String {
         case.regime,
         escape(&case.reader.says()),
     );
+    if let (Regime::OwnDisk, Some(disk)) = (case.regime, &results.own_disk) {
+        let disk = escape(&disk.name);
+        text.extend([" Nothing is simulated: the disk is ", &disk, "."]);
+    }
     if case.regime == Regime::Limited {
         let limit = gigabytes(results.testbed.limit);
         text.extend([
@@ -222,15 +231,21 @@ pub(super) fn floor(results: &Results, case: &CaseResult) -> &'static str {
              starts; the rest has to come while workers read."
         }
         Regime::Cached => "Dashed: what starting and copying take if nothing is waited for.",
-        Regime::Ample | Regime::Slow => {
+        Regime::OwnDisk if table::device_time(results, case) <= 0.0 => "",
+        Regime::Ample | Regime::Slow | Regime::OwnDisk => {
             "Dashed: what the disk takes for the whole model at its best. Only what was loaded before can be faster."
         }
     }
 }
 
+/// Whether nothing of it was simulated.
+pub(super) fn is_real(results: &Results, case: &CaseResult) -> bool {
+    results.real.is_some() || case.regime == Regime::OwnDisk
+}
+
 /// What is marked in charts over time.
-pub(super) fn phases(results: &Results) -> &'static str {
-    if results.real.is_some() {
+pub(super) fn phases(results: &Results, case: &CaseResult) -> &'static str {
+    if is_real(results, case) {
         "The upright line is the end of the load, the dashed one the disk at its best."
     } else {
         "Shaded: the framework starts, and nobody reads weights yet. The upright line is the end of the load, the \
@@ -241,7 +256,7 @@ pub(super) fn phases(results: &Results) -> &'static str {
 /// What is shown of memory.
 pub(super) fn memory(results: &Results, case: &CaseResult) -> &'static str {
     match case.regime {
-        _ if results.real.is_some() => {
+        _ if is_real(results, case) => {
             "How much the page cache of the whole machine has grown since the begin of the load. At the right: \
              the most there was."
         }

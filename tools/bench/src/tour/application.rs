@@ -8,6 +8,7 @@ use super::loader;
 use crate::error::{Failure, Result, file, system};
 
 const SOURCE: &str = include_str!("application.c");
+const PROGRAM: &str = "application";
 const OBJECTS: usize = 60;
 const MODULES: usize = 2000;
 /// What takes long to import, the worst first.
@@ -29,7 +30,48 @@ impl Application {
         LARGE
             .into_iter()
             .find_map(installed)
-            .map_or_else(|| made_up(folder), Ok)
+            .map_or_else(|| Self::made_up(folder, MODULES), Ok)
+    }
+
+    /// One of so many modules, in a folder.
+    pub(super) fn made_up(folder: &Path, modules: usize) -> Result<Self> {
+        let make = |path: &Path| fs::create_dir_all(path).map_err(file("Making", path));
+        let objects = folder.join("objects");
+        make(&objects)?;
+        let program = folder.join(PROGRAM);
+        let source = folder.join("application.c");
+        fs::write(&source, SOURCE).map_err(file("Writing", &source))?;
+        compile(&source, &program, &["-rdynamic"])?;
+        let first = objects.join("00.so");
+        compile(&source, &first, &["-shared", "-fPIC", "-DOBJECT"])?;
+        for number in 1..OBJECTS {
+            let path = objects.join(format!("{number:02}.so"));
+            fs::copy(&first, &path).map_err(file("Copying to", &path))?;
+        }
+        for number in 0..OBJECTS {
+            make(&folder.join(format!("modules/{number:02}")))?;
+        }
+        for number in 0..modules {
+            let (object, module) = (number % OBJECTS, number / OBJECTS);
+            let path = folder.join(format!("modules/{object:02}/{module:02}"));
+            fs::write(&path, module_text(number)).map_err(file("Writing", &path))?;
+        }
+        Ok(Self {
+            words: vec![program, folder.to_owned()],
+            place: folder.to_owned(),
+            title: format!(
+                "a made-up application imports {modules} modules and {OBJECTS} shared objects, one by one"
+            ),
+        })
+    }
+
+    /// A made-up one, copied to another folder.
+    pub(super) fn moved(self, folder: &Path) -> Self {
+        Self {
+            words: vec![folder.join(PROGRAM), folder.to_owned()],
+            place: folder.to_owned(),
+            ..self
+        }
     }
 }
 
@@ -46,37 +88,6 @@ fn installed(package: &str) -> Option<Application> {
         title: format!("python3 -c '{import}'"),
         words: ["python3", "-c", &import].map(PathBuf::from).into(),
         place: place.trim_end().into(),
-    })
-}
-
-fn made_up(folder: &Path) -> Result<Application> {
-    let make = |path: &Path| fs::create_dir_all(path).map_err(file("Making", path));
-    let objects = folder.join("objects");
-    make(&objects)?;
-    let program = folder.join("application");
-    let source = folder.join("application.c");
-    fs::write(&source, SOURCE).map_err(file("Writing", &source))?;
-    compile(&source, &program, &["-rdynamic"])?;
-    let first = objects.join("00.so");
-    compile(&source, &first, &["-shared", "-fPIC", "-DOBJECT"])?;
-    for number in 1..OBJECTS {
-        let path = objects.join(format!("{number:02}.so"));
-        fs::copy(&first, &path).map_err(file("Copying to", &path))?;
-    }
-    for number in 0..OBJECTS {
-        make(&folder.join(format!("modules/{number:02}")))?;
-    }
-    for number in 0..MODULES {
-        let (object, module) = (number % OBJECTS, number / OBJECTS);
-        let path = folder.join(format!("modules/{object:02}/{module:02}"));
-        fs::write(&path, module_text(number)).map_err(file("Writing", &path))?;
-    }
-    Ok(Application {
-        words: vec![program, folder.to_owned()],
-        place: folder.to_owned(),
-        title: format!(
-            "a made-up application imports {MODULES} modules and {OBJECTS} shared objects, one by one"
-        ),
     })
 }
 
@@ -116,7 +127,7 @@ mod tests {
         let base =
             std::env::temp_dir().join(format!("ppc-bench-{}-application", std::process::id()));
         let folder = Folder::make(&base).expect("a folder");
-        let application = made_up(&folder.0).expect("an application");
+        let application = Application::made_up(&folder.0, MODULES).expect("an application");
         let run = || {
             let output = Command::new(&application.words[0])
                 .arg(&application.words[1])

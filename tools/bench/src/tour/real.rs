@@ -28,10 +28,10 @@ use crate::{cold, machine, rounds, signals, ssd};
 const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 
 /// All that stays the same from load to load.
-struct Tester<'a> {
+pub(super) struct Tester<'a> {
     folder: PathBuf,
-    files: Files,
-    disk: DiskCounters,
+    pub(super) files: Files,
+    pub(super) disk: DiskCounters,
     command: Option<&'a str>,
     scratch: Scratch,
     library: PathBuf,
@@ -139,7 +139,7 @@ pub(super) fn nobody_hears(candidates: &[Candidate]) -> Failure {
 }
 
 impl<'a> Tester<'a> {
-    fn new(folder: &Path, command: Option<&'a str>) -> Result<Self> {
+    pub(super) fn new(folder: &Path, command: Option<&'a str>) -> Result<Self> {
         let folder = folder.canonicalize().map_err(file("Looking for", folder))?;
         let files = Files::below(&folder)?;
         let disk = DiskCounters::of(files.largest());
@@ -200,17 +200,24 @@ impl<'a> Tester<'a> {
                 disk: self.disk.name.clone(),
                 instead,
             }),
-            starts: None,
+            whole_starts: Vec::new(),
+            own_disk: None,
+            bystanders: Vec::new(),
             checks: Vec::new(),
             cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
             bars: Vec::new(),
         }
     }
 
+    /// Where MAIO's templates are.
+    pub(super) fn store(&self) -> PathBuf {
+        self.scratch.path.join("store")
+    }
+
     /// One load, and which backend MAIO had.
-    fn load(&mut self, policy: Policy) -> Result<(Run, Option<String>)> {
-        let store = self.scratch.path.join("store");
-        if policy != Policy::MaioReplay {
+    pub(super) fn load(&mut self, policy: Policy) -> Result<(Run, Option<String>)> {
+        let store = self.store();
+        if policy == Policy::MaioFirst {
             let _ = fs::remove_dir_all(&store);
             rounds::make(&store)?;
         }
@@ -241,7 +248,9 @@ impl<'a> Tester<'a> {
         let backend = if policy.is_maio() {
             let summary =
                 summary(&said).ok_or_else(|| loader::failed("was not accounted for", &said))?;
-            fill(&mut run, summary, &said)
+            let backend = fill(&mut run, summary, &said);
+            run.device_bytes = with_loaded(&run, counted(&ended));
+            backend
         } else {
             None
         };
@@ -278,7 +287,7 @@ impl<'a> Tester<'a> {
 
     fn tell(&self, ended: &ProcessEnd) -> Run {
         // Others use the disk as well, and what is known of processes is known of ours.
-        let counted = ended.looks.last().map_or(0, |look| look.read);
+        let counted = counted(ended);
         let first = ended.looks.first().map_or(0, |look| look.cached);
         let cached = |now: u64| now.saturating_sub(first);
         let samples = ended.looks.iter().map(|look| Sample {
@@ -288,6 +297,7 @@ impl<'a> Tester<'a> {
         });
         Run {
             load: ended.took,
+            whole: ended.took,
             device_bytes: match ended.used.read {
                 0 => counted,
                 read => read,
@@ -319,6 +329,23 @@ impl<'a> Tester<'a> {
         };
         let first = self.sum.get_or_insert_with(|| sum.to_owned());
         run.wrong = u64::from(first != sum);
+    }
+}
+
+/// What all have read from the disk meanwhile; 0 if that is not counted.
+fn counted(ended: &ProcessEnd) -> u64 {
+    ended.looks.last().map_or(0, |look| look.read)
+}
+
+/// What the processes read, and what MAIO did: `ppcctl` does not wait for the end of its workers, which would
+/// tell. Where they had ended before, it is counted twice, but the disk gave no more than it has counted.
+fn with_loaded(run: &Run, counted: u64) -> u64 {
+    let loaded = run.stats.get("loaded_bytes").copied().unwrap_or(0);
+    match counted {
+        0 => run.device_bytes.max(loaded),
+        _ => (run.device_bytes + loaded)
+            .min(counted)
+            .max(run.device_bytes),
     }
 }
 
@@ -420,6 +447,23 @@ mod tests {
             bins[0].abs_diff(2000) < 2 && bins[1].abs_diff(1000) < 2,
             "{bins:?}"
         );
+    }
+
+    #[test]
+    fn what_maio_loaded_is_what_the_disk_gave_whoever_waited_for_it() {
+        let run = |device_bytes, loaded| Run {
+            device_bytes,
+            stats: [("loaded_bytes".to_owned(), loaded)].into(),
+            ..Run::default()
+        };
+        assert_eq!(with_loaded(&run(100, 900), 1000), 1000);
+        assert_eq!(with_loaded(&run(100, 900), 1500), 1000, "others read, too");
+        assert_eq!(
+            with_loaded(&run(1000, 900), 1000),
+            1000,
+            "it was waited for"
+        );
+        assert_eq!(with_loaded(&run(100, 900), 0), 900, "nothing is counted");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Result, file};
+use crate::error::{Failure, Result, file};
 use crate::place::Place;
 
 /// A folder; it is gone when this is.
@@ -32,6 +32,15 @@ impl Scratch {
             .unwrap_or_else(env::temp_dir);
         let path = own(&base)?;
         Ok(Self { path, place: None })
+    }
+
+    /// Where disks may be made.
+    pub(super) fn place(&self) -> Result<&Place> {
+        self.place.as_ref().ok_or_else(|| Failure::Unavailable {
+            what: "A simulated disk",
+            why: "it is for root".to_owned(),
+            remedy: "run it as root",
+        })
     }
 
     /// MAIO's library, which is run only where nobody else can change it.

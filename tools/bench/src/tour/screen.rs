@@ -1,9 +1,12 @@
 //! What a tour prints.
 
-use crate::case::Policy;
+use crate::case::{Policy, Regime};
 use crate::result::{CaseResult, Results, Run, StartTimes, Starts};
-use crate::table::of_runs;
+use crate::table::{of_native, of_runs};
 use crate::units::{MB, float};
+
+/// What the loads below it have.
+pub(super) const LITTLE_MEMORY: &str = "with memory for 45 % of it";
 
 pub(super) fn seconds(run: &Run) -> String {
     let disturbed = if run.disturbed {
@@ -62,52 +65,57 @@ pub(super) fn introduction(results: &Results) -> String {
     )
 }
 
-/// How long a command takes from exec to exit.
-pub(super) fn starts(starts: &Starts) -> String {
-    let mut text = format!(
-        "  {:<22} {:>8} {:>10}\n",
-        "whole starts", "seconds", "of cold"
-    );
-    let cold = starts.times.first().map_or(0.0, StartTimes::median);
-    for times in &starts.times {
-        let seconds = times.median();
-        let part = seconds / cold.max(1e-9);
-        let line = format!("  {:<22} {seconds:8.2} {part:10.2}\n", times.title);
-        text += &line;
-    }
-    text += "\nMedians of all rounds; what MAIO takes to begin and to end counts. Before all but the last, nothing\n\
-             of any file was in memory.";
-    match starts.removed() {
-        Some(removed) if removed > 0.0 => {
-            text + &format!(
-                " Of what a cold disk costs, {:.0} % is gone.\n",
-                removed * 100.0
-            )
-        }
-        _ => text + " Nothing was gained here: this disk costs next to nothing.\n",
-    }
+/// How long a command takes from exec to exit, a column for each disk; what counts comes last.
+pub(super) fn starts(starts: &[Starts]) -> String {
+    let wide = starts.iter().map(|it| it.disk.len()).max().unwrap_or(0) + 2;
+    let line = |title: &str, word: &dyn Fn(&Starts) -> String| {
+        let columns = starts.iter().map(|it| format!("{:>wide$}", word(it)));
+        format!("  {title:<22}{}\n", columns.collect::<String>())
+    };
+    let mut text = line("whole starts", &|it| it.disk.clone());
+    let turns = starts.first().map_or(&[][..], |it| &it.times);
+    text.extend(turns.iter().enumerate().map(|(turn, times)| {
+        line(&times.title, &|it| {
+            let seconds = it.times.get(turn).map_or(0.0, StartTimes::median);
+            format!("{seconds:.2} s")
+        })
+    }));
+    text += &line("cold penalty removed", &|it| {
+        let part = it.removed().map(|part| format!("{:.0} %", part * 100.0));
+        part.unwrap_or_else(|| "-".to_owned())
+    });
+    text += "\nFrom exec to exit, with all that MAIO takes to begin and to end; medians. Before all but the last, nothing\n\
+             of any file was in memory. What is removed at the second start is of what a cold disk costs.\n";
+    let nothing = starts
+        .iter()
+        .filter(|it| it.removed().is_none_or(|part| part <= 0.0));
+    text.extend(nothing.map(|it| {
+        let disk = &it.disk;
+        format!("Nothing was gained on {disk}: it costs next to nothing.\n")
+    }));
+    text
 }
 
 /// The table, and what it takes to believe it.
 pub(super) fn outcome(results: &Results) -> String {
     let mut text = format!(
-        "  {:<22} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
-        "", "seconds", "of native", "from disk", "disk busy", "MAIO's CPU"
+        "  {:<22} {:>8} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
+        "", "seconds", "command", "of native", "from disk", "disk busy", "MAIO's CPU"
     );
-    let native = results
-        .cases
-        .iter()
-        .find(|case| case.policy == Policy::Native);
-    let native = native.and_then(|case| of_runs(case, |run| run.load));
+    let mut before = Regime::Ample;
     for case in &results.cases {
-        text += &row(case, native.unwrap_or(0.0));
+        if std::mem::replace(&mut before, case.regime) != case.regime {
+            text.extend([LITTLE_MEMORY, "\n"]);
+        }
+        text += &row(case, of_native(results, case));
     }
     let rounds = results.cases.iter().map(|case| case.runs.len()).max();
     text += "\n";
     if rounds > Some(1) {
         text += "Medians of all rounds. ";
     }
-    text += "Before each load, nothing of the model was in memory.";
+    text += "'command' is with the start and the end of all processes, MAIO's included. Before each load,\n\
+             nothing of the model was in memory.";
     if results
         .real
         .as_ref()
@@ -124,9 +132,10 @@ pub(super) fn outcome(results: &Results) -> String {
     text + &hint(results)
 }
 
-fn row(case: &CaseResult, native: f64) -> String {
+fn row(case: &CaseResult, of_native: Option<f64>) -> String {
     let value = |of: fn(&Run) -> f64| of_runs(case, of).unwrap_or(0.0);
     let load = value(|run| run.load);
+    let whole = value(|run| run.whole);
     let bytes = value(|run| float(run.device_bytes));
     let busy = value(|run| run.utilisation);
     let known = |known: bool, text: String| if known { text } else { "-".to_owned() };
@@ -136,9 +145,10 @@ fn row(case: &CaseResult, native: f64) -> String {
         ""
     };
     format!(
-        "  {:<22} {load:8.2} {:>10} {:>10} {:>10} {:>11}\n",
+        "  {:<22} {load:8.2} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
         format!("{}{mark}", case.policy.title()),
-        known(native > 0.0, format!("{:.2}", load / native.max(1e-9))),
+        known(whole > 0.0, format!("{whole:.2}")),
+        of_native.map_or_else(|| "-".to_owned(), |part| format!("{part:.2}")),
         known(bytes > 0.0, format!("{:.2} GB", bytes / 1e9)),
         known(busy > 0.0, format!("{:.0} %", busy * 100.0)),
         known(
@@ -179,7 +189,6 @@ fn hint(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Regime;
     use crate::reader::Profile;
     use crate::result::{Real, samples};
 
@@ -191,18 +200,34 @@ mod tests {
 
     #[test]
     fn the_kernel_alone_is_one() {
-        let results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        results.cases[0].runs[0].whole = 20.5;
         let text = outcome(&results);
         assert!(
-            text.contains("the kernel alone          20.00       1.00    1.00 GB"),
+            text.contains("the kernel alone          20.00    20.50       1.00    1.00 GB"),
             "{text}"
         );
         assert!(
-            text.contains("MAIO, second load          4.00       0.20"),
+            text.contains("MAIO, second load          4.00        -       0.20"),
             "{text}"
         );
         assert!(text.contains("Every byte was checked") && !text.contains('*'));
         assert!(introduction(&results).contains("ten times slower"));
+    }
+
+    #[test]
+    fn who_has_little_memory_is_held_against_who_has_as_little() {
+        let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
+        let limited = [(Policy::Native, 40.0), (Policy::MaioReplay, 10.0)];
+        let limited = samples::results(Profile::full(), Regime::Limited, &limited);
+        results.cases.extend(limited.cases);
+        let text = outcome(&results);
+        let (_, below) = text.split_once(LITTLE_MEMORY).expect("a heading");
+        assert!(
+            below.contains("MAIO, second load         10.00        -       0.25"),
+            "{text}"
+        );
+        assert_eq!(text.matches(LITTLE_MEMORY).count(), 1);
     }
 
     #[test]
@@ -211,9 +236,9 @@ mod tests {
             title: title.to_owned(),
             seconds: seconds.to_vec(),
         };
-        let of = |later| Starts {
+        let of = |disk: &str, later| Starts {
             what: "an application".to_owned(),
-            disk: "vda, ext4".to_owned(),
+            disk: disk.to_owned(),
             times: vec![
                 times("cold", &[2.0, 9.0, 2.0]),
                 times("MAIO, first start", &[2.0]),
@@ -221,13 +246,17 @@ mod tests {
                 times("all cached", &[1.0]),
             ],
         };
-        let text = starts(&of(1.25));
+        let text = starts(&[of("vda, ext4", 1.25), of("20 ms away", 1.05)]);
         assert!(
-            text.contains("MAIO, second start         1.25       0.62"),
+            text.contains("MAIO, second start          1.25 s      1.05 s"),
             "{text}"
         );
-        assert!(text.contains("75 % is gone"), "{text}");
-        assert!(starts(&of(2.5)).contains("Nothing was gained"));
+        assert!(
+            text.contains("cold penalty removed          75 %        95 %"),
+            "{text}"
+        );
+        assert!(!text.contains("Nothing was gained"), "{text}");
+        assert!(starts(&[of("vda, ext4", 2.5)]).contains("gained on vda, ext4"));
     }
 
     #[test]

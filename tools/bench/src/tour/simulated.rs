@@ -22,13 +22,21 @@ use crate::{machine, measure, rounds, ssd};
 const ENOUGH: u64 = 4096 * MIB;
 /// A recording that has lost events is not kept; so often it is tried.
 const TRIES: u32 = 3;
+/// A load on a device that was late is made again if it takes no more seconds than this: who waits is not to
+/// wait for long.
+const SHORT: f64 = 10.0;
 
-const POLICIES: [Policy; 4] = [
+/// With memory for all of it. What the first load of MAIO records is what its second goes by, in both.
+const AMPLE: [Policy; 6] = [
     Policy::Native,
     Policy::Native4096,
+    Policy::Framework,
+    Policy::Eager,
     Policy::MaioFirst,
     Policy::MaioReplay,
 ];
+/// With little: what everybody has, who does best of all others there, and MAIO.
+const LIMITED: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
 
 pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     let kind = backend()?;
@@ -40,6 +48,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     let mut rig = measure::stand(shape, takes, kind, ssd::TIMING)?;
     eprintln!("measuring the disk: is it what it should be?");
     let checks = measure::check(&mut rig)?;
+    let cases = cases();
     let mut results = Results {
         format: 1,
         profile: super::NAME.to_owned(),
@@ -47,17 +56,23 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
         machine: machine::machine(),
         testbed: measure::testbed(&rig),
         real: None,
-        starts: None,
+        whole_starts: Vec::new(),
+        own_disk: None,
+        bystanders: Vec::new(),
         checks,
-        cases: POLICIES.map(|policy| rounds::empty(&case(policy))).into(),
+        cases: cases.iter().map(rounds::empty).collect(),
         bars: Vec::new(),
     };
     eprintln!("\n{}", screen::introduction(&results));
     let store = rig.place.path.join("store");
     for round in 1..=wanted.rounds {
-        for (policy, result) in POLICIES.into_iter().zip(&mut results.cases) {
-            let progress = Progress::begin(policy.title());
-            let mut run = load(&mut rig, policy, &store)?;
+        let mut before = Regime::Ample;
+        for (case, result) in cases.iter().zip(&mut results.cases) {
+            if std::mem::replace(&mut before, case.regime) != case.regime {
+                eprintln!("{}", screen::LITTLE_MEMORY);
+            }
+            let progress = Progress::begin(case.policy.title());
+            let mut run = load(&mut rig, case, &store)?;
             run.round = round as usize;
             run.disturbed = rounds::is_disturbed(&run, rig.usual);
             progress.end(&screen::seconds(&run));
@@ -76,27 +91,53 @@ fn backend() -> Result<BackendKind> {
         .ok_or_else(|| super::real::nobody_hears(&candidates))
 }
 
-fn case(policy: Policy) -> Case {
-    Case {
-        policy,
-        reader: Profile::full(),
-        regime: Regime::Ample,
-    }
+fn cases() -> Vec<Case> {
+    let cell = |regime| {
+        move |policy| Case {
+            policy,
+            reader: Profile::full(),
+            regime,
+        }
+    };
+    let ample = AMPLE.into_iter().map(cell(Regime::Ample));
+    ample
+        .chain(LIMITED.into_iter().map(cell(Regime::Limited)))
+        .collect()
 }
 
 /// One load; what MAIO learns at the first it has at the second.
-fn load(rig: &mut Rig, policy: Policy, store: &std::path::Path) -> Result<Run> {
+fn load(rig: &mut Rig, case: &Case, store: &std::path::Path) -> Result<Run> {
     let mut tries = 1;
     loop {
-        if policy != Policy::MaioReplay {
+        if case.policy == Policy::MaioFirst {
             let _ = fs::remove_dir_all(store);
             rounds::make(store)?;
         }
-        let run = run(rig, &case(policy), store)?;
-        let lost = policy == Policy::MaioFirst && !rounds::has_template(store)?;
-        if tries == TRIES || !(lost || rounds::is_late(&run, rig.usual)) {
+        let run = run(rig, case, store)?;
+        let lost = case.policy == Policy::MaioFirst && !rounds::has_template(store)?;
+        let late = tries == 1 && run.load < SHORT && rounds::is_late(&run, rig.usual);
+        if tries == TRIES || !(lost || late) {
             return Ok(run);
         }
         tries += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maio_learns_before_it_is_to_know_and_is_beside_the_kernel() {
+        let cases = cases();
+        let at = |wanted: Policy| cases.iter().position(|case| case.policy == wanted);
+        assert!(at(Policy::MaioFirst) < at(Policy::MaioReplay));
+        for case in cases.iter().filter(|case| case.policy.is_maio()) {
+            for policy in [Policy::Native, Policy::Native4096] {
+                assert!(cases.contains(&Case { policy, ..*case }), "{case}");
+            }
+        }
+        // A heading is printed where the memory changes.
+        assert!(cases.is_sorted_by_key(|case| case.regime));
     }
 }

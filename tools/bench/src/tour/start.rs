@@ -1,4 +1,4 @@
-//! A whole start on this machine's own disk: as ever, and by `ppcctl run`.
+//! A whole start: as ever, and by `ppcctl run`, on this machine's own disk and on simulated storage far away.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,12 +12,15 @@ use super::progress::Progress;
 use super::real::summary;
 use super::scratch::{Folder, Scratch};
 use crate::args::Tour;
+use crate::disk::Disk;
 use crate::error::{Failure, Result, file, system};
 use crate::result::{StartTimes, Starts};
-use crate::rounds;
+use crate::{lend, rounds, ssd};
 
 /// Medians take as many.
 const ROUNDS: u32 = 3;
+/// Each takes tens of milliseconds there, and all of them are waited for twice.
+const FAR_MODULES: usize = 400;
 const DROP: &str = "/proc/sys/vm/drop_caches";
 
 /// How one start differs from another.
@@ -45,51 +48,60 @@ impl Turn {
 
 /// All that stays the same from start to start.
 struct Starter {
+    // In this order they go: the disk is in the scratch folder.
+    _simulated: Option<Disk>,
+    scratch: Scratch,
     application: Application,
     disk: DiskCounters,
-    scratch: Scratch,
     /// What the application said at its first start, which it has to say at all others.
     said: Option<String>,
 }
 
-/// Measures it; why not, where that cannot be had.
-pub(super) fn measure(wanted: &Tour) -> Result<Starts> {
-    if !nix::unistd::geteuid().is_root() {
-        let why = "what a command reads of all files is told to root only".to_owned();
-        return Err(unavailable(why, "run it as root"));
-    }
+/// Measures starts on this machine's own disk; why not, where that cannot be had.
+pub(super) fn own(wanted: &Tour) -> Result<Starts> {
+    ask()?;
     let folder = Folder::make(&wanted.output)?;
     let progress = Progress::begin("making an application");
     let application = Application::find(&folder.0)?;
-    let mut starter = Starter {
+    progress.end("done");
+    let starter = Starter {
+        _simulated: None,
         disk: DiskCounters::of(&application.place),
         application,
         scratch: Scratch::take()?,
         said: None,
     };
+    let name = starter.disk.name.clone();
+    starter.all(name, ROUNDS.max(wanted.rounds))
+}
+
+/// Measures starts on simulated storage that is far away, as network file systems are.
+pub(super) fn far(wanted: &Tour) -> Result<Starts> {
+    ask()?;
+    let folder = Folder::make(&wanted.output)?;
+    let progress = Progress::begin("one that is far away");
+    let application = Application::made_up(&folder.0, FAR_MODULES)?;
+    let scratch = Scratch::take()?;
+    let disk = lend::disk_of(scratch.place()?, &folder.0, ssd::NETWORK)?;
+    let application = application.moved(&disk.path);
     progress.end("done");
-    eprintln!(
-        "A start, from exec to exit: {}, from {}.",
-        starter.application.title, starter.disk.name
-    );
-    let mut times = Turn::ALL.map(|turn| StartTimes {
-        title: turn.title().to_owned(),
-        seconds: Vec::new(),
-    });
-    for _ in 0..ROUNDS.max(wanted.rounds) {
-        for (turn, times) in Turn::ALL.into_iter().zip(&mut times) {
-            times.seconds.push(starter.start(turn)?);
-        }
+    let starter = Starter {
+        disk: DiskCounters::of(&application.place),
+        _simulated: Some(disk),
+        application,
+        scratch,
+        said: None,
+    };
+    let name = format!("storage {} ms away", ssd::NETWORK.latency_us / 1000);
+    starter.all(name, wanted.rounds)
+}
+
+fn ask() -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
     }
-    for times in &times {
-        eprintln!("  {:<22} {:6.2} s", times.title, times.median());
-    }
-    eprintln!();
-    Ok(Starts {
-        what: starter.application.title,
-        disk: starter.disk.name,
-        times: times.into(),
-    })
+    let why = "what a command reads of all files is told to root only".to_owned();
+    Err(unavailable(why, "run it as root"))
 }
 
 fn unavailable(why: String, remedy: &'static str) -> Failure {
@@ -98,6 +110,32 @@ fn unavailable(why: String, remedy: &'static str) -> Failure {
 }
 
 impl Starter {
+    /// Every turn, so many times.
+    fn all(mut self, disk: String, rounds: u32) -> Result<Starts> {
+        eprintln!(
+            "A start, from exec to exit: {}, from {disk}.",
+            self.application.title
+        );
+        let mut times = Turn::ALL.map(|turn| StartTimes {
+            title: turn.title().to_owned(),
+            seconds: Vec::new(),
+        });
+        for _ in 0..rounds {
+            for (turn, times) in Turn::ALL.into_iter().zip(&mut times) {
+                times.seconds.push(self.start(turn)?);
+            }
+        }
+        for times in &times {
+            eprintln!("  {:<22} {:6.2} s", times.title, times.median());
+        }
+        eprintln!();
+        Ok(Starts {
+            what: self.application.title,
+            disk,
+            times: times.into(),
+        })
+    }
+
     /// The seconds it takes.
     fn start(&mut self, turn: Turn) -> Result<f64> {
         let store = self.scratch.path.join("starts");
