@@ -336,6 +336,32 @@ TEST(below_truncated_longer, 10)
 		CHECK_EQ(buf[i], 0);
 }
 
+/* The kernel reads the size off the mirror's own inode, and asks nobody */
+TEST(below_appended_is_copied, 10)
+{
+	static char buf[1000];
+	int fd, low, to;
+
+	tree();
+	fd = xopen(up("f"), O_RDONLY);
+	low = xopen(lo("f"), O_WRONLY | O_APPEND);
+	to = xopen(lo("copy"), O_RDWR | O_CREAT);
+	for (u64 at = SIZE; at < SIZE + 5000; at += 1000) {
+		off64_t in = at, out = at - SIZE;
+		ssize_t n;
+
+		write_pat(low, SEED, at, 1000);
+		n = copy_file_range(fd, &in, to, &out, 1 << 20, 0);
+		if (n < 0 && errno == EXDEV)
+			SKIP("no copy_file_range from one file system to another");
+		CHECK_EQ(n, 1000);
+		CHECK_EQ(pread(to, buf, 1000, at - SIZE), 1000);
+		CHECK_BYTES(buf, SEED, at, 1000);
+	}
+	CHECK_OK(ftruncate(low, 100));
+	CHECK_EQ(copy_file_range(fd, &(off64_t){ 0 }, to, &(off64_t){ 0 }, 1 << 20, 0), 100);
+}
+
 TEST(below_appended, 10)
 {
 	int fd, low;
@@ -508,4 +534,43 @@ TEST(below_rename_storm, 20)
 	JOIN(pid[0]);
 	JOIN(pid[1]);
 	check_path(up("f"), SEED + 199 % 4, 20000);
+}
+
+/*
+ * A name that was looked up while it moved away is not taken for current for
+ * good: each round ends at one name, after which only that one is to be seen.
+ */
+TEST(below_renamed_back_and_forth, 60)
+{
+	const char *name[2] = { "a", "b" };
+	u64 state = SEED;
+	int stop[2], at = 0;
+	pid_t pid[2];
+
+	mk_file(lo("a"), SEED, 100);
+	setup();
+	CHECK_OK(pipe2(stop, O_NONBLOCK));
+	for (int i = 0; i < 2; i++) {
+		pid[i] = t_fork();
+		if (!pid[i]) {
+			struct stat st;
+			char c;
+
+			t_pin(1);
+			close(stop[1]);
+			while (read(stop[0], &c, 1) < 0)
+				stat(up(name[i]), &st);
+			_exit(T_PASS);
+		}
+	}
+	for (int round = 0; round < 3000; round++) {
+		/* one after the other, so that look-ups are under way */
+		for (u64 n = 1 + next_rand(&state) % 6; n; n--, at = 1 - at)
+			CHECK_OK(rename(lo(name[at]), lo(name[1 - at])));
+		CHECK(absent(up(name[1 - at])));
+		CHECK_OK(access(up(name[at]), F_OK));
+	}
+	close(stop[1]);
+	JOIN(pid[0]);
+	JOIN(pid[1]);
 }
