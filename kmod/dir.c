@@ -143,7 +143,7 @@ struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
  *	lookup					lower unlink
  *	lower = lookup below
  *						drop the last link
- *						rfs_follow: no dentry
+ *						rfs_forget: no dentry
  *	d_add(dentry)
  *	lower is gone: d_drop(dentry)
  */

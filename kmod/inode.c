@@ -35,18 +35,6 @@ static bool rfs_is_nosuid(const struct super_block *sb)
 	return rfs_sb(sb)->lower.mnt->mnt_flags & MNT_NOSUID;
 }
 
-/* what copy_file_range(2) goes by */
-void rfs_copy_size(struct inode *inode)
-{
-	loff_t size = i_size_read(rfs_lower_inode(inode));
-
-	if (i_size_read(inode) == size)
-		return;
-	spin_lock(&inode->i_lock);
-	i_size_write(inode, i_size_read(rfs_lower_inode(inode)));
-	spin_unlock(&inode->i_lock);
-}
-
 /*
  * For those who look at the inode without asking getattr: exec, protected
  * symlinks. They look without a lock, so each value is stored once and is right
@@ -164,7 +152,11 @@ int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_m
 	if (err)
 		return err;
 	stat->dev = inode->i_sb->s_dev;
-	rfs_copy_size(inode);
+	if (i_size_read(inode) != stat->size) {
+		spin_lock(&inode->i_lock);
+		i_size_write(inode, stat->size);
+		spin_unlock(&inode->i_lock);
+	}
 	if (READ_ONCE(rfs_sb(inode->i_sb)->odirect_deny))
 		rfs_hide_dioalign(stat);
 	return 0;

@@ -7,17 +7,12 @@
  * memory carries a mark on its lower directory, and a name that is deleted,
  * moved away or replaced there is forgotten here at once. Being right doesn't
  * hang on it: d_revalidate looks at every cached dentry anyway.
- *
- * The size is another matter. Kernels that copy from any file system to any
- * other (copy_file_range) read it off our inode and ask nobody, so there a file
- * that is written below is told of, too.
  */
 #include <linux/fsnotify_backend.h>
 #include <linux/sched/mm.h>
 #include "rfs.h"
 
-#define RFS_NOTIFY_GONE (FS_DELETE | FS_MOVED_FROM | FS_MOVED_TO)
-#define RFS_NOTIFY_MASK (RFS_NOTIFY_GONE | RFS_NOTIFY_WRITTEN)
+#define RFS_NOTIFY_MASK (FS_DELETE | FS_MOVED_FROM | FS_MOVED_TO)
 
 struct rfs_mark {
 	struct fsnotify_mark mark;
@@ -27,8 +22,8 @@ struct rfs_mark {
 
 static struct fsnotify_group *rfs_group;
 
-/* The name is gone below: let go of what it stood for. Or its file was written: see its size. */
-static void rfs_follow(struct inode *dir, const struct qstr *name, u32 mask)
+/* The name is gone below: let go of what it stood for. */
+static void rfs_forget(struct inode *dir, const struct qstr *name)
 {
 	struct dentry *parent = d_find_any_alias(dir);
 	struct qstr this = QSTR_INIT(name->name, name->len);
@@ -38,11 +33,10 @@ static void rfs_follow(struct inode *dir, const struct qstr *name, u32 mask)
 		return;
 	this.hash = full_name_hash(parent, name->name, name->len);
 	dentry = d_lookup(parent, &this);
-	if (dentry && (mask & RFS_NOTIFY_GONE))
+	if (dentry) {
 		d_invalidate(dentry);
-	else if (dentry && d_is_reg(dentry))
-		rfs_copy_size(d_inode(dentry));
-	dput(dentry);
+		dput(dentry);
+	}
 	dput(parent);
 }
 
@@ -54,7 +48,7 @@ static void rfs_follow(struct inode *dir, const struct qstr *name, u32 mask)
  *	lower unlink				umount
  *	down_read, not going
  *	inode by its id, dentry by its name	down_write: waits for us
- *	follow, put, up_read
+ *	forget, put, up_read
  *						going = true, up_write
  *	down_read, going: nothing to do		evict what is left
  */
@@ -69,7 +63,7 @@ static int rfs_handle_event(struct fsnotify_mark *mark, u32 mask, struct inode *
 	down_read(&rm->rs->notify_lock);
 	ours = rm->rs->going ? NULL : rfs_find_file(rm->rs, rm->id);
 	if (ours) {
-		rfs_follow(ours, name, mask);
+		rfs_forget(ours, name);
 		iput(ours);
 	}
 	up_read(&rm->rs->notify_lock);

@@ -212,7 +212,6 @@ int rfs_init_inode(struct inode *inode);
 void rfs_set_mapping(struct inode *inode, struct dentry *lower);
 struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
 void rfs_copy_attr(struct inode *inode);
-void rfs_copy_size(struct inode *inode);
 int rfs_inode_permission(struct inode *inode, int mask);
 int rfs_inode_getattr(const struct path *path, struct kstat *stat,
 		      u32 request_mask, unsigned int flags);

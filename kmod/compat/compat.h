@@ -141,16 +141,6 @@ static inline void rfs_init_timer(struct hrtimer *timer,
 #define FSNOTIFY_GROUP_NOFS 0
 #endif
 
-/*
- * 5.19: copy_file_range() copies within a file system only, so none on rfs
- * reads the size off its inode; and no header tells.
- */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
-#define RFS_NOTIFY_WRITTEN 0
-#else
-#define RFS_NOTIFY_WRITTEN (FS_MODIFY | FS_EVENT_ON_CHILD)
-#endif
-
 static inline struct fsnotify_group *rfs_alloc_group(const struct fsnotify_ops *ops)
 {
 #ifdef HAVE_FSNOTIFY_GROUP_FLAGS

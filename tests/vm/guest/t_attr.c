@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/sendfile.h>
 #include <sys/xattr.h>
 
 #define SEED 0xa77
@@ -292,6 +293,18 @@ TEST(lock_is_not_shared_with_lower, 10)
 	CHECK_OK(fcntl(low, F_SETLK, &l));
 	l.l_type = F_RDLCK;
 	IN_CHILD(CHECK_OK(fcntl(xopen(up("f"), O_RDONLY), F_SETLK, &l)));
+}
+
+TEST(copy_goes_to_another_file_system, 10)
+{
+	int fd, to;
+
+	tree();
+	fd = xopen(up("f"), O_RDONLY);
+	to = xopen(lo("copy"), O_RDWR | O_CREAT);
+	CHECK_ERR(copy_file_range(fd, &(off64_t){ 0 }, to, &(off64_t){ 0 }, SIZE, 0), EXDEV);
+	CHECK_EQ(sendfile(to, fd, &(off_t){ 0 }, SIZE), SIZE);
+	check_path(lo("copy"), SEED, SIZE);
 }
 
 TEST(atime_below_stays, 10)

@@ -336,32 +336,6 @@ TEST(below_truncated_longer, 10)
 		CHECK_EQ(buf[i], 0);
 }
 
-/* The kernel reads the size off the mirror's own inode, and asks nobody */
-TEST(below_appended_is_copied, 10)
-{
-	static char buf[1000];
-	int fd, low, to;
-
-	tree();
-	fd = xopen(up("f"), O_RDONLY);
-	low = xopen(lo("f"), O_WRONLY | O_APPEND);
-	to = xopen(lo("copy"), O_RDWR | O_CREAT);
-	for (u64 at = SIZE; at < SIZE + 5000; at += 1000) {
-		off64_t in = at, out = at - SIZE;
-		ssize_t n;
-
-		write_pat(low, SEED, at, 1000);
-		n = copy_file_range(fd, &in, to, &out, 1 << 20, 0);
-		if (n < 0 && errno == EXDEV)
-			SKIP("no copy_file_range from one file system to another");
-		CHECK_EQ(n, 1000);
-		CHECK_EQ(pread(to, buf, 1000, at - SIZE), 1000);
-		CHECK_BYTES(buf, SEED, at, 1000);
-	}
-	CHECK_OK(ftruncate(low, 100));
-	CHECK_EQ(copy_file_range(fd, &(off64_t){ 0 }, to, &(off64_t){ 0 }, 1 << 20, 0), 100);
-}
-
 TEST(below_appended, 10)
 {
 	int fd, low;

@@ -161,6 +161,25 @@ TEST(path_after_directory_rename_below, 15)
 	CHECK_STR(buf, "/e/g");
 }
 
+/* Its own name is what it was, but not where it is found */
+TEST(path_after_folder_above_renamed_below, 15)
+{
+	u64 id;
+	int dev = mounted(&id);
+
+	xmkdir(lo("d"));
+	xmkdir(lo("d/e"));
+	mk_file(lo("d/e/g"), SEED, PAGE);
+	id = path_id(up("d/e/g"));
+	CHECK_OK(get_path(dev, id, buf, sizeof(buf)));
+	CHECK_STR(buf, "/d/e/g");
+	CHECK_OK(rename(lo("d"), lo("x")));
+	CHECK_ERR(get_path(dev, id, buf, sizeof(buf)), ENOENT);
+	CHECK_EQ(path_id(up("x/e/g")), id);
+	CHECK_OK(get_path(dev, id, buf, sizeof(buf)));
+	CHECK_STR(buf, "/x/e/g");
+}
+
 TEST(path_after_unlink_below, 15)
 {
 	u64 id;
