@@ -32,9 +32,11 @@ union rfs_arg {
 struct rfs_call {
 	struct rfs_dev *dev;
 	union rfs_arg arg;
-	struct rfs_below below;		/* what it works on, if it is one on a file */
+	struct rfs_below below;		/* what it works on, if it is one on data */
+	struct vfsmount *mnt;		/* pins lower */
+	struct inode *lower;		/* of the file it is on */
 	struct file *file;		/* for the descriptor that the answer tells of */
-	char *page;			/* the path that the answer tells of */
+	char *page;			/* for the path that the answer tells of */
 };
 
 static int rfs_take_hello(struct rfs_call *call)
@@ -71,13 +73,31 @@ static int rfs_take_mask(struct rfs_call *call)
 }
 
 /*
+ * Returns the inode of a file id with a reference, or NULL. When that is put it
+ * may be the last one, but not the last of the inode below: to let go of a file
+ * that was deleted takes a disk.
+ */
+static struct inode *rfs_take_inode(struct rfs_call *call, u64 id)
+{
+	struct rfs_sb *rs = rfs_sb(call->dev->sb);
+	struct inode *inode = rfs_find_file(rs, id);
+
+	if (!inode)
+		return NULL;
+	call->mnt = mntget(rs->lower.mnt);
+	call->lower = rfs_lower_inode(inode);
+	ihold(call->lower);
+	return inode;
+}
+
+/*
  * Takes what is below the regular file of that id. Nothing of the mount is
  * held from here on, so that it may go while the command waits for a disk.
  */
 static int rfs_take_file(struct rfs_call *call, u64 id)
 {
 	struct rfs_sb *rs = rfs_sb(call->dev->sb);
-	struct inode *inode = rfs_find_file(rs, id);
+	struct inode *inode = rfs_take_inode(call, id);
 	struct dentry *dentry;
 	int err = -EISDIR;
 
@@ -152,16 +172,12 @@ static int rfs_take_path(struct rfs_call *call)
 
 	if (req->reserved)
 		return -EINVAL;
-	inode = rfs_find_file(rfs_sb(call->dev->sb), req->file);
+	inode = rfs_take_inode(call, req->file);
 	if (!inode)
 		return -ESTALE;
 	dentry = d_find_alias(inode);
 	/* renamed or deleted below is as good as without a name */
 	if (!dentry || !rfs_path_current(dentry))
-		goto out;
-	err = -ENOMEM;
-	call->page = (char *)__get_free_page(GFP_KERNEL);
-	if (!call->page)
 		goto out;
 	path = dentry_path_raw(dentry, call->page, PAGE_SIZE);
 	err = PTR_ERR_OR_ZERO(path);
@@ -267,6 +283,8 @@ struct rfs_command {
 	int (*run)(struct rfs_call *call);
 	/* the answer tells something even if there was an error */
 	bool answer_always;
+	/* it needs a page, which may take a while to get */
+	bool page;
 };
 
 #define RFS_COMMAND(nr, name, ...) { nr, sizeof(struct rfs_##name), rfs_take_##name, __VA_ARGS__ }
@@ -275,8 +293,8 @@ static const struct rfs_command rfs_commands[] = {
 	RFS_COMMAND(RFS_IOC_HELLO, hello),
 	RFS_COMMAND(RFS_IOC_MASK, mask),
 	RFS_COMMAND(RFS_IOC_LOWER_FD, lower_fd, rfs_run_lower_fd),
-	RFS_COMMAND(RFS_IOC_PATH, path, rfs_run_path, true),
-	RFS_COMMAND(RFS_IOC_LOAD, load, rfs_run_load, true),
+	RFS_COMMAND(RFS_IOC_PATH, path, rfs_run_path, .answer_always = true, .page = true),
+	RFS_COMMAND(RFS_IOC_LOAD, load, rfs_run_load, .answer_always = true),
 	RFS_COMMAND(RFS_IOC_STOP, stop),
 	RFS_COMMAND(RFS_IOC_EVICT, evict, rfs_run_evict),
 	RFS_COMMAND(RFS_IOC_RESIDENT, resident, rfs_run_resident),
@@ -298,6 +316,11 @@ static int rfs_call_run(struct rfs_call *call, const struct rfs_command *command
 {
 	int err;
 
+	if (command->page) {
+		call->page = (char *)__get_free_page(GFP_KERNEL);
+		if (!call->page)
+			return -ENOMEM;
+	}
 	/* holds off the umount, and so nothing in here waits for anybody */
 	down_read(&call->dev->sb_lock);
 	err = call->dev->sb ? command->take(call) : -ENODEV;
@@ -331,10 +354,12 @@ static int rfs_call_answer(struct rfs_call *call, const struct rfs_command *comm
 static void rfs_call_end(struct rfs_call *call)
 {
 	free_page((unsigned long)call->page);
-	if (!call->below.cred)
-		return;
-	path_put(&call->below.path);
-	put_cred(call->below.cred);
+	if (call->below.cred) {
+		path_put(&call->below.path);
+		put_cred(call->below.cred);
+	}
+	iput(call->lower);
+	mntput(call->mnt);
 }
 
 long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
