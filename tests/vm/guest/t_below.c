@@ -517,7 +517,7 @@ TEST(below_rename_storm, 20)
 TEST(below_renamed_back_and_forth, 60)
 {
 	const char *name[2] = { "a", "b" };
-	u64 state = SEED;
+	u64 state = SEED, until = now_ns() + 10000000000ull;
 	int stop[2], at = 0;
 	pid_t pid[2];
 
@@ -537,7 +537,7 @@ TEST(below_renamed_back_and_forth, 60)
 			_exit(T_PASS);
 		}
 	}
-	for (int round = 0; round < 3000; round++) {
+	for (int round = 0; round < 3000 && now_ns() < until; round++) {
 		/* one after the other, so that look-ups are under way */
 		for (u64 n = 1 + next_rand(&state) % 6; n; n--, at = 1 - at)
 			CHECK_OK(rename(lo(name[at]), lo(name[1 - at])));
