@@ -3,13 +3,14 @@
  * rfs: directories, the dentries that tie a name to the dentry below, and the
  * making of inodes, which a lookup does
  *
- * d_fsdata holds the lower dentry, d_time its sequence count at the time of
- * the lookup. The count changes whenever the lower dentry gets another name,
- * parent or inode, or loses its name: one comparison tells whether a cached
- * dentry still stands for what is below. Names that don't exist are not
- * cached, so that new files show at once.
+ * d_fsdata holds the lower dentry, d_time its sequence count at a time when it
+ * was seen to have the name that was looked up. The count changes whenever the
+ * lower dentry gets another name, parent or inode, or loses its name: one
+ * comparison tells whether a cached dentry still stands for what is below.
+ * Names that don't exist are not cached, so that new files show at once.
  */
 #include <linux/namei.h>
+#include <linux/sched/signal.h>
 #include <linux/seqlock.h>
 #include "rfs.h"
 #include "compat/ops.h"
@@ -23,37 +24,55 @@ static unsigned long rfs_lower_seq(const struct dentry *lower)
 }
 
 /* Takes a reference to the lower dentry that d_release puts. */
-void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower)
+void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int seq)
 {
-	dentry->d_time = rfs_lower_seq(lower);
+	dentry->d_time = seq;
 	WRITE_ONCE(dentry->d_fsdata, dget(lower));
 }
 
-static bool rfs_dentry_current(const struct dentry *dentry, const struct dentry *lower)
+/* Does it stand for what has this name below, as far as is known without asking a server? */
+bool rfs_dentry_current(const struct dentry *dentry)
 {
-	return !d_unhashed(lower) && rfs_lower_seq(lower) == dentry->d_time;
+	const struct dentry *lower = rfs_lower_dentry(dentry);
+
+	return lower && !d_unhashed(lower) && rfs_lower_seq(lower) == dentry->d_time;
+}
+
+/* The lower dentry may get another name and parent while its file system sleeps. */
+static int rfs_revalidate_named(struct dentry *lower, unsigned int flags)
+{
+	struct dentry *parent = dget_parent(lower);
+	struct name_snapshot name;
+	int ret;
+
+	take_dentry_name_snapshot(&name, lower);
+	ret = rfs_revalidate_lower(d_inode(parent), &name.name, lower, flags);
+	release_dentry_name_snapshot(&name);
+	dput(parent);
+	return ret;
 }
 
 int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags)
 {
 	struct dentry *lower = rfs_lower_dentry(dentry);
-	struct inode *dir;
 	int ret;
 
 	/* the root is what was mounted, whatever its name is now */
 	if (IS_ROOT(dentry))
 		return 1;
-	if (!lower || !rfs_dentry_current(dentry, lower))
+	if (!rfs_dentry_current(dentry))
 		return 0;
 	if (likely(!(lower->d_flags & DCACHE_OP_REVALIDATE)))
 		return 1;
 	/* a network file system below, or another stacked one */
 	if (flags & LOOKUP_RCU)
 		return -ECHILD;
-	dir = d_inode(READ_ONCE(lower->d_parent));
-	ret = rfs_revalidate_lower(dir, lower, flags);
+	ret = rfs_revalidate_named(lower, flags);
 	if (!ret)
 		d_invalidate(lower);
+	/* what was asked about may no longer be what has our name */
+	if (ret > 0 && !rfs_dentry_current(dentry))
+		return 0;
 	return ret;
 }
 
@@ -128,13 +147,72 @@ struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
  *	d_add(dentry)
  *	lower is gone: d_drop(dentry)
  */
-static struct dentry *rfs_add(struct dentry *dentry, struct dentry *lower, struct inode *inode)
+static struct dentry *rfs_add(struct dentry *dentry, struct dentry *lower, unsigned int seq,
+			      struct inode *inode)
 {
-	rfs_dentry_bind(dentry, lower);
+	rfs_dentry_bind(dentry, lower, seq);
 	d_add(dentry, inode);
-	if (unlikely(!rfs_dentry_current(dentry, lower) || !rfs_lower_inode(inode)->i_nlink))
+	if (unlikely(!rfs_dentry_current(dentry) || !rfs_lower_inode(inode)->i_nlink))
 		d_drop(dentry);
 	return NULL;
+}
+
+static bool rfs_same_name(const struct dentry *lower, const struct dentry *base,
+			  const struct qstr *name)
+{
+	if (unlikely(base->d_flags & DCACHE_OP_COMPARE))
+		return !base->d_op->d_compare(lower, lower->d_name.len, lower->d_name.name, name);
+	return lower->d_name.len == name->len &&
+	       !memcmp(lower->d_name.name, name->name, name->len);
+}
+
+/* Is this the lower dentry's name? Tells of which of its sequence counts that is true. */
+static bool rfs_is_named(struct dentry *lower, const struct dentry *base, const struct qstr *name,
+			 unsigned int *seq)
+{
+	bool named;
+
+	/* renames take this lock */
+	spin_lock(&lower->d_lock);
+	*seq = rfs_lower_seq(lower);
+	named = lower->d_parent == base && rfs_same_name(lower, base, name);
+	spin_unlock(&lower->d_lock);
+	return named;
+}
+
+/*
+ * Looks up what has the name below, and when it had it. A rename after the
+ * look-up must not pass for the state in which the name was found:
+ *
+ *	lookup					lower rename
+ *	lower = lookup below
+ *						lower gets another name, and count
+ *	d_time = the new count: would be
+ *	taken for current for good
+ */
+static struct dentry *rfs_lookup_named(const struct qstr *name, struct dentry *base,
+				       unsigned int *seq)
+{
+	struct dentry *lower, *last = NULL;
+	unsigned int last_seq = 0;
+
+	for (;;) {
+		lower = rfs_lookup_lower(name, base);
+		if (IS_ERR(lower) || d_is_negative(lower) || rfs_is_named(lower, base, name, seq))
+			break;
+		/* found twice, and not touched in between: has several names, as on vfat */
+		if (lower == last && *seq == last_seq)
+			break;
+		dput(last);
+		last = lower;
+		last_seq = *seq;
+		if (fatal_signal_pending(current)) {
+			lower = ERR_PTR(-EINTR);
+			break;
+		}
+	}
+	dput(last);
+	return lower;
 }
 
 static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags)
@@ -142,8 +220,9 @@ static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsig
 	struct dentry *base = rfs_lower_dentry(dentry->d_parent);
 	struct dentry *lower, *ret = NULL;
 	struct inode *inode;
+	unsigned int seq;
 
-	lower = rfs_lookup_lower(&dentry->d_name, base);
+	lower = rfs_lookup_named(&dentry->d_name, base, &seq);
 	if (IS_ERR(lower))
 		return lower;
 	/* ours is the only reference, so a positive dentry stays one */
@@ -159,7 +238,7 @@ static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsig
 		/* deleted in the meantime: as if it never was */
 		ret = PTR_ERR(inode) == -ESTALE ? NULL : ERR_CAST(inode);
 	else
-		ret = rfs_add(dentry, lower, inode);
+		ret = rfs_add(dentry, lower, seq, inode);
 out:
 	dput(lower);
 	return ret;
@@ -183,6 +262,7 @@ static const struct inode_operations rfs_dir_iops = {
 	.getattr	= rfs_getattr,
 	.listxattr	= rfs_listxattr,
 	RFS_ACL_OPS
+	RFS_FILEATTR_OPS
 };
 
 static const struct file_operations rfs_dir_fops = {
@@ -192,6 +272,8 @@ static const struct file_operations rfs_dir_fops = {
 	.iterate_shared	= rfs_iterate,
 	.llseek		= rfs_llseek_lower,
 	.fsync		= rfs_fsync,
+	.flush		= rfs_flush,
+	RFS_NO_LEASES
 	.unlocked_ioctl	= rfs_file_ioctl,
 	.compat_ioctl	= compat_ptr_ioctl,
 };

@@ -9,10 +9,11 @@
 #include <linux/splice.h>
 #include <linux/uaccess.h>
 #include <linux/uio.h>
+#include <uapi/linux/fsverity.h>
 #include "rfs.h"
 #include "compat/ops.h"
 
-static const struct file_operations rfs_file_fops_nodirect;
+static const struct file_operations *rfs_fops_for(const struct file *lower, bool deny);
 
 /* what open(2) has done with already */
 #define RFS_OPEN_DROPPED (O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC)
@@ -41,8 +42,7 @@ int rfs_open(struct inode *inode, struct file *file)
 	rfs_set_mapping(inode, lower_path.dentry);
 	if (!S_ISREG(inode->i_mode))
 		return 0;
-	if (deny)
-		file->f_op = &rfs_file_fops_nodirect;
+	file->f_op = rfs_fops_for(lower, deny);
 	/*
 	 * cachestat, readahead and sync_file_range go by the mapping. But mmap(2)
 	 * takes a file with a mapping of tmpfs for one of tmpfs, and looks for
@@ -50,7 +50,7 @@ int rfs_open(struct inode *inode, struct file *file)
 	 */
 	if (lower->f_mapping->host->i_sb->s_magic != TMPFS_MAGIC)
 		file->f_mapping = lower->f_mapping;
-	file->f_mode |= lower->f_mode & FMODE_NOWAIT;
+	file->f_mode |= lower->f_mode & (FMODE_NOWAIT | FMODE_BUF_RASYNC);
 	if (!deny)
 		file->f_mode |= lower->f_mode & FMODE_CAN_ODIRECT;
 	rfs_note_open(inode, file, RFS_EVENT_OPEN);
@@ -138,6 +138,9 @@ static ssize_t rfs_read_lower(struct kiocb *iocb, struct iov_iter *iter, struct 
 		return rfs_aio_read(iocb, iter, lower);
 	kiocb_clone(&below, iocb, lower);
 	below.ki_complete = NULL;
+	/* the page that isn't there is to wake the caller */
+	if (iocb->ki_flags & IOCB_WAITQ)
+		below.ki_waitq = iocb->ki_waitq;
 	ret = lower->f_op->read_iter(&below, iter);
 	iocb->ki_pos = below.ki_pos;
 	return ret;
@@ -204,7 +207,8 @@ static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
 {
 	struct inode *inode = file_inode(file);
 
-	if (whence == SEEK_SET || whence == SEEK_CUR || whence == SEEK_END)
+	/* where the end is may be known to a server only */
+	if (whence == SEEK_SET || whence == SEEK_CUR)
 		return generic_file_llseek_size(file, offset, whence, inode->i_sb->s_maxbytes,
 						i_size_read(rfs_lower_inode(inode)));
 	return rfs_llseek_lower(file, offset, whence);
@@ -219,6 +223,13 @@ static int rfs_fadvise(struct file *file, loff_t offset, loff_t len, int advice)
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
 {
 	return 0;
+}
+
+int rfs_flush(struct file *file, fl_owner_t id)
+{
+	struct file *lower = rfs_lower_file(file);
+
+	return lower->f_op->flush ? lower->f_op->flush(lower, id) : 0;
 }
 
 static int rfs_refuse_direct(int flags)
@@ -245,6 +256,29 @@ int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize)
 	return copy_to_user(uarg, karg, ksize) ? -EFAULT : 0;
 }
 
+/* what tells of a file and changes nothing is answered by what is below */
+static bool rfs_ioctl_is_below(unsigned int cmd)
+{
+	switch (cmd) {
+	case FS_IOC_GETFLAGS:
+	case FS_IOC_FSGETXATTR:
+	case FS_IOC_GETVERSION:
+	case FS_IOC_MEASURE_VERITY:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static long rfs_ioctl_below(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct file *lower = rfs_lower_file(file);
+
+	if (!lower->f_op->unlocked_ioctl)
+		return -ENOTTY;
+	return lower->f_op->unlocked_ioctl(lower, cmd, arg);
+}
+
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	void __user *uarg = (void __user *)arg;
@@ -252,6 +286,8 @@ long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	struct rfs_file_info info;
 	int err;
 
+	if (rfs_ioctl_is_below(cmd))
+		return rfs_ioctl_below(file, cmd, arg);
 	if ((cmd & ~IOCSIZE_MASK) != (RFS_IOC_FILE & ~IOCSIZE_MASK))
 		return -ENOTTY;
 	err = rfs_get_arg(&info, sizeof(info), uarg);
@@ -262,37 +298,60 @@ long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	return rfs_put_arg(uarg, &info, sizeof(info));
 }
 
-#define RFS_FILE_OPS						\
-	.open			= rfs_open,			\
-	.release		= rfs_release,			\
-	.read_iter		= rfs_read_iter,		\
-	.splice_read		= rfs_splice_read,		\
-	.llseek			= rfs_llseek,			\
-	.mmap			= rfs_mmap,			\
-	.get_unmapped_area	= thp_get_unmapped_area,	\
-	.fadvise		= rfs_fadvise,			\
-	.fsync			= rfs_fsync,			\
-	.setlease		= generic_setlease,		\
-	.unlocked_ioctl		= rfs_file_ioctl,		\
-	.compat_ioctl		= compat_ptr_ioctl
-
 const struct file_operations rfs_file_fops = {
-	RFS_FILE_OPS,
+	.open			= rfs_open,
+	.release		= rfs_release,
+	.read_iter		= rfs_read_iter,
+	.splice_read		= rfs_splice_read,
+	.llseek			= rfs_llseek,
+	.mmap			= rfs_mmap,
+	.get_unmapped_area	= thp_get_unmapped_area,
+	.fadvise		= rfs_fadvise,
+	.fsync			= rfs_fsync,
+	.flush			= rfs_flush,
+	.unlocked_ioctl		= rfs_file_ioctl,
+	.compat_ioctl		= compat_ptr_ioctl,
+	RFS_NO_LEASES
 };
 
-/* odirect=deny, also for a later fcntl(2) */
-static const struct file_operations rfs_file_fops_nodirect = {
-	RFS_FILE_OPS,
-	.check_flags		= rfs_refuse_direct,
-};
+/* The same with what an open file has besides: what it refuses, and what the one below can do. */
+#define RFS_FOPS_DENY		BIT(0)
+#define RFS_FOPS_RASYNC		BIT(1)
+#define RFS_FOPS_DONTCACHE	BIT(2)
 
-int rfs_aio_init(void)
+static struct file_operations rfs_fops[2 * RFS_FOPS_DONTCACHE] __ro_after_init;
+
+static const struct file_operations *rfs_fops_for(const struct file *lower, bool deny)
 {
+	return &rfs_fops[(deny ? RFS_FOPS_DENY : 0) |
+			 (rfs_fops_rasync(lower->f_op) ? RFS_FOPS_RASYNC : 0) |
+			 (rfs_fops_dontcache(lower->f_op) ? RFS_FOPS_DONTCACHE : 0)];
+}
+
+static void __init rfs_fops_init(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(rfs_fops); i++) {
+		rfs_fops[i] = rfs_file_fops;
+		/* odirect=deny, also for a later fcntl(2) */
+		if (i & RFS_FOPS_DENY)
+			rfs_fops[i].check_flags = rfs_refuse_direct;
+		if (i & RFS_FOPS_RASYNC)
+			rfs_fops_set_rasync(&rfs_fops[i]);
+		if (i & RFS_FOPS_DONTCACHE)
+			rfs_fops_set_dontcache(&rfs_fops[i]);
+	}
+}
+
+int __init rfs_files_init(void)
+{
+	rfs_fops_init();
 	rfs_aio_cache = KMEM_CACHE(rfs_aio, SLAB_HWCACHE_ALIGN);
 	return rfs_aio_cache ? 0 : -ENOMEM;
 }
 
-void rfs_aio_exit(void)
+void rfs_files_exit(void)
 {
 	kmem_cache_destroy(rfs_aio_cache);
 }

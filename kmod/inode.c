@@ -35,16 +35,30 @@ static bool rfs_is_nosuid(const struct super_block *sb)
 	return rfs_sb(sb)->lower.mnt->mnt_flags & MNT_NOSUID;
 }
 
-/* for those who look at the inode without asking getattr: exec, protected symlinks */
+/*
+ * For those who look at the inode without asking getattr: exec, protected
+ * symlinks. They look without a lock, so each value is stored once and is right
+ * from the start; and flags that aren't copied are not ours to clear: IMA keeps
+ * in one what it knows of the inode.
+ */
 void rfs_copy_attr(struct inode *inode)
 {
 	struct inode *lower = rfs_lower_inode(inode);
+	umode_t mode = READ_ONCE(lower->i_mode);
 
-	fsstack_copy_attr_all(inode, lower);
-	inode->i_flags &= RFS_COPIED_FLAGS;
 	if (rfs_is_nosuid(inode->i_sb))
-		inode->i_mode &= ~(S_ISUID | S_ISGID);
+		mode &= ~(S_ISUID | S_ISGID);
+	spin_lock(&inode->i_lock);
+	WRITE_ONCE(inode->i_mode, mode);
+	inode->i_uid = lower->i_uid;
+	inode->i_gid = lower->i_gid;
+	inode->i_rdev = lower->i_rdev;
+	inode->i_blkbits = lower->i_blkbits;
+	fsstack_copy_attr_times(inode, lower);
+	inode_set_flags(inode, lower->i_flags & RFS_COPIED_FLAGS, RFS_COPIED_FLAGS);
+	set_nlink(inode, lower->i_nlink);
 	i_size_write(inode, i_size_read(lower));
+	spin_unlock(&inode->i_lock);
 }
 
 /* With a stacked file system below, the page cache is that of what it shows. */
@@ -75,7 +89,6 @@ int rfs_init_inode(struct inode *inode)
 
 	inode->i_ino = lower->i_ino;
 	inode->i_generation = lower->i_generation;
-	inode->i_mode = lower->i_mode;
 	rfs_copy_attr(inode);
 	rfs_annotate_lock(inode);
 #ifdef CONFIG_FS_POSIX_ACL
@@ -139,9 +152,11 @@ int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_m
 	if (err)
 		return err;
 	stat->dev = inode->i_sb->s_dev;
-	/* what copy_file_range(2) goes by */
-	if (i_size_read(inode) != stat->size)
+	if (i_size_read(inode) != stat->size) {
+		spin_lock(&inode->i_lock);
 		i_size_write(inode, stat->size);
+		spin_unlock(&inode->i_lock);
+	}
 	if (READ_ONCE(rfs_sb(inode->i_sb)->odirect_deny))
 		rfs_hide_dioalign(stat);
 	return 0;
@@ -152,7 +167,15 @@ static const char *rfs_get_link(struct dentry *dentry, struct inode *inode,
 {
 	if (!dentry)
 		return ERR_PTR(-ECHILD);
+	if (rfs_sb(inode->i_sb)->lower.mnt->mnt_flags & MNT_NOSYMFOLLOW)
+		return ERR_PTR(-ELOOP);
 	return vfs_get_link(rfs_lower_dentry(dentry), done);
+}
+
+/* what is not followed may be read nevertheless */
+static int rfs_readlink(struct dentry *dentry, char __user *buffer, int len)
+{
+	return vfs_readlink(rfs_lower_dentry(dentry), buffer, len);
 }
 
 ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size)
@@ -194,10 +217,12 @@ const struct inode_operations rfs_file_iops = {
 	.listxattr	= rfs_listxattr,
 	.fiemap		= rfs_fiemap,
 	RFS_ACL_OPS
+	RFS_FILEATTR_OPS
 };
 
 const struct inode_operations rfs_symlink_iops = {
 	.get_link	= rfs_get_link,
+	.readlink	= rfs_readlink,
 	.permission	= rfs_permission,
 	.getattr	= rfs_getattr,
 	.listxattr	= rfs_listxattr,

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: the commands of the device. Each handler gets its argument copied in,
- * checks every field it has, and leaves its answer in the same structure.
+ * rfs: the commands of the device. Each has its argument copied in, checks every
+ * field of it and takes what it needs of the mount, all that under a lock that
+ * the umount waits for; then runs without it, and leaves its answer in the same
+ * structure. So the owner of the device may wait as long as it likes, for a disk
+ * that hangs or for memory of its own, and nobody waits for it.
  */
+#include <linux/cred.h>
 #include <linux/fcntl.h>
 #include <linux/file.h>
+#include <linux/path.h>
 #include <linux/uaccess.h>
 #include "rfs.h"
 
@@ -23,9 +28,21 @@ union rfs_arg {
 	struct rfs_stats stats;
 };
 
-static int rfs_cmd_hello(struct rfs_dev *dev, union rfs_arg *arg)
+/* a command under way */
+struct rfs_call {
+	struct rfs_dev *dev;
+	union rfs_arg arg;
+	struct rfs_below below;		/* what it works on, if it is one on data */
+	struct vfsmount *mnt;		/* pins lower */
+	struct inode *lower;		/* of the file it is on */
+	struct file *file;		/* for the descriptor that the answer tells of */
+	char *page;			/* for the path that the answer tells of */
+};
+
+static int rfs_take_hello(struct rfs_call *call)
 {
-	struct rfs_hello *hello = &arg->hello;
+	struct rfs_hello *hello = &call->arg.hello;
+	struct rfs_dev *dev = call->dev;
 
 	if (hello->reserved)
 		return -EINVAL;
@@ -41,127 +58,152 @@ static int rfs_cmd_hello(struct rfs_dev *dev, union rfs_arg *arg)
 	return 0;
 }
 
-static int rfs_cmd_mask(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_take_mask(struct rfs_call *call)
 {
-	const struct rfs_mask *mask = &arg->mask;
+	const struct rfs_mask *mask = &call->arg.mask;
 	bool progress = mask->kinds & BIT(RFS_EVENT_PROGRESS);
 
 	if ((mask->kinds & ~RFS_KINDS) || mask->reserved)
 		return -EINVAL;
 	if (progress ? mask->progress_bytes < RFS_PROGRESS_MIN : mask->progress_bytes != 0)
 		return -EINVAL;
-	WRITE_ONCE(dev->progress_bytes, mask->progress_bytes);
-	WRITE_ONCE(dev->kinds, mask->kinds & ~BIT(RFS_EVENT_LOST));
+	WRITE_ONCE(call->dev->progress_bytes, mask->progress_bytes);
+	WRITE_ONCE(call->dev->kinds, mask->kinds & ~BIT(RFS_EVENT_LOST));
 	return 0;
 }
 
-/* Returns the inode of a file id with a reference. */
-static struct inode *rfs_cmd_file(struct rfs_dev *dev, u64 id)
+/*
+ * Returns the inode of a file id with a reference, or NULL. When that is put it
+ * may be the last one, but not the last of the inode below: to let go of a file
+ * that was deleted takes a disk.
+ */
+static struct inode *rfs_take_inode(struct rfs_call *call, u64 id)
 {
-	struct inode *inode = rfs_find_file(rfs_sb(dev->sb), id);
+	struct rfs_sb *rs = rfs_sb(call->dev->sb);
+	struct inode *inode = rfs_find_file(rs, id);
 
-	return inode ? inode : ERR_PTR(-ESTALE);
+	if (!inode)
+		return NULL;
+	call->mnt = mntget(rs->lower.mnt);
+	call->lower = rfs_lower_inode(inode);
+	ihold(call->lower);
+	return inode;
 }
 
-/* The same for commands on data: a range of a regular file. */
-static struct inode *rfs_cmd_range(struct rfs_dev *dev, u64 id, u64 offset, u64 length)
+/*
+ * Takes what is below the regular file of that id. Nothing of the mount is
+ * held from here on, so that it may go while the command waits for a disk.
+ */
+static int rfs_take_file(struct rfs_call *call, u64 id)
 {
-	struct inode *inode;
+	struct rfs_sb *rs = rfs_sb(call->dev->sb);
+	struct inode *inode = rfs_take_inode(call, id);
+	struct dentry *dentry;
+	int err = -EISDIR;
 
-	if (!length || offset + length < offset || offset + length > LLONG_MAX)
-		return ERR_PTR(-EINVAL);
-	inode = rfs_cmd_file(dev, id);
-	if (IS_ERR(inode) || S_ISREG(inode->i_mode))
-		return inode;
+	if (!inode)
+		return -ESTALE;
+	if (!S_ISREG(inode->i_mode))
+		goto out;
+	err = -ESTALE;
+	dentry = d_find_any_alias(inode);
+	if (!dentry)
+		goto out;
+	call->below.path = rfs_lower_path(dentry);
+	path_get(&call->below.path);
+	call->below.cred = get_cred(rs->cred);
+	call->below.mapping = rfs_mapping(inode);
+	dput(dentry);
+	err = 0;
+out:
 	iput(inode);
-	return ERR_PTR(-EISDIR);
+	return err;
 }
 
-static int rfs_cmd_lower_fd(struct rfs_dev *dev, union rfs_arg *arg)
+/* The same for commands on data: a range of it. */
+static int rfs_take_range(struct rfs_call *call, u64 id, u64 offset, u64 length)
 {
-	struct rfs_lower_fd *req = &arg->lower_fd;
-	struct inode *inode;
-	struct file *file;
-	int fd;
+	if (!length || offset + length < offset || offset + length > LLONG_MAX)
+		return -EINVAL;
+	return rfs_take_file(call, id);
+}
+
+static int rfs_take_lower_fd(struct rfs_call *call)
+{
+	const struct rfs_lower_fd *req = &call->arg.lower_fd;
 
 	if ((req->flags & ~O_DIRECT) || req->reserved)
 		return -EINVAL;
-	inode = rfs_cmd_file(dev, req->file);
-	if (IS_ERR(inode))
-		return PTR_ERR(inode);
-	fd = get_unused_fd_flags(O_CLOEXEC);
+	return rfs_take_file(call, req->file);
+}
+
+static int rfs_run_lower_fd(struct rfs_call *call)
+{
+	struct rfs_lower_fd *req = &call->arg.lower_fd;
+	int fd = get_unused_fd_flags(O_CLOEXEC);
+
 	if (fd < 0)
-		goto out;
-	file = rfs_open_lower(inode, req->flags);
-	if (IS_ERR(file)) {
+		return fd;
+	call->file = rfs_open_lower(&call->below, req->flags);
+	if (IS_ERR(call->file)) {
 		put_unused_fd(fd);
-		fd = PTR_ERR(file);
-		goto out;
+		return PTR_ERR(call->file);
 	}
-	fd_install(fd, file);
 	req->fd = fd;
-	fd = 0;
-out:
-	iput(inode);
-	return fd;
+	return 0;
 }
 
-static int rfs_copy_path(struct dentry *dentry, struct rfs_path *req)
+/* Is this where the file is found, or has it or a folder above it been renamed below? */
+static bool rfs_path_current(const struct dentry *dentry)
 {
-	char *page = (char *)__get_free_page(GFP_KERNEL);
-	char *path;
-	int err = 0;
-	u32 len;
-
-	if (!page)
-		return -ENOMEM;
-	path = dentry_path_raw(dentry, page, PAGE_SIZE);
-	if (IS_ERR(path)) {
-		err = PTR_ERR(path);
-		goto out;
-	}
-	len = strlen(path) + 1;
-	req->path_len = len;
-	if (len > req->buf_len)
-		err = -ENAMETOOLONG;
-	else if (copy_to_user(u64_to_user_ptr(req->buf), path, len))
-		err = -EFAULT;
-out:
-	free_page((unsigned long)page);
-	return err;
+	for (; !IS_ROOT(dentry); dentry = dentry->d_parent)
+		if (!rfs_dentry_current(dentry))
+			return false;
+	return true;
 }
 
-static int rfs_cmd_path(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_take_path(struct rfs_call *call)
 {
-	struct rfs_path *req = &arg->path;
-	struct dentry *dentry, *lower;
+	struct rfs_path *req = &call->arg.path;
+	struct dentry *dentry;
 	struct inode *inode;
-	int err;
+	char *path;
+	int err = -ENOENT;
 
 	if (req->reserved)
 		return -EINVAL;
-	inode = rfs_cmd_file(dev, req->file);
-	if (IS_ERR(inode))
-		return PTR_ERR(inode);
-	err = -ENOENT;
+	inode = rfs_take_inode(call, req->file);
+	if (!inode)
+		return -ESTALE;
 	dentry = d_find_alias(inode);
-	if (!dentry)
-		goto out;
 	/* renamed or deleted below is as good as without a name */
-	lower = rfs_lower_dentry(dentry);
-	if (IS_ROOT(dentry) || (!d_unhashed(lower) && rfs_dentry_revalidate(dentry, 0) > 0))
-		err = rfs_copy_path(dentry, req);
-	dput(dentry);
+	if (!dentry || !rfs_path_current(dentry))
+		goto out;
+	path = dentry_path_raw(dentry, call->page, PAGE_SIZE);
+	err = PTR_ERR_OR_ZERO(path);
+	if (err)
+		goto out;
+	req->path_len = call->page + PAGE_SIZE - path;
 out:
+	dput(dentry);
 	iput(inode);
 	return err;
 }
 
-static int rfs_cmd_load(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_run_path(struct rfs_call *call)
 {
-	struct rfs_load *load = &arg->load;
-	struct inode *inode;
-	int err;
+	const struct rfs_path *req = &call->arg.path;
+	/* it is put together from its end */
+	const char *path = call->page + PAGE_SIZE - req->path_len;
+
+	if (req->path_len > req->buf_len)
+		return -ENAMETOOLONG;
+	return copy_to_user(u64_to_user_ptr(req->buf), path, req->path_len) ? -EFAULT : 0;
+}
+
+static int rfs_take_load(struct rfs_call *call)
+{
+	struct rfs_load *load = &call->arg.load;
 
 	if (load->flags & ~(RFS_LOAD_WAIT | RFS_LOAD_CHARGE | RFS_LOAD_LARGE))
 		return -EINVAL;
@@ -169,57 +211,56 @@ static int rfs_cmd_load(struct rfs_dev *dev, union rfs_arg *arg)
 		return -EINVAL;
 	load->done = 0;
 	load->loaded = 0;
-	inode = rfs_cmd_range(dev, load->file, load->offset, load->length);
-	if (IS_ERR(inode))
-		return PTR_ERR(inode);
-	err = rfs_load(dev, inode, load);
-	iput(inode);
-	return err;
+	return rfs_take_range(call, load->file, load->offset, load->length);
 }
 
-static int rfs_cmd_stop(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_run_load(struct rfs_call *call)
 {
-	if (arg->stop.reserved)
+	return rfs_load(call->dev, &call->below, &call->arg.load);
+}
+
+static int rfs_take_stop(struct rfs_call *call)
+{
+	struct rfs_stop *stop = &call->arg.stop;
+
+	if (stop->reserved)
 		return -EINVAL;
-	arg->stop.stopped = rfs_stop(dev, arg->stop.cookie);
+	stop->stopped = rfs_stop(call->dev, stop->cookie);
 	return 0;
 }
 
-static int rfs_cmd_evict(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_take_evict(struct rfs_call *call)
 {
-	struct rfs_evict *evict = &arg->evict;
-	struct inode *inode;
-	int err;
+	const struct rfs_evict *evict = &call->arg.evict;
 
 	if (evict->flags & ~RFS_EVICT_UNMAPPED)
 		return -EINVAL;
-	inode = rfs_cmd_range(dev, evict->file, evict->offset, evict->length);
-	if (IS_ERR(inode))
-		return PTR_ERR(inode);
-	err = rfs_evict(dev, inode, evict);
-	iput(inode);
-	return err;
+	return rfs_take_range(call, evict->file, evict->offset, evict->length);
 }
 
-static int rfs_cmd_resident(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_run_evict(struct rfs_call *call)
 {
-	struct rfs_resident *res = &arg->resident;
-	struct inode *inode;
-	int err;
+	return rfs_evict(call->dev, &call->below, &call->arg.evict);
+}
+
+static int rfs_take_resident(struct rfs_call *call)
+{
+	const struct rfs_resident *res = &call->arg.resident;
 
 	if (res->flags || res->reserved || (res->bitmap_len && !res->bitmap))
 		return -EINVAL;
-	inode = rfs_cmd_range(dev, res->file, res->offset, res->length);
-	if (IS_ERR(inode))
-		return PTR_ERR(inode);
-	err = rfs_resident(inode, res);
-	iput(inode);
-	return err;
+	return rfs_take_range(call, res->file, res->offset, res->length);
 }
 
-static int rfs_cmd_stats(struct rfs_dev *dev, union rfs_arg *arg)
+static int rfs_run_resident(struct rfs_call *call)
 {
-	struct rfs_stats *stats = &arg->stats;
+	return rfs_resident(call->dev, call->below.mapping, &call->arg.resident);
+}
+
+static int rfs_take_stats(struct rfs_call *call)
+{
+	struct rfs_stats *stats = &call->arg.stats;
+	struct rfs_dev *dev = call->dev;
 
 	if (stats->flags)
 		return -EINVAL;
@@ -236,21 +277,28 @@ static int rfs_cmd_stats(struct rfs_dev *dev, union rfs_arg *arg)
 struct rfs_command {
 	unsigned int cmd;
 	size_t size;
-	int (*run)(struct rfs_dev *dev, union rfs_arg *arg);
+	/* checks the argument, takes what is needed of the mount; under sb_lock: doesn't wait */
+	int (*take)(struct rfs_call *call);
+	/* does what may wait for a disk or for user memory, if there is anything */
+	int (*run)(struct rfs_call *call);
 	/* the answer tells something even if there was an error */
 	bool answer_always;
+	/* it needs a page, which may take a while to get */
+	bool page;
 };
 
+#define RFS_COMMAND(nr, name, ...) { nr, sizeof(struct rfs_##name), rfs_take_##name, __VA_ARGS__ }
+
 static const struct rfs_command rfs_commands[] = {
-	{ RFS_IOC_HELLO, sizeof(struct rfs_hello), rfs_cmd_hello },
-	{ RFS_IOC_MASK, sizeof(struct rfs_mask), rfs_cmd_mask },
-	{ RFS_IOC_LOWER_FD, sizeof(struct rfs_lower_fd), rfs_cmd_lower_fd },
-	{ RFS_IOC_PATH, sizeof(struct rfs_path), rfs_cmd_path, true },
-	{ RFS_IOC_LOAD, sizeof(struct rfs_load), rfs_cmd_load, true },
-	{ RFS_IOC_STOP, sizeof(struct rfs_stop), rfs_cmd_stop },
-	{ RFS_IOC_EVICT, sizeof(struct rfs_evict), rfs_cmd_evict },
-	{ RFS_IOC_RESIDENT, sizeof(struct rfs_resident), rfs_cmd_resident },
-	{ RFS_IOC_STATS, sizeof(struct rfs_stats), rfs_cmd_stats },
+	RFS_COMMAND(RFS_IOC_HELLO, hello),
+	RFS_COMMAND(RFS_IOC_MASK, mask),
+	RFS_COMMAND(RFS_IOC_LOWER_FD, lower_fd, rfs_run_lower_fd),
+	RFS_COMMAND(RFS_IOC_PATH, path, rfs_run_path, .answer_always = true, .page = true),
+	RFS_COMMAND(RFS_IOC_LOAD, load, rfs_run_load, .answer_always = true),
+	RFS_COMMAND(RFS_IOC_STOP, stop),
+	RFS_COMMAND(RFS_IOC_EVICT, evict, rfs_run_evict),
+	RFS_COMMAND(RFS_IOC_RESIDENT, resident, rfs_run_resident),
+	RFS_COMMAND(RFS_IOC_STATS, stats),
 };
 
 /* a later version's structure is longer, and so its command has another size */
@@ -264,27 +312,70 @@ static const struct rfs_command *rfs_find_command(unsigned int cmd)
 	return NULL;
 }
 
+static int rfs_call_run(struct rfs_call *call, const struct rfs_command *command)
+{
+	int err;
+
+	if (command->page) {
+		call->page = (char *)__get_free_page(GFP_KERNEL);
+		if (!call->page)
+			return -ENOMEM;
+	}
+	/* holds off the umount, and so nothing in here waits for anybody */
+	down_read(&call->dev->sb_lock);
+	err = call->dev->sb ? command->take(call) : -ENODEV;
+	up_read(&call->dev->sb_lock);
+	if (!err && command->run)
+		err = command->run(call);
+	return err;
+}
+
+/* Tells the answer; a descriptor comes to be only once its number is told. */
+static int rfs_call_answer(struct rfs_call *call, const struct rfs_command *command,
+			   void __user *uarg, int err)
+{
+	struct file *file = IS_ERR(call->file) ? NULL : call->file;
+	int put = 0;
+
+	if ((_IOC_DIR(command->cmd) & _IOC_READ) && (!err || command->answer_always))
+		put = rfs_put_arg(uarg, &call->arg, command->size);
+	err = err ? err : put;
+	if (!file)
+		return err;
+	if (err) {
+		put_unused_fd(call->arg.lower_fd.fd);
+		fput(file);
+	} else {
+		fd_install(call->arg.lower_fd.fd, file);
+	}
+	return err;
+}
+
+static void rfs_call_end(struct rfs_call *call)
+{
+	free_page((unsigned long)call->page);
+	if (call->below.cred) {
+		path_put(&call->below.path);
+		put_cred(call->below.cred);
+	}
+	iput(call->lower);
+	mntput(call->mnt);
+}
+
 long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	const struct rfs_command *command = rfs_find_command(cmd);
+	struct rfs_call call = { .dev = file->private_data };
 	void __user *uarg = (void __user *)arg;
-	struct rfs_dev *dev = file->private_data;
-	union rfs_arg karg;
 	int err;
 
 	if (!command)
 		return -ENOTTY;
-	err = rfs_get_arg(&karg, command->size, uarg);
+	err = rfs_get_arg(&call.arg, command->size, uarg);
 	if (err)
 		return err;
-	/* holds off the umount */
-	down_read(&dev->sb_lock);
-	err = dev->sb ? command->run(dev, &karg) : -ENODEV;
-	up_read(&dev->sb_lock);
-	if ((_IOC_DIR(command->cmd) & _IOC_READ) && (!err || command->answer_always)) {
-		int put = rfs_put_arg(uarg, &karg, command->size);
-
-		err = err ? err : put;
-	}
+	err = rfs_call_run(&call, command);
+	err = rfs_call_answer(&call, command, uarg, err);
+	rfs_call_end(&call);
 	return err;
 }

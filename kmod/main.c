@@ -13,12 +13,12 @@ static int __init rfs_init(void)
 	err = rfs_inode_cache_create();
 	if (err)
 		return err;
-	err = rfs_aio_init();
+	err = rfs_files_init();
 	if (err)
 		goto out_inodes;
 	err = rfs_notify_init();
 	if (err)
-		goto out_aio;
+		goto out_files;
 	err = register_filesystem(&rfs_fs_type);
 	if (err)
 		goto out_notify;
@@ -26,8 +26,8 @@ static int __init rfs_init(void)
 
 out_notify:
 	rfs_notify_exit();
-out_aio:
-	rfs_aio_exit();
+out_files:
+	rfs_files_exit();
 out_inodes:
 	rfs_inode_cache_destroy();
 	return err;
@@ -37,7 +37,7 @@ static void __exit rfs_exit(void)
 {
 	unregister_filesystem(&rfs_fs_type);
 	rfs_notify_exit();
-	rfs_aio_exit();
+	rfs_files_exit();
 	rfs_inode_cache_destroy();
 }
 

@@ -87,6 +87,8 @@ void rfs_note_read(struct inode *inode, loff_t pos, size_t len)
 		rfs_emit(inode, RFS_EVENT_MISS, 0, from, to - from);
 		if (gap_end > last)
 			return;
+		/* a read of 2 GiB may have half a million gaps */
+		cond_resched();
 		index = rfs_next_gap(mapping, gap_end, last);
 	}
 }

@@ -50,15 +50,25 @@ static struct rfs_chunk *rfs_last_chunk(struct rfs_queue *q)
 	return list_empty(&q->list) ? NULL : list_last_entry(&q->list, struct rfs_chunk, list);
 }
 
+/* Who has an event must not pay for it: the one who wants to hear of it does. */
+static struct rfs_chunk *rfs_alloc_chunk(struct rfs_dev *dev)
+{
+	struct mem_cgroup *old = rfs_pay_begin(dev->memcg);
+	void *page = (void *)__get_free_page(GFP_NOWAIT | __GFP_NOWARN | __GFP_ACCOUNT);
+
+	rfs_pay_end(old);
+	return page;
+}
+
 /* room for one record at the end, or NULL */
-static struct rfs_event *rfs_slot(struct rfs_queue *q)
+static struct rfs_event *rfs_slot(struct rfs_dev *dev, struct rfs_queue *q)
 {
 	struct rfs_chunk *chunk = rfs_last_chunk(q);
 
 	if (!chunk || chunk->used == RFS_CHUNK_EVENTS) {
 		if (q->chunks >= RFS_QUEUE_PAGES)
 			return NULL;
-		chunk = (void *)__get_free_page(GFP_NOWAIT | __GFP_NOWARN);
+		chunk = rfs_alloc_chunk(dev);
 		if (!chunk)
 			return NULL;
 		chunk->first = 0;
@@ -114,7 +124,7 @@ static bool rfs_merge(struct rfs_queue *q, const struct rfs_event *ev)
 	return true;
 }
 
-static bool rfs_push(struct rfs_queue *q, const struct rfs_event *ev)
+static bool rfs_push(struct rfs_dev *dev, struct rfs_queue *q, const struct rfs_event *ev)
 {
 	struct rfs_event *slot;
 
@@ -125,11 +135,11 @@ static bool rfs_push(struct rfs_queue *q, const struct rfs_event *ev)
 		return true;
 	}
 	if (q->lost) {
-		slot = rfs_slot(q);
+		slot = rfs_slot(dev, q);
 		if (slot)
 			rfs_make_lost(q, slot, ev->time_ns);
 	}
-	slot = q->lost ? NULL : rfs_slot(q);
+	slot = q->lost ? NULL : rfs_slot(dev, q);
 	if (!slot) {
 		q->lost++;
 		q->lost_total++;
@@ -150,7 +160,7 @@ void rfs_queue_event(struct rfs_dev *dev, struct rfs_event *ev)
 	/* closing the device empties the queue under the same lock */
 	open = q->open;
 	if (open)
-		rfs_push(q, ev);
+		rfs_push(dev, q, ev);
 	spin_unlock(&q->lock);
 	if (!open)
 		return;

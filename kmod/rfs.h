@@ -56,10 +56,12 @@ struct rfs_dev {
 	atomic_t armed;			/* somebody wants to be woken */
 	struct hrtimer wake;		/* and will be when this fires */
 	atomic_t opened;
+	struct mem_cgroup *memcg;	/* of who opened it and pays for the queues, or NULL */
 	struct mutex read_lock;		/* one read(2) at a time, and next_cpu */
 	unsigned int next_cpu;
 
-	struct rw_semaphore sb_lock;	/* held for reading by commands */
+	/* held for reading by commands while they look at sb, never while they wait */
+	struct rw_semaphore sb_lock;
 	struct super_block *sb;
 	bool dead;
 
@@ -70,6 +72,16 @@ struct rfs_dev {
 	atomic64_t loaded;
 	atomic64_t evicts;
 	atomic64_t evicted;
+};
+
+/*
+ * What a command works on: a file below, as the one who mounted sees it. It
+ * keeps the lower file system busy, but neither the mount nor its inodes.
+ */
+struct rfs_below {
+	struct path path;
+	const struct cred *cred;
+	struct address_space *mapping;	/* the path pins it */
 };
 
 /* what a super block of rfs knows */
@@ -166,7 +178,8 @@ long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 extern const struct dentry_operations rfs_dentry_ops;
 struct inode *rfs_iget(struct super_block *sb, struct dentry *lower);
 int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags);
-void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower);
+bool rfs_dentry_current(const struct dentry *dentry);
+void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int seq);
 
 /* file.c */
 extern const struct file_operations rfs_file_fops;
@@ -174,12 +187,13 @@ int rfs_open(struct inode *inode, struct file *file);
 int rfs_release(struct inode *inode, struct file *file);
 loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence);
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync);
+int rfs_flush(struct file *file, fl_owner_t id);
 long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 int rfs_get_arg(void *karg, size_t ksize, const void __user *uarg);
 int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize);
 void rfs_aio_finish(struct kiocb *below, long ret);
-int rfs_aio_init(void);
-void rfs_aio_exit(void);
+int rfs_files_init(void);
+void rfs_files_exit(void);
 
 /* notify.c */
 int rfs_notify_init(void);
@@ -216,15 +230,24 @@ void rfs_note_done(struct inode *inode, u32 flags, u32 kinds, loff_t pos, u64 le
 void rfs_note_fault(struct inode *inode, pgoff_t index, u32 kinds);
 void rfs_progress_free(struct rfs_inode *ri);
 
+/* load.c */
+u64 rfs_load_features(void);
+int rfs_load(struct rfs_dev *dev, const struct rfs_below *below, struct rfs_load *load);
+u64 rfs_stop(struct rfs_dev *dev, u64 cookie);
+
+/* evict.c */
+int rfs_evict(struct rfs_dev *dev, const struct rfs_below *below, struct rfs_evict *evict);
+
 /* pages.c */
 pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last);
 pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t last);
-u64 rfs_load_features(void);
-int rfs_load(struct rfs_dev *dev, struct inode *inode, struct rfs_load *load);
-u64 rfs_stop(struct rfs_dev *dev, u64 cookie);
-int rfs_evict(struct rfs_dev *dev, struct inode *inode, struct rfs_evict *evict);
-int rfs_resident(struct inode *inode, struct rfs_resident *res);
-struct file *rfs_open_lower(struct inode *inode, int flags);
+int rfs_interrupted(const struct rfs_dev *dev);
+int rfs_count_cached(const struct rfs_dev *dev, struct address_space *mapping,
+		     pgoff_t index, pgoff_t last, unsigned long *bitmap, u64 *cached);
+bool rfs_page_range(struct inode *lower, u64 offset, u64 length, pgoff_t *first, pgoff_t *last);
+struct file *rfs_open_lower(const struct rfs_below *below, int flags);
+int rfs_resident(const struct rfs_dev *dev, struct address_space *mapping,
+		 struct rfs_resident *res);
 
 /* queue.c */
 int rfs_queues_create(struct rfs_dev *dev);

@@ -12,6 +12,10 @@
 
 static struct kmem_cache *rfs_inode_cache;
 
+/* what a mirror must not be trusted with more than what is below: programs, devices, signatures */
+#define RFS_COPIED_IFLAGS \
+	(SB_I_NOEXEC | SB_I_NODEV | SB_I_IMA_UNVERIFIABLE_SIGNATURE | SB_I_UNTRUSTED_MOUNTER)
+
 /* options as parsed, before there is a super block to hold them */
 struct rfs_options {
 	bool odirect_deny;
@@ -71,6 +75,12 @@ static struct inode *rfs_alloc_inode(struct super_block *sb)
 	return &ri->vfs_inode;
 }
 
+/* also for those that lost the race to stand for a lower inode, and are never evicted */
+static void rfs_destroy_inode(struct inode *inode)
+{
+	atomic64_dec(&rfs_sb(inode->i_sb)->nr_files);
+}
+
 static void rfs_free_inode(struct inode *inode)
 {
 	kmem_cache_free(rfs_inode_cache, rfs_i(inode));
@@ -87,7 +97,6 @@ static void rfs_evict_inode(struct inode *inode)
 		xa_erase(&rs->files, ri->id);
 	rfs_notify_unwatch(inode);
 	rfs_progress_free(ri);
-	atomic64_dec(&rs->nr_files);
 	iput(ri->lower);
 }
 
@@ -115,6 +124,7 @@ static int rfs_show_options(struct seq_file *m, struct dentry *root)
 
 static const struct super_operations rfs_super_ops = {
 	.alloc_inode	= rfs_alloc_inode,
+	.destroy_inode	= rfs_destroy_inode,
 	.free_inode	= rfs_free_inode,
 	.evict_inode	= rfs_evict_inode,
 	/* an inode without a user must not pin the one below */
@@ -144,6 +154,12 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 	err = -EINVAL;
 	if (rfs_mnt_is_idmapped(path.mnt)) {
 		errorf(fc, "rfs: %s is an idmapped mount, which can't be mirrored",
+		       fc->source);
+		goto out_path;
+	}
+	/* whose setuid files count for nothing where they are, and would here */
+	if (path.mnt->mnt_sb->s_user_ns != sb->s_user_ns) {
+		errorf(fc, "rfs: %s belongs to another user namespace, which can't be mirrored",
 		       fc->source);
 		goto out_path;
 	}
@@ -180,7 +196,8 @@ static struct dentry *rfs_make_root(struct super_block *sb)
 	root = d_make_root(inode);
 	if (!root)
 		return ERR_PTR(-ENOMEM);
-	rfs_dentry_bind(root, lower);
+	/* a root has no name to lose */
+	rfs_dentry_bind(root, lower, 0);
 	return root;
 }
 
@@ -201,7 +218,7 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 
 	sb->s_magic = RFS_SUPER_MAGIC;
 	sb->s_flags |= SB_RDONLY | (lower_sb->s_flags & SB_POSIXACL);
-	sb->s_iflags |= lower_sb->s_iflags & (SB_I_NOEXEC | SB_I_NODEV);
+	sb->s_iflags |= lower_sb->s_iflags & RFS_COPIED_IFLAGS;
 	if (rs->lower.mnt->mnt_flags & MNT_NOEXEC)
 		sb->s_iflags |= SB_I_NOEXEC;
 	if (rs->lower.mnt->mnt_flags & MNT_NODEV)

@@ -10,11 +10,15 @@
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 10, 0)
 #error "rfs needs Linux 5.10 or newer"
 #endif
+#if LINUX_VERSION_CODE >= RFS_MISSED_SINCE || LINUX_VERSION_CODE < RFS_MISSED_UNTIL
+#error "this kernel should have what compat/probe.sh did not find; VERBOSE=1 names it"
+#endif
 
 #include <linux/cred.h>
 #include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/fs_stack.h>
 #include <linux/fsnotify_backend.h>
 #include <linux/hrtimer.h>
 #include <linux/memcontrol.h>
@@ -26,9 +30,6 @@
 #include <linux/xattr.h>
 #ifdef HAVE_BACKING_MMAP
 #include <linux/backing-file.h>
-#endif
-#ifdef HAVE_FILELOCK
-#include <linux/filelock.h>
 #endif
 
 /* 5.12, 6.3: who maps ids became an argument */
@@ -45,8 +46,11 @@
 
 static inline bool rfs_mnt_is_idmapped(const struct vfsmount *mnt)
 {
-#ifdef HAVE_IDMAPPED_MNT
+#if defined(HAVE_IDMAPPED_MNT)
 	return is_idmapped_mnt(mnt);
+#elif defined(HAVE_MNT_USERNS)
+	/* 5.12 to 5.16 have such mounts, but no name for the question */
+	return mnt_user_ns(mnt) != &init_user_ns;
 #else
 	return false;
 #endif
@@ -104,12 +108,13 @@ static inline struct dentry *rfs_lookup_lower(const struct qstr *name, struct de
 }
 
 /* 6.14: d_revalidate is told the parent and the name */
-static inline int rfs_revalidate_lower(struct inode *dir, struct dentry *lower, unsigned int flags)
+static inline int rfs_revalidate_lower(struct inode *dir, const struct qstr *name,
+				       struct dentry *lower, unsigned int flags)
 {
 	if (!(lower->d_flags & DCACHE_OP_REVALIDATE))
 		return 1;
 #ifdef HAVE_D_REVALIDATE_NAME
-	return lower->d_op->d_revalidate(dir, &lower->d_name, lower, flags);
+	return lower->d_op->d_revalidate(dir, name, lower, flags);
 #else
 	return lower->d_op->d_revalidate(lower, flags);
 #endif
@@ -153,6 +158,13 @@ static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
 	return fsnotify_add_inode_mark(mark, inode, true);
 #endif
 }
+
+/* what has these helpers in its headers need not be built with them */
+#if defined(HAVE_BACKING_OPEN_FILE) || defined(HAVE_BACKING_OPEN_PATH)
+#ifndef CONFIG_FS_STACK
+#error "this kernel lacks CONFIG_FS_STACK, which overlayfs or FUSE passthrough bring"
+#endif
+#endif
 
 /*
  * Opening the lower file such that /proc/PID/maps tells the path in rfs:
@@ -267,6 +279,24 @@ static inline void rfs_set_ra_order(struct file_ra_state *ra, unsigned int order
 #define rfs_charge_end(old) ((void)(old))
 #endif
 
+/*
+ * Pages and objects allocated with __GFP_ACCOUNT are charged to this memory
+ * cgroup instead of the caller's. It is what set_active_memcg() does in a process,
+ * which modules can't call before 6.1; nothing is queued in interrupts.
+ */
+static inline struct mem_cgroup *rfs_pay_begin(struct mem_cgroup *memcg)
+{
+#ifdef CONFIG_MEMCG
+	swap(current->active_memcg, memcg);
+#endif
+	return memcg;
+}
+
+static inline void rfs_pay_end(struct mem_cgroup *old)
+{
+	rfs_pay_begin(old);
+}
+
 /* 5.16: folios, which may be large */
 static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
 {
@@ -317,34 +347,36 @@ static inline void rfs_ra_unbounded(struct readahead_control *ractl, unsigned lo
 #endif
 }
 
-static inline bool rfs_page_arrives(struct page *page)
+/* Returns 1 when the page has arrived, 0 if it failed, -EINTR if the caller is to die. */
+static inline int rfs_page_arrives(struct page *page)
 {
 #ifdef HAVE_FOLIO
 	struct folio *folio = page_folio(page);
 
-	folio_wait_locked(folio);
-	return folio_test_uptodate(folio);
+	return folio_wait_locked_killable(folio) ?: folio_test_uptodate(folio);
 #else
-	wait_on_page_locked(page);
-	return PageUptodate(page);
+	return wait_on_page_locked_killable(page) ?: PageUptodate(page);
 #endif
 }
 
 /*
  * A page that is on its way, when it has arrived; NULL if there is none or it
- * failed. Unlike read_mapping_page() this doesn't count as an access: with one
- * of ours, the reader's only one would make the page active, and memory of
- * processes would be swapped in its place.
+ * failed, -EINTR if the caller is to die first. Unlike read_mapping_page() this
+ * doesn't count as an access: with one of ours, the reader's only one would make
+ * the page active, and memory of processes would be swapped in its place.
  */
 static inline struct page *rfs_await_page(struct address_space *mapping, pgoff_t index)
 {
 	struct page *page = pagecache_get_page(mapping, index, 0, 0);
+	int arrived;
 
-	if (page && !rfs_page_arrives(page)) {
-		put_page(page);
+	if (!page)
 		return NULL;
-	}
-	return page;
+	arrived = rfs_page_arrives(page);
+	if (arrived > 0)
+		return page;
+	put_page(page);
+	return arrived ? ERR_PTR(arrived) : NULL;
 }
 
 /* 6.3: an absent folio is an error pointer */
@@ -371,6 +403,36 @@ static inline void rfs_hide_dioalign(struct kstat *stat)
 	stat->dio_offset_align = 0;
 #endif
 }
+
+/* 7.0: leases are refused where there is no operation for them; before, they were allowed there */
+#ifdef HAVE_SIMPLE_NOSETLEASE
+#define RFS_NO_LEASES .setlease = simple_nosetlease,
+#else
+#define RFS_NO_LEASES
+#endif
+
+/*
+ * What a buffered read may be asked for, and a file has to know: to be retried
+ * when its page has arrived instead of waiting (io_uring; 6.10 made it a flag of
+ * the operations), and to leave nothing in the page cache (6.14).
+ */
+#ifndef FMODE_BUF_RASYNC
+#define FMODE_BUF_RASYNC ((__force fmode_t)0)
+#endif
+#ifdef FOP_BUFFER_RASYNC
+#define rfs_fops_rasync(fops) ((fops)->fop_flags & FOP_BUFFER_RASYNC)
+#define rfs_fops_set_rasync(fops) ((fops)->fop_flags |= FOP_BUFFER_RASYNC)
+#else
+#define rfs_fops_rasync(fops) ((void)(fops), false)
+#define rfs_fops_set_rasync(fops) ((void)(fops))
+#endif
+#ifdef FOP_DONTCACHE
+#define rfs_fops_dontcache(fops) ((fops)->fop_flags & FOP_DONTCACHE)
+#define rfs_fops_set_dontcache(fops) ((fops)->fop_flags |= FOP_DONTCACHE)
+#else
+#define rfs_fops_dontcache(fops) ((void)(fops), false)
+#define rfs_fops_set_dontcache(fops) ((void)(fops))
+#endif
 
 /* 6.0: O_DIRECT is a mode of the file */
 #ifndef FMODE_CAN_ODIRECT

@@ -8,6 +8,9 @@
 
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
+#if defined(HAVE_FILE_KATTR) || defined(HAVE_FILEATTR)
+#include <linux/fileattr.h>
+#endif
 #include "../rfs.h"
 
 /* 5.12, 6.3: who maps ids became an argument */
@@ -52,6 +55,22 @@ static inline struct posix_acl *rfs_get_acl(struct mnt_idmap *idmap, struct dent
 #define RFS_ACL_OPS .get_acl = rfs_get_acl,
 #else
 #define RFS_ACL_OPS
+#endif
+
+/* 5.13: flags of files, as lsattr(1) shows them, got an operation; 6.17 renamed its argument */
+#if defined(HAVE_FILE_KATTR) || defined(HAVE_FILEATTR)
+#ifdef HAVE_FILE_KATTR
+static inline int rfs_fileattr_get(struct dentry *dentry, struct file_kattr *attr)
+#else
+static inline int rfs_fileattr_get(struct dentry *dentry, struct fileattr *attr)
+#endif
+{
+	return vfs_fileattr_get(rfs_lower_dentry(dentry), attr);
+}
+
+#define RFS_FILEATTR_OPS .fileattr_get = rfs_fileattr_get,
+#else
+#define RFS_FILEATTR_OPS
 #endif
 
 /* 6.14: d_revalidate is told the parent and the name */

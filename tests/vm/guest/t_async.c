@@ -261,6 +261,49 @@ TEST(io_uring_buffered_by_workers, 20)
 	ring_reads(cold(O_RDONLY), IOSQE_ASYNC);
 }
 
+/* Threads that io_uring has made for what it could not do itself */
+static int workers(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d);
+	while ((e = readdir(d))) {
+		char path[300], comm[32] = "";
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", e->d_name);
+		if (e->d_name[0] != '.' && get_str(path, comm, sizeof(comm)) > 0)
+			n += !strncmp(comm, "iou-wrk", 7);
+	}
+	closedir(d);
+	return n;
+}
+
+static int workers_for(const char *path, int flags)
+{
+	int fds[2], n = -1;
+
+	CHECK_OK(pipe(fds));
+	IN_CHILD(ring_reads(xopen(path, O_RDONLY), flags);
+		 n = workers();
+		 CHECK_EQ(write(fds[1], &n, sizeof(n)), sizeof(n)));
+	CHECK_EQ(read(fds[0], &n, sizeof(n)), sizeof(n));
+	return n;
+}
+
+TEST(io_uring_cold_needs_no_workers, 30)
+{
+	close(cold(O_RDONLY));
+	if (!workers_for(lo("f"), IOSQE_ASYNC))
+		SKIP("workers are no threads of the process here");
+	drop(lo("f"));
+	if (workers_for(lo("f"), 0))
+		SKIP("the lower file system needs workers itself");
+	drop(lo("f"));
+	CHECK_EQ(workers_for(up("f"), 0), 0);
+}
+
 TEST(io_uring_direct_cold, 20)
 {
 	ring_reads(cold(O_RDONLY | O_DIRECT), 0);

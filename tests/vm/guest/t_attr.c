@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/sendfile.h>
 #include <sys/xattr.h>
 
 #define SEED 0xa77
@@ -280,17 +281,83 @@ TEST(lock_fcntl, 10)
 	CHECK_OK(fcntl(fd, F_SETLK, &l));
 }
 
-TEST(lock_read_lease, 10)
+TEST(lock_is_not_shared_with_lower, 10)
+{
+	struct flock l = { .l_type = F_WRLCK, .l_len = 100 };
+	int low;
+
+	tree();
+	CHECK_OK(flock(xopen(up("f"), O_RDONLY), LOCK_EX));
+	low = xopen(lo("f"), O_RDWR);
+	CHECK_OK(flock(low, LOCK_EX | LOCK_NB));
+	CHECK_OK(fcntl(low, F_SETLK, &l));
+	l.l_type = F_RDLCK;
+	IN_CHILD(CHECK_OK(fcntl(xopen(up("f"), O_RDONLY), F_SETLK, &l)));
+}
+
+TEST(copy_goes_to_another_file_system, 10)
+{
+	int fd, to;
+
+	tree();
+	fd = xopen(up("f"), O_RDONLY);
+	to = xopen(lo("copy"), O_RDWR | O_CREAT);
+	CHECK_ERR(copy_file_range(fd, &(off64_t){ 0 }, to, &(off64_t){ 0 }, SIZE, 0), EXDEV);
+	CHECK_EQ(sendfile(to, fd, &(off_t){ 0 }, SIZE), SIZE);
+	check_path(lo("copy"), SEED, SIZE);
+}
+
+TEST(atime_below_stays, 10)
+{
+	struct timespec t[2] = { { 1111, 22 }, { 3333, 44 } };
+	struct stat st;
+
+	tree();
+	CHECK_OK(utimensat(AT_FDCWD, lo("f"), t, 0));
+	check_path(up("f"), SEED, SIZE);
+	check_map(up("f"), SEED, SIZE);
+	CHECK_OK(stat(lo("f"), &st));
+	CHECK_EQ(st.st_atim.tv_sec, 1111);
+}
+
+/* Who opens the lower file to write would not break it */
+TEST(lock_lease_is_refused, 10)
 {
 	int fd;
 
 	tree();
 	CHECK_OK(fcntl(xopen(lo("f"), O_RDONLY), F_SETLEASE, F_RDLCK));
 	fd = xopen(up("f"), O_RDONLY);
-	CHECK_OK(fcntl(fd, F_SETLEASE, F_RDLCK));
-	CHECK_EQ(fcntl(fd, F_GETLEASE), F_RDLCK);
-	CHECK_OK(fcntl(fd, F_SETLEASE, F_UNLCK));
+	CHECK_ERR(fcntl(fd, F_SETLEASE, F_RDLCK), EINVAL);
 	CHECK_EQ(fcntl(fd, F_GETLEASE), F_UNLCK);
+	CHECK_ERR(fcntl(xopen(up("d"), O_RDONLY), F_SETLEASE, F_RDLCK), EINVAL);
+}
+
+/* What lsattr(1) shows */
+TEST(ioctl_flags_as_lower, 10)
+{
+	struct fsxattr a, b;
+	int low, flags, got, version, want;
+
+	tree();
+	low = xopen(lo("f"), O_RDONLY);
+	CHECK_OK(ioctl(low, FS_IOC_GETFLAGS, &flags));
+	flags |= FS_NODUMP_FL;
+	CHECK_OK(ioctl(low, FS_IOC_SETFLAGS, &flags));
+	CHECK_OK(ioctl(low, FS_IOC_GETFLAGS, &want));
+	CHECK(want & FS_NODUMP_FL);
+	CHECK_OK(ioctl(xopen(up("f"), O_RDONLY), FS_IOC_GETFLAGS, &got));
+	CHECK_EQ(got, want);
+	CHECK_OK(ioctl(low, FS_IOC_FSGETXATTR, &a));
+	CHECK_OK(ioctl(xopen(up("f"), O_RDONLY), FS_IOC_FSGETXATTR, &b));
+	CHECK_EQ(memcmp(&a, &b, sizeof(a)), 0);
+	CHECK_OK(ioctl(low, FS_IOC_GETVERSION, &want));
+	CHECK_OK(ioctl(xopen(up("f"), O_RDONLY), FS_IOC_GETVERSION, &version));
+	CHECK_EQ(version, want);
+	CHECK_OK(ioctl(xopen(lo("d"), O_RDONLY), FS_IOC_GETFLAGS, &want));
+	CHECK_OK(ioctl(xopen(up("d"), O_RDONLY), FS_IOC_GETFLAGS, &got));
+	CHECK_EQ(got, want);
+	CHECK(ioctl(xopen(up("f"), O_RDONLY), FS_IOC_SETFLAGS, &flags) < 0);
 }
 
 /* Watching */

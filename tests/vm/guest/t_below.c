@@ -509,3 +509,42 @@ TEST(below_rename_storm, 20)
 	JOIN(pid[1]);
 	check_path(up("f"), SEED + 199 % 4, 20000);
 }
+
+/*
+ * A name that was looked up while it moved away is not taken for current for
+ * good: each round ends at one name, after which only that one is to be seen.
+ */
+TEST(below_renamed_back_and_forth, 60)
+{
+	const char *name[2] = { "a", "b" };
+	u64 state = SEED, until = now_ns() + 10000000000ull;
+	int stop[2], at = 0;
+	pid_t pid[2];
+
+	mk_file(lo("a"), SEED, 100);
+	setup();
+	CHECK_OK(pipe2(stop, O_NONBLOCK));
+	for (int i = 0; i < 2; i++) {
+		pid[i] = t_fork();
+		if (!pid[i]) {
+			struct stat st;
+			char c;
+
+			t_pin(1);
+			close(stop[1]);
+			while (read(stop[0], &c, 1) < 0)
+				stat(up(name[i]), &st);
+			_exit(T_PASS);
+		}
+	}
+	for (int round = 0; round < 3000 && now_ns() < until; round++) {
+		/* one after the other, so that look-ups are under way */
+		for (u64 n = 1 + next_rand(&state) % 6; n; n--, at = 1 - at)
+			CHECK_OK(rename(lo(name[at]), lo(name[1 - at])));
+		CHECK(absent(up(name[1 - at])));
+		CHECK_OK(access(up(name[at]), F_OK));
+	}
+	close(stop[1]);
+	JOIN(pid[0]);
+	JOIN(pid[1]);
+}

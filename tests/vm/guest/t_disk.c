@@ -316,6 +316,34 @@ TEST(load_does_not_hold_up_umount, 30)
 		was_stopped(&w, start);
 }
 
+/* A load does not fill the page cache behind the end that the file has by now */
+TEST(load_ends_where_the_file_does, 30)
+{
+	struct loader w = { .cookie = 1 };
+	u64 size = slow_size(), behind = 0;
+	struct disk d;
+	pthread_t t;
+	u8 *vec, *p;
+
+	slow(&d, "truncated", &w);
+	w.id = path_id(above("f"));
+	vec = malloc(PAGES(size));
+	CHECK(vec);
+	p = xmap(xopen(below("f"), O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
+	CHECK_EQ(pthread_create(&t, NULL, loads, &w), 0);
+	begun();
+	CHECK_OK(truncate(below("f"), 100));
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	errno = w.err;
+	CHECK_EQ(w.rc, 0);
+	CHECK(!(w.l.flags & RFS_LOAD_STOPPED));
+	CHECK_OK(mincore(p, size, vec));
+	for (u64 i = 1; i < PAGES(size); i++)
+		behind += vec[i] & 1;
+	/* no more than the chunk that was under way */
+	CHECK_LE(behind, 2 * MIB / PAGE);
+}
+
 TEST(load_slow_one_does_not_hold_up_others, 30)
 {
 	struct rfs_stats st;

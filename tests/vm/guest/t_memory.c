@@ -210,6 +210,42 @@ TEST(load_without_charge_leaves_the_group_alone, 20)
 	group_end(pid);
 }
 
+/* Who has the events of others queued for it pays for the queue */
+TEST(queue_is_paid_for_by_its_reader, 20)
+{
+	u64 before, after;
+	int ready[2];
+	char c, num[16];
+	pid_t pid = group(), reader;
+	int fd;
+
+	mk_file(lo("f"), SEED, 64 * MIB);
+	setup();
+	CHECK_OK(pipe(ready));
+	reader = t_fork();
+	if (!reader) {
+		snprintf(num, sizeof(num), "%d", getpid());
+		put_str(GROUP "/cgroup.procs", num);
+		dev_mask(dev_open(t_mnt, O_NONBLOCK), K(TOUCH), 0);
+		CHECK_EQ(write(ready[1], "", 1), 1);
+		pause();
+		_exit(T_FAIL);
+	}
+	close(ready[1]);
+	if (read(ready[0], &c, 1) != 1)
+		JOIN(reader);
+	before = group_value("memory.current", "");
+	fd = xopen(up("f"), O_RDONLY);
+	for (u64 i = 0; i < 8000; i++)
+		CHECK_EQ(pread(fd, &c, 1, 2 * i * PAGE), 1);
+	after = group_value("memory.current", "");
+	/* 72 bytes each */
+	CHECK(after >= before + 400 * KIB);
+	close(fd);
+	t_kill(reader);
+	group_end(pid);
+}
+
 TEST(load_charged_to_a_small_group_fails_nobody, 20)
 {
 	struct rfs_hello h;

@@ -198,6 +198,56 @@ TEST(mount_in_user_namespace_eperm, 10)
 		 CHECK_ERR(mount(t_lower, t_mnt, "rfs", 0, NULL), EPERM));
 }
 
+/* Where setuid programs of a container's root count for nothing, they must not do so here */
+TEST(mount_of_another_user_namespace_refused, 10)
+{
+	static char path[64];
+	int ready[2];
+	char c;
+	pid_t pid;
+
+	lower();
+	CHECK_OK(pipe(ready));
+	pid = t_fork();
+	if (!pid) {
+		if (unshare(CLONE_NEWUSER | CLONE_NEWNS)) {
+			CHECK_EQ(errno, EINVAL);
+			SKIP("no user namespaces");
+		}
+		CHECK_OK(mount("tmpfs", "/tmp", "tmpfs", 0, NULL));
+		CHECK_EQ(write(ready[1], "", 1), 1);
+		pause();
+		_exit(T_FAIL);
+	}
+	close(ready[1]);
+	if (read(ready[0], &c, 1) != 1)
+		JOIN(pid);
+	snprintf(path, sizeof(path), "/proc/%d/root/tmp", pid);
+	CHECK_ERR(mount(path, t_mnt, "rfs", 0, NULL), EINVAL);
+	t_kill(pid);
+}
+
+#ifndef MS_NOSYMFOLLOW
+#define MS_NOSYMFOLLOW 256
+#endif
+
+TEST(mount_of_nosymfollow, 10)
+{
+	static char buf[16];
+
+	lower();
+	CHECK_OK(symlink("f", lo("link")));
+	do_mount(t_lower, t_lower, NULL, MS_BIND, NULL);
+	CHECK_OK(mount(NULL, t_lower, NULL, MS_REMOUNT | MS_BIND | MS_NOSYMFOLLOW, NULL));
+	if (!access(lo("link"), F_OK))
+		SKIP("no nosymfollow");
+	setup();
+	CHECK_ERR(open(up("link"), O_RDONLY), ELOOP);
+	CHECK_EQ(readlink(up("link"), buf, sizeof(buf)), 1);
+	CHECK_EQ(buf[0], 'f');
+	close(xopen(up("f"), O_RDONLY));
+}
+
 /* Remounting */
 
 static int remount(unsigned long flags, const char *opts)

@@ -450,6 +450,66 @@ TEST(evict_mapped_range_only, 20)
 	mappers_end(&m);
 }
 
+/* Touches all of it; how many faults that took */
+static long touch_faults(u8 *p, u64 len)
+{
+	long n = minor_faults();
+
+	CHECK_BYTES(p, SEED, 0, len);
+	return minor_faults() - n;
+}
+
+static void evict_beside_lock(int flags)
+{
+	u64 size = 4 * MIB, locked = MIB + 3 * PAGE;
+	int dev;
+	u64 id = loaded(size, &dev);
+	int fd = xopen(up("f"), O_RDONLY);
+	u8 *p = xmap(fd, 0, size, PROT_READ, flags);
+
+	CHECK_BYTES(p, SEED, 0, size);
+	CHECK_OK(mlock(p, 4 * PAGE));
+	CHECK_OK(mlock(p + 8 * PAGE, locked - 8 * PAGE));
+	CHECK_OK(evict(dev, &e, id, 0, size, 0));
+	CHECK_EQ(e.kept, PAGES(locked) - 4);
+	CHECK_EQ(cached(dev, id, 0, 4 * PAGE), 4);
+	CHECK_EQ(cached(dev, id, 4 * PAGE, 4 * PAGE), 0);
+	CHECK_EQ(cached(dev, id, 8 * PAGE, size), PAGES(locked) - 8);
+	CHECK_EQ(touch_faults(p, 4 * PAGE), 0);
+	CHECK_OK(munlock(p, size));
+	CHECK_OK(evict(dev, &e, id, 0, size, 0));
+	CHECK_EQ(e.kept, 0);
+	check_map(up("f"), SEED, size);
+}
+
+TEST(evict_keeps_locked_pages, 15)
+{
+	evict_beside_lock(MAP_SHARED);
+}
+
+TEST(evict_keeps_pages_locked_in_private_mappings, 15)
+{
+	evict_beside_lock(MAP_PRIVATE);
+}
+
+/* More locked ranges than are looked at in one go */
+TEST(evict_keeps_each_of_many_locked_pages, 15)
+{
+	u64 n = 100;
+	int dev;
+	u64 id = loaded(SIZE, &dev);
+	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
+
+	CHECK_BYTES(p, SEED, 0, SIZE);
+	for (u64 i = 0; i < n; i++)
+		CHECK_OK(mlock(p + 2 * i * PAGE, PAGE));
+	CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
+	CHECK_EQ(e.kept, n);
+	CHECK_EQ(e.evicted, NPAGES - n);
+	for (u64 i = 0; i < n; i++)
+		CHECK_EQ(cached(dev, id, 2 * i * PAGE, 2 * PAGE), 1);
+}
+
 TEST(evict_keeps_dirty_pages, 15)
 {
 	static char buf[PAGE];

@@ -161,6 +161,25 @@ TEST(path_after_directory_rename_below, 15)
 	CHECK_STR(buf, "/e/g");
 }
 
+/* Its own name is what it was, but not where it is found */
+TEST(path_after_folder_above_renamed_below, 15)
+{
+	u64 id;
+	int dev = mounted(&id);
+
+	xmkdir(lo("d"));
+	xmkdir(lo("d/e"));
+	mk_file(lo("d/e/g"), SEED, PAGE);
+	id = path_id(up("d/e/g"));
+	CHECK_OK(get_path(dev, id, buf, sizeof(buf)));
+	CHECK_STR(buf, "/d/e/g");
+	CHECK_OK(rename(lo("d"), lo("x")));
+	CHECK_ERR(get_path(dev, id, buf, sizeof(buf)), ENOENT);
+	CHECK_EQ(path_id(up("x/e/g")), id);
+	CHECK_OK(get_path(dev, id, buf, sizeof(buf)));
+	CHECK_STR(buf, "/x/e/g");
+}
+
 TEST(path_after_unlink_below, 15)
 {
 	u64 id;
@@ -295,6 +314,52 @@ TEST(stats_count_events, 15)
 	get_stats(dev, &b);
 	CHECK_EQ(b.queued, 0);
 	CHECK_EQ(b.delivered - a.delivered, 12);
+}
+
+/* Two names of one file that are looked up at the same time: one inode of two is thrown away */
+TEST(stats_files_do_not_drift, 30)
+{
+	const char *name[2] = { "f", "g" };
+	struct rfs_stats a, b;
+	int dev, go[2][2], done[2];
+	pid_t pid[2];
+	char c;
+
+	mk_file(lo("f"), SEED, 1);
+	CHECK_OK(link(lo("f"), lo("g")));
+	setup();
+	dev = dev_open(t_mnt, O_NONBLOCK);
+	get_stats(dev, &a);
+	CHECK_OK(pipe(done));
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(pipe(go[i]));
+		pid[i] = t_fork();
+		if (!pid[i]) {
+			t_pin(i);
+			close(go[i][1]);
+			while (read(go[i][0], &c, 1) == 1) {
+				access(up(name[i]), F_OK);
+				CHECK_EQ(write(done[1], &c, 1), 1);
+			}
+			_exit(T_PASS);
+		}
+		close(go[i][0]);
+	}
+	for (int round = 0; round < 500; round++) {
+		for (int i = 0; i < 2; i++)
+			CHECK_EQ(write(go[i][1], "", 1), 1);
+		for (int i = 0; i < 2; i++)
+			CHECK_EQ(read(done[0], &c, 1), 1);
+		/* forgets both names */
+		for (int i = 0; i < 2; i++) {
+			CHECK_OK(rename(lo(name[i]), lo("away")));
+			CHECK_OK(rename(lo("away"), lo(name[i])));
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		t_kill(pid[i]);
+	get_stats(dev, &b);
+	CHECK_EQ(b.files, a.files);
 }
 
 TEST(stats_count_files, 15)

@@ -415,3 +415,29 @@ TEST(read_exec_setuid, 20)
 	CHECK_OK(chmod(lo("prog"), 04755));
 	AS_USER(1000, 1000, CHECK_EQ(t_run(up("prog"), "--euid", NULL), 10));
 }
+
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80
+#endif
+
+/* Where a read may ask for nothing to be left in the page cache, it may do so here */
+TEST(read_dontcache_as_lower, 10)
+{
+	static char buf[64 * 1024];
+	struct iovec v = { buf, sizeof(buf) };
+	ssize_t low;
+
+	mk_file(lo("f"), SEED, sizeof(buf));
+	setup();
+	drop(lo("f"));
+	low = preadv2(xopen(lo("f"), O_RDONLY), &v, 1, 0, RWF_DONTCACHE);
+	if (low < 0) {
+		CHECK_EQ(errno, EOPNOTSUPP);
+		CHECK_ERR(preadv2(xopen(up("f"), O_RDONLY), &v, 1, 0, RWF_DONTCACHE), EOPNOTSUPP);
+		return;
+	}
+	drop(lo("f"));
+	CHECK_EQ(preadv2(xopen(up("f"), O_RDONLY), &v, 1, 0, RWF_DONTCACHE), sizeof(buf));
+	CHECK_BYTES(buf, SEED, 0, sizeof(buf));
+	CHECK_EQ(resident(lo("f")), 0);
+}

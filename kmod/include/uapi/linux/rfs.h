@@ -65,23 +65,27 @@
  * is part of a command's number is not looked at. Flags and kinds that are not
  * known and reserved fields that are not zero are EINVAL, as is a range that is
  * empty or ends beyond 2^63 - 1. An unknown command is ENOTTY; one on data of
- * something that is not a regular file is EISDIR; any after the umount is
- * ENODEV. Commands are added, never redefined.
+ * something that is not a regular file, or LOWER_FD of it, is EISDIR; any after
+ * the umount is ENODEV, and one that walks pages during it may be. No command
+ * holds up the umount. Commands are added, never redefined.
  *
  *   HELLO     agree on a version: both sides use the smaller minor; another
  *             major is EPROTONOSUPPORT. Tells features and limits.
  *   MASK      which events, and how often PROGRESS.
- *   LOWER_FD  a new O_RDONLY descriptor of the file in the lower file system,
- *             opened as the one who mounted. It does not pin the mount.
+ *   LOWER_FD  a new O_RDONLY descriptor of the regular file in the lower file
+ *             system, opened as the one who mounted. It does not pin the mount.
  *   PATH      the path within the mount, NUL terminated; ENAMETOOLONG if the
- *             buffer is short; ENOENT if the file has no name any more.
+ *             buffer is short; ENOENT if the file has no name any more, or has
+ *             not been looked up since it or a folder above it was renamed.
  *   LOAD      bring [offset, offset+length) into the page cache. Pages come
  *             from where the caller's memory policy says. Stops when a signal
  *             is pending, at RFS_IOC_STOP, at umount; done says how far it
- *             got, and the call then succeeds with RFS_LOAD_STOPPED set.
+ *             got, and the call then succeeds with RFS_LOAD_STOPPED set. Ends
+ *             where the file does by then.
  *   STOP      stop the loads in flight whose cookie is the given one (0: all).
  *   EVICT     drop the clean pages of the range, those that processes map
- *             included; private copies are not touched.
+ *             included; private copies and what is locked into memory (mlock)
+ *             are not touched.
  *   RESIDENT  how much of the range is cached, and on request which pages.
  *   STATS     counters since the mount.
  *   FILE      on any file of the mount, not on the device, by anybody: its
@@ -289,8 +293,8 @@ struct rfs_stop {
  *	    the file, which goes when the range reaches the end
  * @length: of the range, not 0; may reach beyond the end
  * @evicted: out: pages dropped
- * @kept: out: pages of the range that are still cached: dirty, busy or shared
- *	  with a large folio that reaches outside
+ * @kept: out: pages of the range that are still cached: dirty, busy, locked
+ *	  into memory, or shared with a large folio that reaches outside
  */
 struct rfs_evict {
 	__u32 size;
