@@ -50,7 +50,7 @@ struct rfs_span {
 };
 
 /*
- * Finds the parts of [*index, last] that nobody has locked into memory, the
+ * Finds the parts of [*index, last] that no process has locked into memory, the
  * first few of them. Returns how many; *index is then where to go on.
  */
 static unsigned int rfs_unlocked_spans(struct address_space *mapping, pgoff_t *index,

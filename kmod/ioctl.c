@@ -4,7 +4,7 @@
  * field of it and takes what it needs of the mount, all that under a lock that
  * the umount waits for; then runs without it, and leaves its answer in the same
  * structure. So the owner of the device may wait as long as it likes, for a disk
- * that hangs or for memory of its own, and nobody waits for it.
+ * that hangs or for memory of its own, and no other process waits for it.
  */
 #include <linux/cred.h>
 #include <linux/fcntl.h>
@@ -321,7 +321,7 @@ static int rfs_call_run(struct rfs_call *call, const struct rfs_command *command
 		if (!call->page)
 			return -ENOMEM;
 	}
-	/* holds off the umount, and so nothing in here waits for anybody */
+	/* holds off the umount, and so nothing in here waits */
 	down_read(&call->dev->sb_lock);
 	err = call->dev->sb ? command->take(call) : -ENODEV;
 	up_read(&call->dev->sb_lock);

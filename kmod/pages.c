@@ -13,7 +13,7 @@
 #define RFS_WALK_STEPS 4096
 /* RESIDENT's bitmap is copied out in pieces of a page */
 #define RFS_BITMAP_BITS (PAGE_SIZE * 8)
-/* a walk by gaps looks so often whether anybody still wants it */
+/* a walk by gaps looks so often whether it is still wanted */
 #define RFS_WALK_GAPS 256
 
 /*

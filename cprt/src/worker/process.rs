@@ -328,7 +328,8 @@ fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
         BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
         BackendSource::Observe => Arc::new(Observe::open(directory)?),
         BackendSource::Start { parent } => {
-            let parent = parent.ok_or_else(|| Error::Protocol("A start of nobody".into()))?;
+            let parent =
+                parent.ok_or_else(|| Error::Protocol("A start without a process".into()))?;
             Arc::new(Start::of_children(parent)?)
         }
         BackendSource::Fuse {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The owner of a device is not trusted: it opens nothing but files, and
- * whatever it waits for, nobody waits for it.
+ * whatever it waits for, no other process waits for it.
  */
 #include "t.h"
 #include <linux/dm-ioctl.h>
@@ -41,7 +41,7 @@ static bool ends_within(pid_t pid, int ms)
 	return false;
 }
 
-/* What nobody may hold up: an umount, by a process that can be left behind */
+/* What no process may hold up: an umount, by a process that can be left behind */
 static bool umounts_within(const char *mnt, int ms)
 {
 	pid_t pid = t_fork();
@@ -72,7 +72,7 @@ TEST(owner_opens_regular_files_only, 15)
 		CHECK_OK(lstat(up(((char *[]){ "f", "d", "fifo", "null", "sock", "link" })[i]),
 			       &st));
 	dev = dev_open(t_mnt, O_NONBLOCK);
-	/* They are given in order, so anybody can guess those that FILE would not tell */
+	/* They are given in order, so any process can guess those that FILE would not tell */
 	for (u64 id = 1; id < 32; id++) {
 		int fd = lower_fd(dev, id, 0);
 

@@ -168,7 +168,7 @@ TEST(server_below_hears_of_each_close, 15)
 	served_end(pid);
 }
 
-/* The owner of the device asks for what never comes; nobody else waits for it */
+/* The owner of the device asks for what never comes; no other process waits for it */
 TEST(server_below_holds_up_the_owner_alone, 20)
 {
 	pid_t pid = served(), owner, other;

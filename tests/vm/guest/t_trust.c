@@ -130,7 +130,7 @@ static long ima_measured(void)
 	return atol(buf);
 }
 
-/* Only a policy for files of an owner that nobody else has: it stays until the reboot */
+/* Only a policy for files of an owner that no other file has: it stays until the reboot */
 TEST(ima_forgets_inodes_that_are_gone, 30)
 {
 	static const char policy[] = "measure func=FILE_CHECK mask=MAY_READ fowner=54321\n";

@@ -102,7 +102,7 @@ enum BesideReader {
     Command,
 }
 
-/// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nobody loads
+/// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nothing loads
 /// and while a load is recorded, and beside all that `ppcctl run` has.
 pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
     let wanted = Cost {

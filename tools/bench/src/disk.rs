@@ -11,7 +11,7 @@ use crate::error::{Failure, Result, file, system};
 use crate::place::Place;
 use crate::ssd::{Readings, Simulator, Timing};
 
-/// How far the kernel reads ahead, in KiB, where nobody has told it otherwise.
+/// How far the kernel reads ahead, in KiB, where it has not been told otherwise.
 pub(crate) const READ_AHEAD: u64 = 128;
 
 /// Mounted; it is gone when this is.

@@ -103,7 +103,7 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     assert_eq!(
         read_ahead().trim(),
         "128",
-        "whoever had {} before",
+        "whatever had {} before",
         node.display()
     );
     order(&mut orders, &mut words, "reset");
@@ -113,7 +113,7 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     let counted = order(&mut orders, &mut words, "read");
     let other = order(&mut orders, &mut words, "be filer");
     assert_eq!(other["latency_us"], 4000, "{other}");
-    // Whoever has it next is to find it as it was.
+    // The next simulator is to find it as it was.
     fs::write(&ahead, "4096").expect("to set");
     drop(orders);
     assert!(child.wait().expect("it ends").success());

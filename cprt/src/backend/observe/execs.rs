@@ -1,7 +1,7 @@
 //! Which programs are executed on this machine, by the kernel's tracepoint of that: on each CPU a perf event, and a ring.
 //!
-//! The kernel picks out programs by the ends of their paths, so that others cost a comparison and wake nobody. Whoever
-//! has to hear of all is woken for few of them, and looks now and then.
+//! The kernel picks out programs by the ends of their paths, so that others cost a comparison and wake no thread. A
+//! listener that has to hear of all is woken for few of them, and looks now and then.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -55,7 +55,7 @@ mod tests;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The kernel's idle threads, which have no children.
-const NOBODY: u32 = 0;
+const NO_PARENT: u32 = 0;
 
 /// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many
 /// smaller files, each fault tells.
@@ -136,10 +136,10 @@ impl Start {
         })
     }
 
-    /// Of a process that is not known yet: nothing is heard, and nothing costs anybody anything, until
+    /// Of a process that is not known yet: nothing is heard, and other programs pay nothing, until
     /// [`Self::follow`].
     pub(crate) fn standby() -> Result<Self> {
-        let start = Self::of_children(NOBODY)?;
+        let start = Self::of_children(NO_PARENT)?;
         if !start.source.numbers_all() {
             let source = io::Error::other("processes have other numbers in this PID namespace");
             let doing = "Listening to starts of others";
@@ -225,7 +225,7 @@ impl Start {
 }
 
 impl StartHearing {
-    /// A process begins to be followed: what it has opened and mapped so far nobody has told of.
+    /// A process begins to be followed: of what it has opened and mapped so far no event has told.
     fn begin(&mut self, from: &Start, process: u32) {
         self.processes.insert(process);
         let mut pagemap = Pagemap::open(process).ok();

@@ -189,7 +189,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Whether somebody else attends to it already: an ancestor whose start is under way, or a `ppcctl` that runs it.
+/// Whether another worker attends to it already: an ancestor whose start is under way, or a `ppcctl` that runs it.
 pub(super) fn is_attended(process: u32, under_way: &[u32]) -> bool {
     under_way.contains(&process)
         || ancestors(process).any(|one| under_way.contains(&one) || is_ppcctl(one))

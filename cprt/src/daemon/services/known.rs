@@ -15,7 +15,7 @@ use crate::worker::crashes::{AfterCrash, Crashes};
 const RUNNING: usize = 64;
 /// A service has so many starts of different names: each has a template.
 const NAMES: usize = 32;
-/// So many services are learned of; beyond, whoever starts least goes.
+/// So many services are learned of; beyond, the one that starts least goes.
 const LEARNT: usize = 64;
 
 /// A program that has shown that it starts often and reads much.
@@ -50,7 +50,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Why a start of this name is not to be attended to, whoever makes it.
+    /// Why a start of this name is not to be attended to, whichever process makes it.
     pub(super) fn refusal(&mut self, start: &str) -> Option<String> {
         if let Some(off) = &self.off {
             return Some(off.clone());

@@ -52,7 +52,7 @@ pub(super) fn thread(
 pub(super) fn attend(shared: &Arc<Shared>, plan: &Plan, standby: Option<LoadedWorker>) {
     let ended = follow(shared, plan, standby);
     shared.over(plan, ended.as_ref().err());
-    // The service has come to rest: now another worker disturbs nobody.
+    // The service has come to rest: now another worker does not disturb it.
     if shared.is_on()
         && let Err(error) = shared.stand_by()
     {
