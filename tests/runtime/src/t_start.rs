@@ -202,7 +202,7 @@ fn brings_the_model() -> Outcome {
     let model = tree.mount.up(&weights).with_file_name("");
     for run in ["first", "second"] {
         weights.make_cold()?;
-        let start = begin_with(&format!("{} sleep 3", tree.script()), &[&model])?;
+        let start = begin_with(&format!("{}; sleep 3", tree.script()), &[&model])?;
         let until = Instant::now() + Duration::from_secs(3);
         while weights.cached()? < weights.size / 2 && Instant::now() < until {
             sleep(Duration::from_millis(20));
