@@ -12,6 +12,7 @@
 //! whatever files that reads. They are pure but for `peers`; `policy` connects them to its `host`, and `save`
 //! to the store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
+mod bypass;
 mod complete;
 mod config;
 mod extent;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ppc::{Event, Kind, Memory, Xpu};
 
+use crate::bypass::Bypass;
 use crate::extent::{Extent, PAGE};
 use crate::order::Pieces;
 use crate::peers::Claims;
@@ -107,6 +108,8 @@ pub(crate) struct Outcome {
     pub(crate) read: u64,
     pub(crate) expected: u64,
     pub(crate) unknown: u64,
+    /// Readers of the weights bypassed the page cache; what else was recorded are the parts.
+    pub(crate) direct: bool,
 }
 
 #[derive(Debug)]
@@ -127,6 +130,7 @@ pub(crate) struct Load {
     began_ns: u64,
     heard_ns: u64,
     lost: bool,
+    bypass: Bypass,
     cut_short: bool,
     /// Its first event was no OPEN: it had begun before. Unless that is told yet, of this file and process.
     midway: Option<(u32, u32)>,
@@ -174,6 +178,7 @@ impl Load {
             began_ns: now_ns,
             heard_ns: now_ns,
             lost: false,
+            bypass: Bypass::default(),
             cut_short: false,
             midway: None,
             open: HashMap::new(),
@@ -205,17 +210,10 @@ impl Load {
         (self.early, self.behind) = (true, behind);
     }
 
-    /// Nobody reads through the page cache: what was prefetched is of no use.
-    pub(crate) fn bypass(&mut self) {
-        self.quiet = true;
-        self.lost = true;
-        for (_, member) in self.workers.members_mut() {
-            member.gone = true;
-        }
-        for reader in 0..self.window.readers() {
-            self.window.leave(reader);
-        }
-        self.window.drop_all();
+    /// A reader has opened weights with `O_DIRECT`: what was prefetched is of no use to it.
+    pub(crate) const fn suspect_bypass(&mut self) {
+        self.early = false;
+        self.bypass.suspect();
     }
 
     /// How much memory there is.
@@ -279,7 +277,7 @@ impl Load {
 
     fn is_in_vain(&self) -> bool {
         let most = ASTRAY.max(self.pieces.total() / ASTRAY_PART);
-        (self.deserted && !self.early) || self.astray >= most
+        (self.deserted && !self.early) || self.astray >= most || self.bypass.is_likely()
     }
 
     /// Memory is short: what may go is to go.
@@ -382,6 +380,9 @@ impl Load {
         } else {
             u64::from(extent.pages)
         };
+        if !self.is_small(extent.file) {
+            self.bypass.read_cached(read, self.pieces.total());
+        }
         self.astray = if known {
             self.astray.saturating_sub(read)
         } else {
@@ -517,10 +518,15 @@ impl Load {
         for (_, reader) in leave {
             self.window.leave(reader);
         }
-        let mut members = self.workers.members();
-        let all_gone = members.all(|(_, member)| member.gone);
+        let all_gone = self.workers.members().all(|(_, member)| member.gone);
         self.deserted = all_gone;
         let quiet = since(self.heard_ns);
+        if self.bypass.is_likely() {
+            if quiet > idle {
+                self.let_go();
+            }
+            return quiet > idle;
+        }
         if self.early {
             return since(self.began_ns) > EARLY;
         }
@@ -531,6 +537,14 @@ impl Load {
         let closed = self.opens && self.open.is_empty();
         let closed = closed && quiet > CLOSED && self.has_read(ALL);
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
+    }
+
+    /// None of what was prefetched is of use.
+    fn let_go(&mut self) {
+        for reader in 0..self.window.readers() {
+            self.window.leave(reader);
+        }
+        self.window.drop_all();
     }
 
     /// The processes that are there, as far as is known.
@@ -596,7 +610,9 @@ impl Load {
         let (read, expected) = (self.read(), self.pieces.total());
         let unknown = self.window.unknown();
         let parts = if self.lost {
-            Err("some events were lost, or readers went around the page cache")
+            Err("some events were lost")
+        } else if self.bypass.is_likely() && self.records.is_some() {
+            Ok(self.parts().unwrap_or_default())
         } else if self.midway.is_some() {
             Err("it had begun before")
         } else if self.cut_short {
@@ -609,6 +625,7 @@ impl Load {
             read,
             expected,
             unknown,
+            direct: self.bypass.is_likely(),
         }
     }
 

@@ -385,7 +385,7 @@ impl Maio {
         if event.direct || found_direct == Some(true) {
             // It has no use for the page cache, and so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
-                load.bypass();
+                load.suspect_bypass();
             }
             return Ok(());
         }
@@ -570,6 +570,7 @@ impl Maio {
             read,
             expected,
             unknown,
+            direct,
         } = load.end();
         let mib = |pages: u64| (pages * PAGE) >> 20;
         // Somebody had a look at the configuration.
@@ -584,6 +585,7 @@ impl Maio {
             ),
         );
         match (self.recording, parts) {
+            (_, Ok(parts)) if direct => self.keep_bypass(host, &parts),
             (Recorded::Whole, Ok(parts)) => self.keep_recording(host, parts, 1),
             (Recorded::Whole, Err(why)) => {
                 host.log(Level::Info, format_args!("It is not kept: {why}"));

@@ -71,6 +71,15 @@ pub struct Template {
     pub groups: Vec<Group>,
 }
 
+impl Template {
+    /// Whether the model's readers bypassed the page cache (`O_DIRECT`): the files are known, and no worker reads them
+    /// from there.
+    #[must_use]
+    pub fn bypasses_cache(&self) -> bool {
+        self.kind == TemplateKind::Model && self.groups.is_empty() && !self.files.is_empty()
+    }
+}
+
 /// What one worker reads, in its order. Packed, as it may be much and is not always needed.
 #[derive(Clone, Debug)]
 pub struct Group {

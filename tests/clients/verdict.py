@@ -11,8 +11,9 @@ COLD = 0.98
 # Of the model, what MAIO has to have been the one who loaded. Readers load some themselves: of 84 runs one that maps its
 # files at most a fifth, eight threads at most three fifths.
 LOADED = 0.35
-# Of the model, what it may load before it finds that somebody reads past the page cache.
-ASIDE = 0.15
+# Of the model, what it may load for readers that bypassed the page cache at their last load, too. Of the first load it
+# loads from time zero, as it knows only the headers until they open the weights.
+ASIDE = 0.01
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ def policy_faults(run: Run, truth: Truth, direct: bool) -> list[str]:
     if summary.get("fault"):
         return [f"the policy failed: {summary['fault']}"]
     if direct:
-        if stats["loaded_bytes"] > ASIDE * truth.bytes:
-            return [f"MAIO loaded {stats['loaded_bytes']} bytes for somebody who does not read the page cache"]
+        if turn == AGAIN and stats["loaded_bytes"] > ASIDE * truth.bytes:
+            return [f"MAIO loaded {stats['loaded_bytes']} bytes for readers that bypass the page cache"]
         return []
     wrong = []
     if stats["loaded_bytes"] < LOADED * truth.bytes:

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ppc::{Event, Features, FileId, Kind};
 
@@ -129,10 +129,22 @@ impl EventsThread {
             if let Some(fault) = self.watchdog.too_much("between calls") {
                 return Some(fault);
             }
-            std::thread::sleep(rest.after(self.plans.load(Relaxed)));
+            self.rest(rest.after(self.plans.load(Relaxed)));
         }
         self.hear_last(&mut events, &mut paths);
         None
+    }
+
+    /// Until so much time has passed, or the worker is to end: that unparks this thread.
+    fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.ending.load(Relaxed) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::park_timeout(left);
+        }
     }
 
     /// What readers did until the worker was told to end, as far as it was not heard.

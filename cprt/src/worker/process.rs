@@ -294,6 +294,7 @@ impl Worker {
     fn end(self) {
         self.ending.store(true, Relaxed);
         self.backend.interrupt();
+        self.events.thread().unpark();
         self.loader.end();
         // One that panicked has said so; the process ends in any case.
         let _ = self.events.join();

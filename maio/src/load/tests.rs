@@ -295,14 +295,40 @@ fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
     assert_eq!(load.advise(|_| true), Advice::default());
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     assert!(!load.advise(|_| true).loads.is_empty());
-    load.bypass();
-    let advice = load.advise(|_| true);
-    let pages: u32 = advice.drops.iter().map(|extent| extent.pages).sum();
+    load.suspect_bypass();
+    assert!(load.is_to_hold_back());
+    let idle = Duration::from_secs(1);
+    let pages = |extents: &[Extent]| extents.iter().map(|extent| extent.pages).sum::<u32>();
+    let advice = load.hold_back(|extent| extent.first >= 32 * PAGES);
     assert_eq!(
-        (pages, advice.loads.len()),
-        (48 * PAGES, 0),
+        (pages(&advice.cancels), pages(&advice.drops)),
+        (16 * PAGES, 0),
         "what was begun is stopped"
     );
+    assert_eq!(load.advise(|_| true), Advice::default());
+    assert!(!load.tick(ns(1), idle, &fake), "they may only have asked");
+    assert!(load.tick(ns(2), idle, &fake));
+    let advice = load.hold_back(|_| false);
+    assert_eq!(pages(&advice.drops), 32 * PAGES, "of no use");
+}
+
+#[test]
+fn a_reader_that_only_asked_whether_it_could_bypass_the_cache_is_loaded_for() {
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    assert!(!load.advise(|_| true).loads.is_empty());
+    load.suspect_bypass();
+    assert!(load.is_to_hold_back());
+    load.hold_back(|_| true);
+    reads(&mut load, 50, &[extent(0, 15 * PAGES)], 0, &fake);
+    assert!(
+        load.advise(|_| true).loads.is_empty(),
+        "headers, as it seems"
+    );
+    reads(&mut load, 50, &[extent(15 * PAGES, PAGES)], 0, &fake);
+    let loads = load.advise(|_| true).loads;
+    let pages: u32 = loads.iter().map(|wish| wish.extent.pages).sum();
+    assert_eq!(pages, 32 * PAGES, "the rest");
 }
 
 #[test]

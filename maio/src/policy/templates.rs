@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ppc::{Host, Level, Result};
 
-use super::{Maio, PROVEN};
+use super::{Maio, PROVEN, WEIGHTS};
 use crate::extent::PAGE;
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
@@ -109,6 +109,9 @@ impl Maio {
     /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
     /// headers.
     fn prepare(&mut self, host: &Host<'_>, found: Option<FoundTemplate>) {
+        // Headers tell more than a record of readers that bypassed the page cache and do so no longer.
+        let outdated = |it: &Template| it.loads == 0 && it.bypasses_cache();
+        let found = found.filter(|found| !outdated(&found.template));
         let fitting = found.filter(|found| fits(host, &found.template));
         let by_template = fitting.and_then(|found| {
             let forecast = forecast_of(host, &found.template)?;
@@ -264,16 +267,45 @@ impl Maio {
         }
         let parts = &parts[..];
         let template = match make_template(host, &mut self.files, parts) {
-            Ok(made) => Template {
-                service: self.service.clone(),
-                node: self.config.node.clone(),
-                loads,
-                ..made
-            },
+            Ok(made) => self.own(made, loads),
             Err(error) => {
                 return host.log(Level::Warn, format_args!("It is not kept: {error}"));
             }
         };
+        self.keep(host, template);
+    }
+
+    /// The readers of the weights bypass the page cache: what is remembered is what else was read, and that nothing
+    /// more is to be loaded for them.
+    pub(super) fn keep_bypass(&mut self, host: &Host<'_>, parts: &[Part]) {
+        let made = make_template(host, &mut self.files, parts);
+        let Ok(mut template) = made.map(|made| self.own(made, 1)) else {
+            return;
+        };
+        for (number, (path, size)) in (0..).zip(self.forecast.files.iter()) {
+            let known = template.files.iter().any(|file| file.path == *path);
+            let weights = *size >= WEIGHTS && !known;
+            let identity = weights.then(|| self.files.identity(host, number, true));
+            template.files.extend(identity.flatten());
+        }
+        host.log(
+            Level::Info,
+            "Its readers bypass the page cache: the next load is left to them",
+        );
+        self.keep(host, template);
+    }
+
+    /// A template of this service and node.
+    fn own(&self, made: Template, loads: u32) -> Template {
+        Template {
+            service: self.service.clone(),
+            node: self.config.node.clone(),
+            loads,
+            ..made
+        }
+    }
+
+    fn keep(&mut self, host: &Host<'_>, template: Template) {
         self.save(&template);
         self.stale = false;
         self.forget_search();

@@ -368,9 +368,52 @@ fn who_goes_around_the_page_cache_is_left_alone() {
     open.length = 64 * MIB;
     let plan = maio.prefetch(Some(&open)).expect("a plan").expect("some");
     assert!(
-        !plan.is_empty() && plan.iter().all(|io| io.op == Op::Drop),
+        !plan.is_empty() && plan.iter().all(|io| io.op == Op::Cancel),
         "{plan:?}"
     );
+}
+
+#[test]
+fn readers_that_bypass_the_page_cache_are_remembered_until_they_do_not() {
+    let scratch = Scratch::new("bypass");
+    let settings = [
+        ("service-id", "test"),
+        ("node", "n"),
+        ("store", scratch.text()),
+        ("leases", "none"),
+        ("begin", "early"),
+    ];
+    let all = 32 * MIB;
+    let host = FakeHost::new().file("a.bin", all);
+    let early = || host.start::<Library>(&settings).expect("it starts");
+    let (mut maio, plan) = early();
+    assert_eq!(loaded(&plan).iter().map(|it| it.2).sum::<u64>(), all);
+    let mut open = event(&host, Kind::Open, "a.bin", 0, all, 0);
+    open.direct = true;
+    maio.prefetch(Some(&open)).expect("a plan");
+    end(&host, &mut maio);
+    let kept = || scratch.store().load("test", "n").expect("a store");
+    assert!(kept().is_some_and(|it| it.bypasses_cache()));
+
+    let (mut maio, plan) = early();
+    assert_eq!(plan, [], "it is left to its readers");
+    hear_in_vain(&host, &mut maio, &open);
+    host.advance(Duration::from_mins(5));
+    maio.prefetch(None).expect("a plan");
+
+    // They read through the page cache again.
+    let (mut maio, plan) = early();
+    assert_eq!(plan, []);
+    open.direct = false;
+    maio.prefetch(Some(&open)).expect("a plan");
+    for at in 0..32 {
+        let event = event(&host, Kind::Miss, "a.bin", at * MIB, MIB, 0);
+        maio.prefetch(Some(&event)).expect("a plan");
+    }
+    end(&host, &mut maio);
+    assert!(kept().is_some_and(|it| it.loads == 0), "{:?}", host.logs());
+    let (_, plan) = early();
+    assert!(!loaded(&plan).is_empty(), "by headers");
 }
 
 #[test]

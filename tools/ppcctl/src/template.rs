@@ -178,6 +178,10 @@ fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
         age(view.made),
         view.loads
     );
+    if template.bypasses_cache() {
+        text +=
+            "\nThe model's readers bypass the page cache (O_DIRECT): nothing is loaded for them.\n";
+    }
     for group in &view.groups {
         let near = group.xpu.map(|xpu| format!(", near XPU {xpu}"));
         let (count, bytes) = (group.ranges.len(), Bytes(group.bytes));

@@ -50,6 +50,8 @@ struct Reader {
     mapped: Ranges,
     /// It has some.
     maps: bool,
+    /// A record has told, since its pages were last looked at, that it has come to here by a mapping.
+    come_to: u64,
 }
 
 /// A thread's read under way.
@@ -191,6 +193,7 @@ impl Readers {
         let range = event.offset..event.end();
         let reader = self.reader(event.process, event.file);
         let (from, new) = if event.mmap {
+            reader.come_to = range.end;
             // What is known already has been told.
             match reader.mapped.insert(&range) {
                 0 => return,
@@ -256,6 +259,7 @@ impl Readers {
         // What has been dropped since is new when it comes again.
         reader.mapped = found;
         reader.maps = true;
+        let come_to = std::mem::take(&mut reader.come_to);
         let mut last = None;
         for range in new.iter() {
             let length = range.end - range.start;
@@ -269,7 +273,8 @@ impl Readers {
         let Some(last) = last else {
             return false;
         };
-        self.count(&last, last.end(), new.bytes(), into);
+        // Huge pages make no records: a look finds those that the reader has left behind already.
+        self.count(&last, last.end().max(come_to), new.bytes(), into);
         true
     }
 
@@ -277,6 +282,7 @@ impl Readers {
     pub(super) fn unmapped(&mut self, process: u32, file: FileId) {
         if let Some(reader) = self.all.get_mut(&(process, file)) {
             (reader.mapped, reader.maps) = (Ranges::default(), false);
+            reader.come_to = 0;
         }
     }
 
@@ -571,6 +577,30 @@ mod tests {
         );
         assert_eq!(look(&mut readers, &[]), (false, vec![]), "dropped");
         assert!(look(&mut readers, &[huge]).0, "and read again");
+    }
+
+    #[test]
+    fn a_look_at_what_a_reader_has_left_behind_takes_it_not_back() {
+        let mut readers = readers(&[Kind::Progress], 16 * PAGE);
+        // Of the huge page before these, faults made no record.
+        let raws = [raw(Point::Fault, 512, 527), raw(Point::Fault, 528, 543)];
+        let size = 1024 * PAGE;
+        assert_eq!(told(&mut readers, size, &raws).len(), 2);
+        let mut offsets = |found: &[Range<u64>]| {
+            let mut events = Vec::new();
+            readers.looked(10, FILE, found.iter().cloned().collect(), 7, &mut events);
+            let offset = |event: &Event| event.offset / PAGE;
+            events.iter().map(offset).collect::<Vec<_>>()
+        };
+        let behind = 0..544 * PAGE;
+        assert_eq!(offsets(std::slice::from_ref(&behind)), [544]);
+        // Nothing was told since: only the look knows where it is.
+        assert_eq!(offsets(&[0..544 * PAGE, 600 * PAGE..700 * PAGE]), [700]);
+        assert_eq!(
+            offsets(&[0..560 * PAGE, 600 * PAGE..700 * PAGE]),
+            [560],
+            "it has gone back"
+        );
     }
 
     #[test]

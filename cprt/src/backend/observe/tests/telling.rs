@@ -144,6 +144,13 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
             large: true,
             ..How::default()
         };
+        // And the end of it in small ones: then the records tell of the end before a look finds what is before it.
+        let small = Span {
+            offset: 31 * MIB,
+            length: MIB,
+            ..span
+        };
+        observe.load(small, How::default()).expect("to load");
         observe.load(span, how).expect("to load");
         want(&observe, &[Kind::Touch, Kind::Progress]);
         let mut reader = Reader::new();
