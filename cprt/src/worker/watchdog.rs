@@ -44,8 +44,17 @@ struct RunningCall {
     since: Instant,
     limit: Duration,
     thread: Pid,
-    /// It has been going on for long enough to be made nice. How long it had waited for a processor before.
-    slow: Option<Duration>,
+    /// It has been going on for long enough to be made nice.
+    slow: Option<Slow>,
+}
+
+/// How the thread was when it was made nice.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// How long it had waited for a processor.
+    waited: Duration,
+    /// How nice it was; `None` if that is not known.
+    nice: Option<i32>,
 }
 
 impl Watchdog {
@@ -89,9 +98,11 @@ impl Watchdog {
         }
         let result = call();
         let call = self.lock().call.take();
-        if let Some(call) = call.filter(|call| call.slow.is_some()) {
+        if let Some(call) = call
+            && let Some(nice) = call.slow.and_then(|slow| slow.nice)
+        {
             // Without the right to, it stays as it is.
-            let _ = sys::nice(call.thread, 0);
+            let _ = sys::nice(call.thread, nice);
         }
         result
     }
@@ -143,14 +154,21 @@ impl Watchdog {
             return;
         };
         if call.since.elapsed() >= LOOK {
-            call.slow = Some(waited(call.thread));
-            // It is a courtesy.
-            let _ = sys::nice(call.thread, 19);
+            let nice = nice_of(call.thread);
+            call.slow = Some(Slow {
+                waited: waited(call.thread),
+                nice,
+            });
+            // It is a courtesy, and not for what could not be undone.
+            if nice.is_some() {
+                let _ = sys::nice(call.thread, 19);
+            }
         }
     }
 
     fn look(&self, call: RunningCall) -> Option<String> {
-        let waited = || waited(call.thread).saturating_sub(call.slow.unwrap_or_default());
+        let before = call.slow.map(|slow| slow.waited).unwrap_or_default();
+        let waited = || waited(call.thread).saturating_sub(before);
         let taken = call.since.elapsed();
         let hangs = || taken.saturating_sub(waited()) > call.limit || taken > call.limit * PATIENCE;
         if taken > call.limit && hangs() {
@@ -186,6 +204,18 @@ fn waited(thread: Pid) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
     let delay = text.ok().and_then(|text| delay_in(&text));
     Duration::from_nanos(delay.unwrap_or(0))
+}
+
+/// How nice a thread of ours is.
+fn nice_of(thread: Pid) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    nice_in(&text)
+}
+
+/// The nineteenth word; the second one may hold anything, and ends with the last bracket.
+fn nice_in(stat: &str) -> Option<i32> {
+    let (_, words) = stat.rsplit_once(')')?;
+    words.split_whitespace().nth(16)?.parse().ok()
 }
 
 /// Of time on a processor, time in wait for one, and how often, in ns.
@@ -232,6 +262,40 @@ mod tests {
         });
         let fault = watch.join().expect("the watch").expect("a fault");
         assert_eq!(fault, "its prefetch hangs: it took longer than 30 ms");
+    }
+
+    #[test]
+    fn who_was_nice_before_a_slow_call_is_as_nice_after_it() {
+        let own = nice_of(gettid()).expect("of this thread");
+        // An ordinary user may only become nicer.
+        let wanted = if nix::unistd::geteuid().is_root() {
+            7
+        } else {
+            own.max(7)
+        };
+        sys::nice(gettid(), wanted).expect("to become nicer");
+        let watchdog = Arc::new(Watchdog::new(Duration::from_mins(1), u64::MAX));
+        let watch = watched(&watchdog);
+        watchdog.call("init", 1, Instant::now(), || {
+            let until = Instant::now() + Duration::from_secs(20);
+            while wanted < 19 && nice_of(gettid()) != Some(19) {
+                assert!(Instant::now() < until, "it stays as it is");
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let after = nice_of(gettid());
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(after, Some(wanted));
+        }
+        watchdog.end();
+        assert_eq!(watch.join().expect("the watch"), None);
+    }
+
+    #[test]
+    fn how_nice_a_thread_is_is_found_behind_its_name() {
+        let stat = "7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 20 -5 1 0";
+        assert_eq!(nice_in(stat), Some(-5));
+        assert_eq!(nice_in("7 (a"), None);
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! A priority below 0 is the background: one such piece is under way at a time, a small one, and only while nothing
 //! else is, as readers that the policy knows nothing of wait for the same device.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 
 use ppc::FileId;
 
@@ -380,11 +381,10 @@ impl Backlog {
     /// These ranges are dropped: what waits of them is not loaded any more.
     pub(crate) fn cancel(&mut self, spans: &[Span]) -> u64 {
         let before = self.queued;
+        let gone = by_file(spans);
         for group in &mut self.groups {
             for stream in &mut group.streams {
-                for span in spans {
-                    stream.cancel(span);
-                }
+                stream.cancel(&gone);
             }
             group.streams.retain(|stream| !stream.ranges.is_empty());
         }
@@ -443,36 +443,64 @@ impl Stream {
         self.ranges.iter().map(|range| range.span.length).sum()
     }
 
-    fn cancel(&mut self, gone: &Span) {
-        let (start, end) = (gone.offset, gone.offset.saturating_add(gone.length));
+    /// Each range is looked at once, whatever is gone.
+    fn cancel(&mut self, gone: &Gone) {
         let touches = |range: &LoadRange| {
-            let Span {
-                file,
-                offset,
-                length,
-            } = range.span;
-            file == gone.file && offset < end && start < offset.saturating_add(length)
+            let of_file = gone.get(&range.span.file);
+            of_file.is_some_and(|gone| !gone_of(gone, &range.span).is_empty())
         };
         if !self.ranges.iter().any(touches) {
             return;
         }
-        let part = |range: &LoadRange, from: u64, to: u64| {
-            let mut part = *range;
-            (part.span.offset, part.span.length) = (from, to.saturating_sub(from));
-            part
-        };
-        let ranges = std::mem::take(&mut self.ranges).into_iter();
-        let parts = ranges.flat_map(|range| {
-            let from = range.span.offset;
-            let to = from + range.span.length;
-            if touches(&range) {
-                [part(&range, from, start), part(&range, end.max(from), to)]
-            } else {
-                [range, part(&range, to, to)]
+        let ranges = std::mem::take(&mut self.ranges);
+        for range in ranges {
+            let of_file = gone.get(&range.span.file).map(Vec::as_slice);
+            let mut from = range.span.offset;
+            let to = from.saturating_add(range.span.length);
+            let mut keep = |from: u64, to: u64| {
+                if from < to {
+                    let mut part = range;
+                    (part.span.offset, part.span.length) = (from, to - from);
+                    self.ranges.push_back(part);
+                }
+            };
+            for hole in gone_of(of_file.unwrap_or_default(), &range.span) {
+                keep(from, hole.start);
+                from = from.max(hole.end);
             }
-        });
-        self.ranges = parts.filter(|range| range.span.length > 0).collect();
+            keep(from, to);
+        }
     }
+}
+
+/// What is gone of each file, in order and apart from each other.
+type Gone = HashMap<FileId, Vec<Range<u64>>>;
+
+fn by_file(spans: &[Span]) -> Gone {
+    let mut gone = Gone::new();
+    for span in spans.iter().filter(|span| span.length > 0) {
+        let end = span.offset.saturating_add(span.length);
+        gone.entry(span.file).or_default().push(span.offset..end);
+    }
+    for ranges in gone.values_mut() {
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            if joins {
+                last.end = last.end.max(next.end);
+            }
+            joins
+        });
+    }
+    gone
+}
+
+/// Those of them that touch the span.
+fn gone_of<'g>(gone: &'g [Range<u64>], span: &Span) -> &'g [Range<u64>] {
+    let end = span.offset.saturating_add(span.length);
+    let first = gone.partition_point(|range| range.end <= span.offset);
+    let last = gone.partition_point(|range| range.start < end);
+    gone.get(first..last).unwrap_or_default()
 }
 
 /// Adds a range, to the last one if it goes on there.

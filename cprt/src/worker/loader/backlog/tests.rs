@@ -245,3 +245,49 @@ fn the_background_comes_last_and_in_small_pieces() {
     ];
     assert_eq!(taken(&mut backlog), pieces);
 }
+
+#[test]
+fn what_is_dropped_costs_as_much_as_there_is_of_it() {
+    // Each second page waits, and each third one is dropped.
+    let (ranges, spans) = (1 << 16, 1 << 14);
+    let mut backlog = Backlog::new(1, 4, 10);
+    let plan: Vec<_> = (0..ranges).map(|page| range(1, page * 2, 1)).collect();
+    backlog.submit(&plan);
+    let gone: Vec<_> = (0..spans)
+        .rev()
+        .map(|page| Span {
+            file: FileId(1),
+            offset: page * 3,
+            length: 1,
+        })
+        .collect();
+    let since = std::time::Instant::now();
+    // Of those, every second one waits.
+    assert_eq!(backlog.cancel(&gone), spans / 2);
+    let took = since.elapsed();
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    assert_eq!(backlog.queued(), ranges - spans / 2);
+    let left = taken(&mut backlog);
+    assert_eq!(left[..4], [(1, 2, 1), (1, 4, 1), (1, 8, 1), (1, 10, 1)]);
+}
+
+#[test]
+fn holes_of_any_order_and_overlap_are_cut_out() {
+    let mut backlog = Backlog::new(1, 4, 100);
+    backlog.submit(&[range(1, 10, 50), range(1, 70, 10)]);
+    let gone = |offset, length| Span {
+        file: FileId(1),
+        offset,
+        length,
+    };
+    let spans = [
+        gone(55, 20),
+        gone(20, 5),
+        gone(0, 12),
+        gone(22, 8),
+        gone(40, 0),
+    ];
+    assert_eq!(backlog.cancel(&spans), 2 + 10 + 5 + 5);
+    let expected = [(1, 12, 8), (1, 30, 25), (1, 75, 5)];
+    assert_eq!(taken(&mut backlog), expected);
+}
