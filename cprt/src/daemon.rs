@@ -1,8 +1,9 @@
 //! `cprtd`: which directory has which policy, and a worker for each.
 //!
 //! [`socket`] answers `ppcctl`; `registry` starts, restarts and replaces workers, and writes down in
-//! `state` what is registered; `services` knows whose starts are recorded and loaded ahead; [`policies`] finds libraries by name and [`trust`] refuses those that
-//! others than root can change.
+//! `state` what is registered; `wanted` registers what the configuration names, as mounts come; `services` knows whose
+//! starts are recorded and loaded ahead; [`policies`] finds libraries by name and [`trust`] refuses those that others
+//! than root can change.
 
 pub mod logging;
 pub mod policies;
@@ -12,5 +13,6 @@ mod site;
 pub mod socket;
 mod state;
 pub mod trust;
+mod wanted;
 
 pub use socket::run;

@@ -3,6 +3,7 @@
 //! Nothing here knows what it is read for.
 
 pub(crate) mod files;
+pub mod look;
 pub(crate) mod mappings;
 pub mod memory;
 pub mod model;

@@ -24,6 +24,7 @@ enum Role {
     Daemon(Option<PathBuf>),
     Worker,
     Topology,
+    Look(PathBuf),
     Say(&'static str),
 }
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Role::Topology => {
             cprt::machine::topology::Topology::detect().map(|topology| print!("{topology}"))
         }
+        Role::Look(path) => cprt::machine::look::run(&path),
         Role::Daemon(config) => {
             cprt::daemon::logging::to_stderr();
             let read = || match &config {
@@ -69,9 +71,10 @@ fn role(arguments: &[OsString]) -> Result<Role, String> {
         [] => Ok(Role::Daemon(None)),
         ["-h" | "--help"] => Ok(Role::Say(HELP)),
         ["-V" | "--version"] => Ok(Role::Say(concat!("cprtd ", env!("CARGO_PKG_VERSION")))),
-        // These two are for the daemon to call; the mount is for whoever lists processes.
+        // These are for the daemon to call; the mount is for whoever lists processes.
         ["worker", _] => Ok(Role::Worker),
         ["topology"] => Ok(Role::Topology),
+        ["look", _] => Ok(Role::Look(PathBuf::from(&arguments[1]))),
         ["--config", _] => Ok(Role::Daemon(Some(PathBuf::from(&arguments[1])))),
         ["--config"] => Err("--config needs a file".to_owned()),
         [first, ..] => match first.strip_prefix("--config=") {

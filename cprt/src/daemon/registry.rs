@@ -9,9 +9,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::site::Site;
 use super::state::{Registration, Registrations};
@@ -23,11 +24,14 @@ use crate::control::protocol::{
 };
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::Roots;
-use crate::machine::mountinfo::{self, MountChanges};
+use crate::machine::{look, mountinfo};
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
+
+/// How long the daemon waits for policies of before to come back, until it answers requests.
+const TO_RESTORE: Duration = Duration::from_secs(10);
 
 /// The policies of all mounts.
 pub(crate) struct Registry {
@@ -36,6 +40,12 @@ pub(crate) struct Registry {
     roots: Roots,
     started: Instant,
     slots: Mutex<BTreeMap<PathBuf, Arc<Slot>>>,
+    /// What was registered before, as far as it has not come back yet.
+    before: Mutex<Registrations>,
+    /// Numbers keepers.
+    keepers: AtomicU64,
+    /// A thread looks for directories that are gone.
+    looking: AtomicBool,
 }
 
 /// What is to be registered.
@@ -55,6 +65,8 @@ struct Slot {
     /// One change at a time.
     changing: Mutex<()>,
     state: Mutex<SlotState>,
+    /// A thread has its policy end.
+    leaving: AtomicBool,
 }
 
 /// What is registered for a mount.
@@ -63,11 +75,15 @@ struct SlotState {
     site: Option<Site>,
     registration: Option<Registration>,
     keeper: Option<Arc<Keeper>>,
+    /// The number of the keeper.
+    number: u64,
 }
 
 /// Hears the keeper of a slot.
 struct SlotOwner {
     registry: Weak<Registry>,
+    slot: Weak<Slot>,
+    number: u64,
     path: PathBuf,
     library: PathBuf,
 }
@@ -80,104 +96,135 @@ impl Registry {
             roots: Roots::default(),
             started: Instant::now(),
             slots: Mutex::default(),
+            before: Mutex::default(),
+            keepers: AtomicU64::new(1),
+            looking: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
     }
 
     fn slots(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives what was registered before back its policies, and then what the configuration names.
+    /// Gives what was registered before back its policies, each by a thread of its own, as it may take long to look at a
+    /// directory; what takes too long comes later.
     pub(crate) fn restore(self: &Arc<Self>) {
         let before = state::read(&self.config.state).unwrap_or_else(|error| {
             log::error!("{}", crate::error::chain(&error));
             Registrations::new()
         });
+        self.before().clone_from(&before);
+        let (done, all_done) = std::sync::mpsc::channel::<()>();
         for (path, registration) in before {
-            let same = match registration.source {
-                BackendSource::Module { device } => {
-                    let found = mountinfo::rfs_at(&path);
-                    found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
-                }
-                BackendSource::Observe
-                | BackendSource::Start { .. }
-                | BackendSource::Fuse { .. } => true,
-            };
-            if !same {
-                log::info!(
-                    "{} has been unmounted; its policy is forgotten",
-                    path.display()
-                );
-                continue;
+            let (registry, done) = (Arc::clone(self), done.clone());
+            in_thread("restore", move || {
+                registry.restore_one(&path, registration);
+                drop(done);
+            });
+        }
+        drop(done);
+        // Nothing is ever sent: it ends when all of them are through.
+        let late = all_done.recv_timeout(TO_RESTORE);
+        if late == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let late: Vec<_> = self.before().keys().cloned().collect();
+            log::warn!("The daemon begins without the policies of {late:?}, which take long");
+        }
+        self.persist();
+    }
+
+    fn restore_one(self: &Arc<Self>, path: &Path, registration: Registration) {
+        let same = match registration.source {
+            BackendSource::Module { device } => {
+                let found = mountinfo::rfs_exactly_at(path);
+                found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
             }
+            BackendSource::Observe | BackendSource::Start { .. } | BackendSource::Fuse { .. } => {
+                true
+            }
+        };
+        if same {
             let done = self.register(RegistrationRequest {
-                mount: path.clone(),
+                mount: path.to_owned(),
                 library: registration.library,
                 settings: registration.settings,
                 cgroup: registration.cgroup,
                 backend: Some(site::kind(&registration.source)),
             });
-            tell(&path, done.as_ref().map(drop));
+            tell(path, done.as_ref().map(drop));
+        } else {
+            let path = path.display();
+            log::info!("{path} has been unmounted; its policy is forgotten");
         }
-        self.persist();
+        self.before().remove(path);
     }
 
-    /// Registers what the configuration names for mounts, as they appear. Never returns but on an
-    /// error.
-    pub(crate) fn follow_mounts(self: &Arc<Self>) -> Result<()> {
-        let mut changes = MountChanges::watch()?;
-        let mut done: BTreeMap<&Path, BackendSource> = BTreeMap::new();
-        loop {
-            self.forget_unmounted();
-            for (path, registration) in &self.config.mount {
-                let Ok(site) = Site::of(path, registration.backend, self.config.fuse) else {
-                    continue;
-                };
-                // Once for each mount: what ppcctl registers or removes later stays so.
-                let registered = self.has_policy(&site);
-                if done.insert(path, site.source.clone()) == Some(site.source) || registered {
-                    continue;
-                }
-                let registered = self.register(RegistrationRequest {
-                    mount: path.clone(),
-                    library: registration.policy.clone(),
-                    settings: registration.settings.clone(),
-                    cgroup: registration.cgroup.clone(),
-                    backend: registration.backend,
-                });
-                tell(path, registered.as_ref().map(drop));
-            }
-            changes.wait().map_err(|source| Error::System {
-                doing: "Waiting for mounts",
-                source,
-            })?;
-        }
+    fn before(&self) -> MutexGuard<'_, Registrations> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has_policy(&self, site: &Site) -> bool {
+    pub(super) fn has_policy(&self, site: &Site) -> bool {
         let slot = self.slots().get(&site.path).cloned();
         slot.is_some_and(|slot| {
             let state = slot.state();
             let registration = state.registration.as_ref();
-            registration.is_some_and(|it| it.source == site.source)
+            let there = state.site.as_ref().map(|it| it.number);
+            registration.is_some_and(|it| it.source == site.source) && there == Some(site.number)
         })
     }
 
-    /// No worker tells that a directory it observes is gone, so the registry looks.
-    fn forget_unmounted(&self) {
-        let gone = |slot: &Arc<Slot>| {
-            let state = slot.state();
-            state.site.as_ref().is_some_and(|site| !site.is_there())
-        };
+    /// No worker tells that a directory it observes is gone, so the registry looks. What that takes is for threads of
+    /// its own: the caller follows the mounts of all.
+    pub(super) fn forget_unmounted(self: &Arc<Self>) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
-        for slot in slots.into_iter().filter(gone) {
-            let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            if gone(&slot) {
-                log::info!("{} has been unmounted", slot.path.display());
-                slot.vacate();
-                self.slots().remove(&slot.path);
-                self.persist();
+        for slot in slots {
+            if !slot.is_at(Site::is_another) || slot.leaving.swap(true, Relaxed) {
+                continue;
             }
+            let registry = Arc::clone(self);
+            in_thread("unmounted", move || {
+                registry.forget_if(&slot, Site::is_another);
+                slot.leaving.store(false, Relaxed);
+            });
+        }
+        if self.looking.swap(true, Relaxed) {
+            return;
+        }
+        let registry = Arc::clone(self);
+        in_thread("directories", move || {
+            let slots: Vec<_> = registry.slots().values().cloned().collect();
+            for slot in slots
+                .into_iter()
+                .filter(|slot| slot.is_at(Site::is_removed))
+            {
+                registry.forget_if(&slot, Site::is_removed);
+            }
+            registry.looking.store(false, Relaxed);
+        });
+    }
+
+    fn forget_if(&self, slot: &Arc<Slot>, gone: fn(&Site) -> bool) {
+        let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have another policy by now, for what is there now.
+        if slot.is_at(gone) {
+            log::info!("{} has been unmounted", slot.path.display());
+            slot.vacate();
+            self.drop_slot(slot);
+            self.persist();
+        }
+    }
+
+    /// Takes a slot out, if it is still the one of its path.
+    fn drop_slot(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots();
+        if slots
+            .get(&slot.path)
+            .is_some_and(|it| Arc::ptr_eq(it, slot))
+        {
+            slots.remove(&slot.path);
         }
     }
 
@@ -197,16 +244,25 @@ impl Registry {
         };
         let slot = self.slot(&site.path);
         let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = self.load(&slot, &registration)?;
+        let loaded = match self.load(&slot, &registration) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                if slot.state().registration.is_none() {
+                    self.drop_slot(&slot);
+                }
+                return Err(error);
+            }
+        };
         // The library is sound; from here on the mount is native for a moment.
         let before = slot.vacate();
+        let number = loaded.number;
         match loaded.start() {
-            Ok(keeper) => self.install(&slot, registration, keeper),
+            Ok(keeper) => self.install(&slot, registration, keeper, number),
             Err(error) => {
                 if let Some(before) = before {
                     self.bring_back(&slot, before);
                 } else {
-                    self.slots().remove(&slot.path);
+                    self.drop_slot(&slot);
                 }
                 return Err(error);
             }
@@ -217,16 +273,18 @@ impl Registry {
     }
 
     fn bring_back(self: &Arc<Self>, slot: &Arc<Slot>, before: Registration) {
-        let again = self.load(slot, &before).and_then(LoadedPolicy::start);
+        let again = self
+            .load(slot, &before)
+            .and_then(|loaded| Ok((loaded.number, loaded.start()?)));
         match again {
-            Ok(keeper) => self.install(slot, before, keeper),
+            Ok((number, keeper)) => self.install(slot, before, keeper, number),
             Err(error) => {
                 log::error!(
                     "The policy that {} had does not come back: {}",
                     slot.path.display(),
                     crate::error::chain(&error)
                 );
-                self.slots().remove(&slot.path);
+                self.drop_slot(slot);
                 self.persist();
             }
         }
@@ -238,7 +296,7 @@ impl Registry {
         let slot = self.registered(&site.path)?;
         let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
         slot.vacate();
-        self.slots().remove(&slot.path);
+        self.drop_slot(&slot);
         self.persist();
         Ok(site.native())
     }
@@ -290,15 +348,22 @@ impl Registry {
         around.find_map(|slot| slot.handle().ok())
     }
 
-    /// A mount of rfs, or a directory that has a policy.
+    /// A mount of rfs, or a directory that has a policy. What has one is found by its path alone.
     fn find(&self, path: &Path) -> Result<Site> {
-        if let Some(found) = mountinfo::rfs_at(path)? {
-            return Ok(found.into());
+        if let Some(found) = self.find_exactly(path)? {
+            return Ok(found);
         }
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let slot = self.slots().get(&real).cloned();
-        let site = slot.and_then(|slot| slot.state().site.clone());
-        site.ok_or_else(|| site::no_mount(path).into())
+        let real = look::at(path).ok().map(|looked| looked.real);
+        let found = real.map(|real| self.find_exactly(&real)).transpose()?;
+        found.flatten().ok_or_else(|| site::no_mount(path).into())
+    }
+
+    fn find_exactly(&self, real: &Path) -> Result<Option<Site>> {
+        if let Some(found) = mountinfo::rfs_exactly_at(real)? {
+            return Ok(Some(found.into()));
+        }
+        let slot = self.slots().get(real).cloned();
+        Ok(slot.and_then(|slot| slot.state().site.clone()))
     }
 
     /// The counters of workers, those that run.
@@ -350,6 +415,7 @@ impl Registry {
                 path: path.to_owned(),
                 changing: Mutex::default(),
                 state: Mutex::default(),
+                leaving: AtomicBool::new(false),
             })
         });
         Arc::clone(slot)
@@ -364,10 +430,12 @@ impl Registry {
 
     fn persist(&self) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
-        let registrations: Registrations = slots
-            .iter()
-            .filter_map(|slot| Some((slot.path.clone(), slot.state().registration.clone()?)))
-            .collect();
+        let mut registrations = self.before().clone();
+        registrations.extend(
+            slots
+                .iter()
+                .filter_map(|slot| Some((slot.path.clone(), slot.state().registration.clone()?))),
+        );
         if let Err(error) = state::write(&self.config.state, &registrations) {
             log::error!(
                 "{}; a daemon that comes back will not know of the policies",
@@ -376,7 +444,11 @@ impl Registry {
         }
     }
 
-    fn load(self: &Arc<Self>, slot: &Slot, registration: &Registration) -> Result<LoadedPolicy> {
+    fn load(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        registration: &Registration,
+    ) -> Result<LoadedPolicy> {
         let job = Job::new(
             slot.path.clone(),
             registration.source.clone(),
@@ -386,30 +458,46 @@ impl Registry {
             &self.topology,
             &self.config,
         );
+        let number = self.keepers.fetch_add(1, Relaxed);
         let owner: Arc<dyn Owner> = Arc::new(SlotOwner {
             registry: Arc::downgrade(self),
+            slot: Arc::downgrade(slot),
+            number,
             path: slot.path.clone(),
             library: registration.library.clone(),
         });
         let worker = keeper::load(&job, &owner)?;
-        Ok(LoadedPolicy { worker, job, owner })
+        Ok(LoadedPolicy {
+            worker,
+            job,
+            owner,
+            number,
+        })
     }
 
     /// Gives the slot to a policy that runs.
-    fn install(&self, slot: &Arc<Slot>, registration: Registration, keeper: Keeper) {
+    fn install(&self, slot: &Arc<Slot>, registration: Registration, keeper: Keeper, number: u64) {
         {
             let mut state = slot.state();
             state.registration = Some(registration);
             state.keeper = Some(Arc::new(keeper));
+            state.number = number;
         }
         // It may have been unmounted meanwhile, and the slot with it.
         self.slots().insert(slot.path.clone(), Arc::clone(slot));
     }
 
-    /// What a slot was for is gone.
-    fn forget(&self, path: &Path) {
-        log::info!("{} has been unmounted", path.display());
-        self.slots().remove(path);
+    /// What this keeper was for is gone. The slot may have another by now, and its path another slot.
+    fn forget(&self, slot: &Arc<Slot>, keeper: u64) {
+        {
+            let mut state = slot.state();
+            if state.number != keeper {
+                return;
+            }
+            state.registration = None;
+        }
+        log::info!("{} has been unmounted", slot.path.display());
+        self.drop_slot(slot);
         self.persist();
     }
 }
@@ -419,6 +507,7 @@ struct LoadedPolicy {
     worker: LoadedWorker,
     job: Job,
     owner: Arc<dyn Owner>,
+    number: u64,
 }
 
 impl LoadedPolicy {
@@ -459,8 +548,10 @@ impl Owner for SlotOwner {
     }
 
     fn unmounted(&self) {
-        if let Some(registry) = self.registry.upgrade() {
-            registry.forget(&self.path);
+        if let Some(registry) = self.registry.upgrade()
+            && let Some(slot) = self.slot.upgrade()
+        {
+            registry.forget(&slot, self.number);
         }
     }
 }
@@ -468,6 +559,13 @@ impl Owner for SlotOwner {
 impl Slot {
     fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether that is so of the place that its policy is for.
+    fn is_at(&self, so: fn(&Site) -> bool) -> bool {
+        // Looking may take long.
+        let site = self.state().site.clone();
+        site.as_ref().is_some_and(so)
     }
 
     fn keeper(&self) -> Result<Arc<Keeper>> {
@@ -546,7 +644,18 @@ fn no_policy(path: &Path) -> Refusal {
     }
 }
 
-fn tell(path: &Path, done: std::result::Result<(), &Error>) {
+/// Does it without being waited for.
+pub(super) fn in_thread(name: &'static str, run: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(512 << 10)
+        .spawn(run);
+    if let Err(error) = thread {
+        log::error!("Starting a thread: {error}");
+    }
+}
+
+pub(super) fn tell(path: &Path, done: std::result::Result<(), &Error>) {
     match done {
         Ok(()) => log::info!("{} has its policy", path.display()),
         Err(error) => log::error!("{}: {}", path.display(), crate::error::chain(error)),

@@ -1,15 +1,17 @@
 //! Where a policy can be registered: a mount of rfs, or a directory, observed or mirrored.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Result;
 use crate::backend::select::{self, Verdict};
 use crate::control::config;
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{MountState, MountStatus};
 use crate::error::{Refusal, RefusalKind};
+use crate::machine::look::{self, Looked};
 use crate::machine::mountinfo::{self, RfsMount};
 use crate::worker::messages::BackendSource;
+use crate::{Error, Result};
 
 /// A place for a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(super) struct Site {
     pub(super) path: PathBuf,
     pub(super) lower: PathBuf,
     pub(super) source: BackendSource,
-    /// Of what is mounted there; of a directory that is observed, none if it is within a mount.
+    /// Of the mount that it is in: another one there is another place, whatever its path.
     pub(super) number: Option<u64>,
 }
 
@@ -29,29 +31,58 @@ impl Site {
         backend: Option<BackendKind>,
         fuse: config::FuseConfig,
     ) -> Result<Self> {
-        match (mountinfo::rfs_at(path)?, backend) {
-            (Some(found), None | Some(BackendKind::Module)) => Ok(found.into()),
-            (Some(found), Some(kind)) => Err(Refusal {
+        if let Some(found) = mountinfo::rfs_exactly_at(path)? {
+            return Self::of_rfs(found, backend);
+        }
+        let looked = look::at(path);
+        let found = match &looked {
+            Ok(looked) => mountinfo::rfs_exactly_at(&looked.real)?,
+            Err(_) => None,
+        };
+        match (found, backend) {
+            (Some(found), _) => Self::of_rfs(found, backend),
+            (None, None | Some(BackendKind::Module)) => Err(no_mount(path).into()),
+            (None, Some(kind)) => Self::directory(path, looked, kind, fuse),
+        }
+    }
+
+    fn of_rfs(found: RfsMount, backend: Option<BackendKind>) -> Result<Self> {
+        match backend {
+            None | Some(BackendKind::Module) => Ok(found.into()),
+            Some(kind) => Err(Refusal {
                 kind: RefusalKind::Invalid,
                 message: format!("{} is a mount of rfs, not for {kind}", found.path.display()),
                 remedy: Some("leave --backend out".into()),
             }
             .into()),
-            (None, None | Some(BackendKind::Module)) => Err(no_mount(path).into()),
-            (None, Some(kind)) => Self::directory(path, kind, fuse),
         }
     }
 
-    fn directory(path: &Path, kind: BackendKind, fuse: config::FuseConfig) -> Result<Self> {
+    fn directory(
+        path: &Path,
+        looked: io::Result<Looked>,
+        kind: BackendKind,
+        fuse: config::FuseConfig,
+    ) -> Result<Self> {
         let refused = |message: String, remedy: Option<String>| Refusal {
             kind: RefusalKind::NotFound,
             message,
             remedy,
         };
-        let real = path
-            .canonicalize()
-            .map_err(|error| refused(format!("{}: {error}", path.display()), None))?;
-        if !real.is_dir() {
+        let looked = match looked {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let doing = "Looking at the directory";
+                return Err(Error::System {
+                    doing,
+                    source: error,
+                });
+            }
+            looked => {
+                looked.map_err(|error| refused(format!("{}: {error}", path.display()), None))?
+            }
+        };
+        let real = looked.real;
+        if !looked.is_directory {
             let message = format!("{} is no directory", real.display());
             return Err(refused(message, None).into());
         }
@@ -69,7 +100,7 @@ impl Site {
             BackendKind::Module | BackendKind::Observe => BackendSource::Observe,
         };
         Ok(Self {
-            number: mountinfo::id_at(&real),
+            number: mountinfo::id_around(&real),
             lower: real.clone(),
             path: real,
             source,
@@ -93,28 +124,31 @@ impl Site {
         }
     }
 
-    /// Whether it is still what it was. A mirror is gone when its worker says so.
-    pub(super) fn is_there(&self) -> bool {
-        match self.source {
-            BackendSource::Observe => {
-                mountinfo::id_at(&self.path) == self.number && self.path.is_dir()
-            }
-            BackendSource::Module { .. }
-            | BackendSource::Start { .. }
-            | BackendSource::Fuse { .. } => true,
-        }
+    /// Whether something else is mounted there by now, or nothing. That is asked of the kernel's list alone: what looks
+    /// at a directory may wait for its server for ever. The workers of other backends tell it themselves.
+    pub(super) fn is_another(&self) -> bool {
+        self.source == BackendSource::Observe && mountinfo::id_around(&self.path) != self.number
+    }
+
+    /// Whether its directory is gone, though what is mounted there is not. This looks at it, which takes time.
+    pub(super) fn is_removed(&self) -> bool {
+        let is_gone = || match look::at(&self.path) {
+            Ok(looked) => !looked.is_directory,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        self.source == BackendSource::Observe && is_gone()
     }
 }
 
 impl From<RfsMount> for Site {
     fn from(found: RfsMount) -> Self {
         Self {
+            number: mountinfo::id_around(&found.path),
             path: found.path,
             lower: found.lower,
             source: BackendSource::Module {
                 device: found.device,
             },
-            number: None,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
 use crate::daemon::registry::{RegistrationRequest, Registry};
 use crate::daemon::services::Services;
+use crate::daemon::wanted;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::topology::Topology;
 use crate::{Error, Result};
@@ -60,7 +61,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     services.apply(config);
     let of_mounts = Arc::clone(&registry);
     spawn("mounts", move || {
-        if let Err(error) = of_mounts.follow_mounts() {
+        if let Err(error) = wanted::follow(&of_mounts) {
             log::error!("{}", crate::error::chain(&error));
         }
     })?;
@@ -196,15 +197,31 @@ fn accept(listener: &UnixListener, served: &Arc<Served>) {
             let _ = wire::write_line(&mut &stream, &Reply::<()>::Error(refusal));
             continue;
         }
-        open.fetch_add(1, Relaxed);
-        let (of_request, of_thread) = (Arc::clone(served), Arc::clone(&open));
+        let place = Place::take(&open);
+        let of_request = Arc::clone(served);
         let spawned = spawn("request", move || {
+            let _place = place;
             serve(&stream, &of_request);
-            of_thread.fetch_sub(1, Relaxed);
         });
-        if spawned.is_err() {
-            open.fetch_sub(1, Relaxed);
+        if let Err(error) = spawned {
+            log::warn!("{}", crate::error::chain(&error));
         }
+    }
+}
+
+/// One of the requests that are served at a time, however it ends.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Relaxed);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -313,5 +330,23 @@ fn refusal(error: Error) -> Refusal {
             message: crate::error::chain(&other),
             remedy: None,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_panics_gives_its_place_back() {
+        let open = Arc::new(AtomicUsize::new(0));
+        let place = Place::take(&open);
+        assert_eq!(open.load(Relaxed), 1);
+        let served = std::thread::spawn(move || {
+            let _place = place;
+            panic!("as a bug would");
+        });
+        assert!(served.join().is_err());
+        assert_eq!(open.load(Relaxed), 0);
     }
 }

@@ -3,6 +3,7 @@
 //! [`Mount`] is a line of it. The functions below answer what the runtime asks of the list: which mounts
 //! of rfs there are, and whether a directory is still the mount that it was.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,6 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::{Error, Result};
 
 const LIST: &str = "/proc/self/mountinfo";
+
+/// The kind of our mirrors.
+pub(crate) const MIRROR: &str = "fuse.cprt";
 
 /// Kinds of file systems whose files are made up when they are read.
 const MADE_UP: [&str; 18] = [
@@ -192,7 +196,11 @@ fn visible_rfs(mounts: &[Mount]) -> Vec<RfsMount> {
 
 /// The mount of rfs at a path.
 pub(crate) fn rfs_at(path: &Path) -> Result<Option<RfsMount>> {
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    rfs_exactly_at(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+}
+
+/// The same for a path without links, which nobody looks at.
+pub(crate) fn rfs_exactly_at(real: &Path) -> Result<Option<RfsMount>> {
     Ok(all_rfs()?.into_iter().find(|found| found.path == real))
 }
 
@@ -204,6 +212,38 @@ pub(crate) fn rfs_of(directory: &Path) -> Option<RfsMount> {
     let around =
         |found: &RfsMount| real.starts_with(&found.path) && device(&found.path) == Some(mine);
     all_rfs().ok()?.into_iter().rfind(around)
+}
+
+/// The mount in which a path is found, which is told by the path's words alone: a file system whose server does not
+/// answer holds up all that looks at it. The path is absolute and without links. What mirrors of ours are over is looked
+/// at through them.
+fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
+    let inner = |of: &Mount| {
+        let leads = |mount: &&Mount| mount.parent == of.id && mount.id != of.id;
+        let on_the_way = mounts.iter().filter(leads);
+        // The way from above comes through the one that is mounted highest; at one point, the last one is on top.
+        on_the_way
+            .filter(|mount| path.starts_with(&mount.point) && mount.point.starts_with(&of.point))
+            .filter(|mount| mount.kind != MIRROR)
+            .min_by_key(|mount| mount.point.components().count())
+    };
+    let ids: HashSet<u64> = mounts.iter().map(|mount| mount.id).collect();
+    let is_root = |mount: &&Mount| mount.point == Path::new("/") && !ids.contains(&mount.parent);
+    let mut found = mounts.iter().find(is_root)?;
+    // No way is longer than there are mounts.
+    for _ in 0..mounts.len() {
+        match inner(found) {
+            Some(next) => found = next,
+            None => break,
+        }
+    }
+    Some(found)
+}
+
+/// The number of the mount in which a path is found, mirrors of ours left out.
+pub(crate) fn id_around(path: &Path) -> Option<u64> {
+    let mounts = list().ok()?;
+    around(&mounts, path).map(|mount| mount.id)
 }
 
 /// The number of what is mounted at a path, which every mount has for itself.
@@ -318,6 +358,29 @@ garbage
         let kind = |at| top(&mounts, Path::new(at)).map(|mount| mount.kind.as_str());
         assert_eq!(kind("/hidden"), Some("tmpfs"));
         assert_eq!(kind("/nowhere"), None);
+    }
+
+    #[test]
+    fn a_path_is_in_the_mount_that_the_way_to_it_ends_in() {
+        let text = b"\
+22 1 8:1 / / rw - ext4 /dev/sda1 rw
+30 22 0:50 / /srv/models rw - tmpfs a rw
+31 22 0:51 / /srv rw - tmpfs b rw
+32 31 0:52 / /srv/models rw - tmpfs c rw
+33 32 0:53 / /srv/models rw - tmpfs d rw
+34 33 0:54 / /srv/models ro - fuse.cprt e ro
+35 22 0:55 / /srvx rw - tmpfs f rw
+";
+        let mounts = parse(text);
+        let id = |path: &str| around(&mounts, Path::new(path)).map(|mount| mount.id);
+        assert_eq!(id("/"), Some(22));
+        assert_eq!(id("/srv"), Some(31), "the one below is hidden");
+        assert_eq!(id("/srv/other"), Some(31));
+        assert_eq!(id("/srv/models"), Some(33), "a mirror is not what it shows");
+        assert_eq!(id("/srv/models/m/f"), Some(33));
+        assert_eq!(id("/srvx/m"), Some(35), "words, not letters");
+        assert_eq!(around(&[], Path::new("/")), None);
+        assert!(id_around(Path::new("/")).is_some(), "of this machine");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crate::backend::{Backend, Evicted, Fault, Span};
 use crate::control::stats::Counters;
 use crate::worker::budget::Room;
+use crate::worker::parting;
 
 /// More ranges do not wait: the oldest give way, as the newest are what the policy thinks now.
 const MAX_RANGES: usize = 1 << 17;
@@ -87,10 +88,8 @@ impl Evictor {
             state.ranges.clear();
         }
         self.inner.work.notify_one();
-        if let Some(thread) = self.slot().take() {
-            // One that panicked has said so.
-            let _ = thread.join();
-        }
+        let thread = self.slot().take();
+        parting::join(thread.into_iter().collect(), parting::PATIENCE);
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {

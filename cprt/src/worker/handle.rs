@@ -6,8 +6,8 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,16 @@ use std::time::{Duration, Instant};
 use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
 use crate::error::{Refusal, RefusalKind};
-use crate::worker::messages::{
-    EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
-};
+use crate::worker::child::{ChildEnd, WorkerChild};
+use crate::worker::messages::{Inbox, Job, Note, Order, Outbox, ends};
 use crate::worker::output;
+use crate::worker::stop::{self, First, Stop};
 use crate::{Error, Result};
 
-/// How long a worker may take from being told to end until it has.
+/// How long a worker that has nothing more to say may take until its process has ended.
 const TO_END: Duration = Duration::from_secs(5);
+/// The same once it has been told to end: it has done all but unmount.
+const TO_LEAVE: Duration = Duration::from_secs(1);
 /// How long a worker may take to answer what takes no policy.
 const TO_ANSWER: Duration = Duration::from_secs(5);
 /// How long a library may take to be loaded, and a policy to start: its deadline ends it earlier.
@@ -33,10 +35,11 @@ const TO_START: Duration = Duration::from_secs(50);
 pub(crate) struct LoadedWorker {
     pub(crate) name: String,
     pub(crate) version: String,
-    child: Child,
+    child: WorkerChild,
     inbox: Inbox,
     outbox: Outbox,
     stream: UnixStream,
+    stop: Arc<Stop>,
 }
 
 /// A policy that runs.
@@ -53,6 +56,7 @@ pub(crate) struct RunningWorker {
 pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
     outbox: Outbox,
+    stop: Arc<Stop>,
     number: AtomicU64,
     open: Mutex<Pending>,
 }
@@ -69,7 +73,7 @@ struct Pending {
 
 /// What is heard of a worker, by the one thread that listens.
 pub(crate) struct WorkerProcess {
-    child: Child,
+    child: WorkerChild,
     inbox: Inbox,
 }
 
@@ -96,8 +100,8 @@ pub(crate) enum WorkerEnd {
     Fault(String),
 }
 
-/// Starts a worker and has it load the library.
-pub(crate) fn load(job: &Job, log: output::LineSink) -> Result<LoadedWorker> {
+/// Starts a worker and has it load the library, unless it is stopped meanwhile.
+pub(crate) fn load(job: &Job, log: output::LineSink, stop: Arc<Stop>) -> Result<LoadedWorker> {
     let system = |doing| move |source| Error::System { doing, source };
     let (ours, theirs) = UnixStream::pair().map_err(system("Making a socket"))?;
     let (output, their_output) = std::io::pipe().map_err(system("Making a pipe"))?;
@@ -114,7 +118,11 @@ pub(crate) fn load(job: &Job, log: output::LineSink) -> Result<LoadedWorker> {
         .process_group(0)
         .spawn()
         .map_err(system("Starting a worker"))?;
+    let child = WorkerChild::new(child);
     output::listen(output, log)?;
+    // One that does not listen any more holds nobody up.
+    ours.set_write_timeout(Some(TO_ANSWER))
+        .map_err(system("Setting up a socket"))?;
     let stream = ours.try_clone().map_err(system("Sharing a socket"))?;
     let (inbox, outbox) = ends(ours)?;
     let mut loaded = LoadedWorker {
@@ -124,6 +132,7 @@ pub(crate) fn load(job: &Job, log: output::LineSink) -> Result<LoadedWorker> {
         inbox,
         outbox,
         stream,
+        stop,
     };
     loaded.outbox.say(&Order::Start(Box::new(job.clone())));
     match loaded.first_word(|_, _| {}) {
@@ -144,10 +153,14 @@ impl LoadedWorker {
         self.child.id()
     }
 
+    /// By which it is told to end.
+    pub(crate) fn stop(&self) -> &Arc<Stop> {
+        &self.stop
+    }
+
     /// Itself, if its process is still there.
     pub(crate) fn if_alive(mut self) -> Option<Self> {
-        let is_alive = matches!(self.child.try_wait(), Ok(None));
-        is_alive.then_some(self)
+        self.child.is_alive().then_some(self)
     }
 
     /// Has it follow a process, if it waits for one; whether it does shows when it is to go.
@@ -171,6 +184,7 @@ impl LoadedWorker {
                 let handle = WorkerHandle {
                     pid: self.child.id(),
                     outbox: self.outbox,
+                    stop: self.stop,
                     number: AtomicU64::new(0),
                     open: Mutex::default(),
                 };
@@ -203,7 +217,11 @@ impl LoadedWorker {
         };
         // What cannot be set is not needed: nobody but a hanging library makes us wait.
         let _ = self.stream.set_read_timeout(Some(TO_START));
+        let until = Instant::now() + TO_START;
         let word = loop {
+            if self.inbox.wait(&self.stop, Duration::ZERO, Some(until)) == First::Stop {
+                break Err(refusal("It was told to end before it had begun".to_owned()));
+            }
             match self.inbox.hear() {
                 Ok(Some(Note::Log { level, message })) => log(level, message),
                 Ok(Some(Note::Refused(refusal))) => break Err(refusal),
@@ -212,8 +230,10 @@ impl LoadedWorker {
                 }
                 Ok(Some(note)) => break Ok(note),
                 Ok(None) => {
-                    let how = wait(&mut self.child, TO_END)
-                        .map_or_else(|| "it closed the worker's socket".to_owned(), describe);
+                    let how = self.child.wait(TO_END).map_or_else(
+                        || "it closed the worker's socket".to_owned(),
+                        |status| ChildEnd::Ended(status).describe(),
+                    );
                     break Err(refusal(format!("The policy ended its worker: {how}")));
                 }
                 Err(_) => {
@@ -229,9 +249,17 @@ impl LoadedWorker {
     }
 
     /// It is not needed, or no good.
-    pub(crate) fn put_down(mut self) {
+    pub(crate) fn put_down(self) {
         self.outbox.hang_up();
-        end(&mut self.child, TO_END);
+        self.child.end(TO_LEAVE);
+    }
+}
+
+impl Pending {
+    /// That one waits no longer.
+    fn forget(&mut self, number: u64) {
+        self.stats.retain(|(open, _)| *open != number);
+        self.configured.retain(|(open, _)| *open != number);
     }
 }
 
@@ -256,7 +284,11 @@ impl WorkerHandle {
             add(&mut open, id, sender);
         }
         self.outbox.say(&order(id));
-        receiver.recv_timeout(wait).ok()
+        let answer = receiver.recv_timeout(wait).ok();
+        if answer.is_none() {
+            self.open().forget(id);
+        }
+        answer
     }
 
     /// Its counters; `None` if it is gone, or going.
@@ -301,8 +333,9 @@ impl WorkerHandle {
         self.outbox.say(&Order::Events(true));
     }
 
-    /// Has it end in good order.
+    /// Has it end in good order, and by force if that takes long.
     pub(crate) fn exit(&self) {
+        self.stop.tell();
         self.outbox.say(&Order::Exit);
     }
 
@@ -358,9 +391,16 @@ impl WorkerProcess {
         mut heard: impl FnMut(WorkerNews),
     ) -> WorkerEnd {
         let mut fault = None;
-        let (mut ended, mut late) = (false, false);
-        // What is no note is as good as the end of it.
-        while let Ok(Some(note)) = self.inbox.hear() {
+        let (mut ended, mut late, mut overdue) = (false, false, false);
+        loop {
+            if self.inbox.wait(&handle.stop, stop::PATIENCE, None) == First::Stop {
+                overdue = true;
+                break;
+            }
+            // What is no note is as good as the end of it.
+            let Ok(Some(note)) = self.inbox.hear() else {
+                break;
+            };
             match note {
                 Note::Log { level, message } => heard(WorkerNews::Log { level, message }),
                 Note::Reader {
@@ -373,93 +413,117 @@ impl WorkerProcess {
                     cgroup,
                 }),
                 Note::Event(line) => handle.event(&line),
-                Note::Fault(why) => fault = Some(why),
+                // That the socket is closed may take as long as the kernel holds up one of its threads.
+                Note::Fault(why) => {
+                    fault = Some(why);
+                    break;
+                }
                 Note::Unmounted => heard(WorkerNews::Unmounted),
                 Note::Ended { late: so } => {
                     (ended, late) = (true, so && !to_the_last);
-                    if late {
-                        break;
-                    }
+                    break;
                 }
                 answer => handle.answer(answer),
             }
         }
         handle.gone();
         handle.outbox.hang_up();
-        if late && fault.is_none() {
-            reap(self.child);
+        if late {
+            self.child.end_alone(TO_END);
             return WorkerEnd::Told;
         }
-        let status = end(&mut self.child, TO_END);
+        let patience = if overdue {
+            Duration::ZERO
+        } else {
+            let left = handle.stop.left(stop::PATIENCE);
+            left.map_or(TO_END, |left| left.max(TO_LEAVE))
+        };
+        let end = self.child.end(patience);
+        if overdue || end == ChildEnd::Held {
+            let message = format!("the worker does not end by itself: {}", end.describe());
+            heard(WorkerNews::Log { level: 2, message });
+        }
         match (fault, ended) {
             (Some(fault), _) => WorkerEnd::Fault(fault),
             (None, true) => WorkerEnd::Told,
-            (None, false) => {
-                WorkerEnd::Fault(status.map_or_else(|| "it is gone".to_owned(), describe))
-            }
+            (None, false) => WorkerEnd::Fault(end.describe()),
         }
     }
-}
-
-/// Waits for a process to end; `None` if it does not.
-fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let since = Instant::now();
-    let mut nap = Duration::from_micros(200);
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if since.elapsed() < patience => {
-                std::thread::sleep(nap);
-                nap = (nap * 2).min(Duration::from_millis(20));
-            }
-            _ => return None,
-        }
-    }
-}
-
-/// Waits for a process to end, and sees to it that it does.
-fn end(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    wait(child, patience).or_else(|| {
-        // It can only fail as it has ended.
-        let _ = child.kill();
-        child.wait().ok()
-    })
-}
-
-/// Sees to the end of a worker's process that its keeper does not wait for.
-fn reap(mut child: Child) {
-    // If there is no thread to be had, init reaps the worker when this process has ended.
-    let _ = std::thread::Builder::new()
-        .name("reaper".into())
-        .stack_size(64 << 10)
-        .spawn(move || end(&mut child, TO_END));
-}
-
-/// How a worker's process ended, for people.
-pub(crate) fn describe(status: ExitStatus) -> String {
-    if let Some(signal) = status.signal() {
-        let name = nix::sys::signal::Signal::try_from(signal)
-            .map_or_else(|_| format!("signal {signal}"), |signal| signal.to_string());
-        return format!("killed by {name}");
-    }
-    let code = status.code().unwrap_or(-1);
-    if code == EXIT_SOCKET_CLOSED {
-        return "it closed descriptors that it had not opened".to_owned();
-    }
-    if code == EXIT_PANICKED {
-        return "the worker itself failed, which is a bug of cprtd; what it printed is in the log"
-            .to_owned();
-    }
-    format!("it called exit({code})")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A worker that is there and says nothing.
+    fn deaf() -> (UnixStream, WorkerHandle, WorkerProcess) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket");
+        let (inbox, outbox) = ends(ours).expect("its ends");
+        let child = Command::new("sleep").arg("60").spawn();
+        let child = WorkerChild::new(child.expect("coreutils"));
+        let handle = WorkerHandle {
+            pid: child.id(),
+            outbox,
+            stop: Arc::new(Stop::new().expect("an eventfd")),
+            number: AtomicU64::new(0),
+            open: Mutex::default(),
+        };
+        (theirs, handle, WorkerProcess { child, inbox })
+    }
+
     #[test]
-    fn ends_have_words() {
-        assert_eq!(describe(ExitStatus::from_raw(11)), "killed by SIGSEGV");
-        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "it called exit(3)");
+    fn who_has_stopped_waiting_is_forgotten() {
+        let (_theirs, handle, _process) = deaf();
+        for _ in 0..3 {
+            let answer = handle.ask(
+                Duration::from_millis(1),
+                |open, id, sender| open.stats.push((id, sender)),
+                |id| Order::Stats { id },
+            );
+            assert!(answer.is_none());
+        }
+        let refused = handle.ask(
+            Duration::from_millis(1),
+            |open, id, sender| open.configured.push((id, sender)),
+            |id| Order::Configure {
+                id,
+                settings: Settings::new(),
+            },
+        );
+        assert!(refused.is_none());
+        let open = handle.open();
+        assert_eq!((open.stats.len(), open.configured.len()), (0, 0));
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed_within_five_seconds() {
+        let (_theirs, handle, process) = deaf();
+        let since = Instant::now();
+        handle.exit();
+        let mut said = Vec::new();
+        let end = process.attend(&handle, true, |news| {
+            if let WorkerNews::Log { message, .. } = news {
+                said.push(message);
+            }
+        });
+        assert_eq!(end, WorkerEnd::Fault("killed by SIGKILL".to_owned()));
+        assert!(
+            since.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            since.elapsed()
+        );
+        assert!(said.iter().any(|it| it.contains("by itself")), "{said:?}");
+    }
+
+    #[test]
+    fn a_fault_is_heard_though_the_socket_stays_open() {
+        let (theirs, handle, process) = deaf();
+        let outbox = Outbox::new(theirs.try_clone().expect("a socket"));
+        outbox.say(&Note::Fault("it hangs".into()));
+        let since = Instant::now();
+        let end = process.attend(&handle, true, |_| {});
+        assert_eq!(end, WorkerEnd::Fault("it hangs".to_owned()));
+        // As long as a process has that may yet end by itself.
+        assert!(since.elapsed() < TO_END * 2, "{:?}", since.elapsed());
     }
 }

@@ -19,6 +19,7 @@ use crate::worker::handle::{
     self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews, WorkerProcess,
 };
 use crate::worker::messages::Job;
+use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
 /// Lines of a policy's log that the status shows.
@@ -83,14 +84,21 @@ pub(crate) struct Keeper {
 struct Kept {
     owner: Arc<dyn Owner>,
     job: Mutex<Job>,
+    /// Of this worker and those after it.
+    stop: Arc<Stop>,
     status: Mutex<KeeperStatus>,
     changed: Condvar,
 }
 
 /// Starts a worker and has it load the library.
 pub(crate) fn load(job: &Job, owner: &Arc<dyn Owner>) -> Result<LoadedWorker> {
+    load_unless(job, owner, Arc::new(Stop::new()?))
+}
+
+/// The same, unless it is stopped meanwhile.
+fn load_unless(job: &Job, owner: &Arc<dyn Owner>, stop: Arc<Stop>) -> Result<LoadedWorker> {
     let owner = Arc::clone(owner);
-    handle::load(job, Box::new(move |line| owner.printed(&line)))
+    handle::load(job, Box::new(move |line| owner.printed(&line)), stop)
 }
 
 impl Keeper {
@@ -99,6 +107,7 @@ impl Keeper {
         let kept = Arc::new(Kept {
             owner,
             job: Mutex::new(job),
+            stop: Arc::clone(loaded.stop()),
             status: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -147,7 +156,10 @@ impl Keeper {
         if matches!(status.phase, Phase::Running | Phase::Restarting) {
             status.phase = Phase::Stopped;
         }
-        if let Some(handle) = &status.handle {
+        let handle = status.handle.clone();
+        drop(status);
+        self.kept.stop.tell();
+        if let Some(handle) = handle {
             handle.exit();
         }
         self.kept.changed.notify_all();
@@ -251,7 +263,8 @@ impl Kept {
         loop {
             self.record_crash(&fault)?;
             let job = lock(&self.job).clone();
-            let next = load(&job, &self.owner).and_then(|loaded| self.go(loaded));
+            let stop = Arc::clone(&self.stop);
+            let next = load_unless(&job, &self.owner, stop).and_then(|loaded| self.go(loaded));
             match next {
                 Ok(next) => return Some(next),
                 Err(error) => fault = chain(&error),

@@ -26,6 +26,7 @@ use crate::control::config;
 use crate::control::stats::Counters;
 use crate::sys;
 use crate::worker::budget::Room;
+use crate::worker::parting;
 
 mod backlog;
 mod pace;
@@ -161,7 +162,7 @@ impl Loader {
         (state.backlog.queued(), state.pace.rate(Instant::now()))
     }
 
-    /// Stops everything and waits for the threads.
+    /// Stops everything and waits for the threads, but not for those that the kernel holds up.
     pub(crate) fn end(&self) {
         self.inner.ending.store(true, Relaxed);
         let aside = self.inner.lock().backlog.clear();
@@ -172,9 +173,9 @@ impl Loader {
             if threads.is_empty() {
                 return;
             }
-            for thread in threads {
-                // One that panicked has said so.
-                let _ = thread.join();
+            let held = parting::join(threads, parting::PATIENCE).len();
+            if held > 0 {
+                return log::warn!("{held} loads do not end: the file system does not answer");
             }
         }
     }
@@ -220,6 +221,8 @@ enum Turn {
     Wait(Option<Duration>),
     /// Wait for work, and end if none comes.
     Rest,
+    /// Look how much memory there is.
+    Look,
     /// Wait for memory.
     Recount,
     End,
@@ -282,8 +285,15 @@ impl LoaderShared {
             log::warn!("Binding a loader thread to node {node}: {error}");
         }
         let mut state = self.lock();
+        let mut room = None;
         loop {
-            match self.turn(&mut state, group) {
+            match self.turn(&mut state, group, room.take()) {
+                Turn::Look => {
+                    // The kernel takes a while to say, and each miss waits for this lock.
+                    drop(state);
+                    room = Some(self.room.room());
+                    state = self.lock();
+                }
                 Turn::End => {
                     state.running[group] -= 1;
                     return;
@@ -338,7 +348,8 @@ impl LoaderShared {
         }
     }
 
-    fn turn(&self, state: &mut LoaderState, group: usize) -> Turn {
+    /// `room` is what there is, if it has just been looked at.
+    fn turn(&self, state: &mut LoaderState, group: usize, room: Option<Option<u64>>) -> Turn {
         let most = state.streams.limit().max(streams::START);
         if self.ending.load(Relaxed) || state.running[group] > most {
             return Turn::End;
@@ -357,8 +368,10 @@ impl LoaderShared {
         if !state.may_load(now, group) {
             return Turn::Wait(Some(LOOK_AGAIN));
         }
+        let Some(room) = room else {
+            return Turn::Look;
+        };
         let in_flight = u64::try_from(self.in_flight.load(Relaxed)).unwrap_or(0);
-        let room = self.room.room();
         if room.is_none_or(|room| room <= in_flight) {
             if state.running[group] > streams::START {
                 // A few are enough to look whether there is memory again.

@@ -2,9 +2,11 @@
 //! the same program, so nothing here has to stay as it is.
 
 use std::io::BufReader;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,7 @@ use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
 use crate::control::wire;
 use crate::error::Refusal;
+use crate::worker::stop::{First, Stop};
 use crate::{Error, Result};
 
 /// The exit code of a worker that cannot say why it ends: the policy closed the worker's socket.
@@ -209,6 +212,14 @@ impl Inbox {
         Self {
             stream: BufReader::with_capacity(4096, stream),
         }
+    }
+
+    /// Waits until there is something to hear: for so long after a stop, and until then in any case.
+    pub(crate) fn wait(&self, stop: &Stop, after: Duration, until: Option<Instant>) -> First {
+        if self.stream.buffer().contains(&b'\n') {
+            return First::Readable;
+        }
+        stop.or_readable(self.stream.get_ref().as_fd(), after, until)
     }
 
     /// The next line; `None` if the other side is gone.

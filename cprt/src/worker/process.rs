@@ -32,6 +32,7 @@ use crate::worker::loader::{Loader, ThreadGroup};
 use crate::worker::messages::{
     BackendSource, EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
 };
+use crate::worker::parting;
 use crate::worker::policy_thread::PolicyThread;
 use crate::worker::queue::{Queue, Task};
 use crate::worker::services::PolicyServices;
@@ -296,9 +297,10 @@ impl Worker {
         self.backend.interrupt();
         self.events.thread().unpark();
         self.loader.end();
-        // One that panicked has said so; the process ends in any case.
-        let _ = self.events.join();
+        // What the kernel holds up does not hold up the policy's end; the process ends in any case.
+        parting::join(vec![self.events], parting::PATIENCE);
         self.queue.close();
+        // Its calls are watched: one that does not come back ends the process.
         let _ = self.policy.join();
         self.evictor.end();
         self.watchdog.end();

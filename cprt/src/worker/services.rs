@@ -2,7 +2,6 @@
 //!
 //! The policy's thread calls them; `log`, `now` and `wake` any thread.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use crate::sys;
 use crate::worker::budget::Budget;
 use crate::worker::messages::{Note, Outbox};
 use crate::worker::queue::{Queue, Task};
+use crate::worker::xpus::Xpus;
 
 /// No line of a policy's log is longer.
 const LINE: usize = 4096;
@@ -27,12 +27,12 @@ const LINES: u32 = 200;
 pub(crate) struct PolicyServices {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) topology: Topology,
+    pub(crate) topology: Arc<Topology>,
     pub(crate) queue: Arc<Queue<Task>>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) deadline: Duration,
-    xpus: Mutex<HashMap<u32, (Option<Xpu>, Instant)>>,
+    xpus: Xpus,
     said: Mutex<Said>,
 }
 
@@ -45,9 +45,6 @@ struct Said {
     last: String,
 }
 
-/// A process whose accelerator is not known is asked about again after so long.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
-
 impl PolicyServices {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
@@ -58,7 +55,13 @@ impl PolicyServices {
         counters: Arc<Counters>,
         deadline: Duration,
     ) -> Self {
+        let topology = Arc::new(topology);
+        let of_thread = Arc::clone(&topology);
         Self {
+            xpus: Xpus::new(move |process| {
+                let found = of_thread.process_xpu(process, &Processes::default());
+                found.map(Xpu)
+            }),
             backend,
             budget,
             topology,
@@ -66,7 +69,6 @@ impl PolicyServices {
             outbox,
             counters,
             deadline,
-            xpus: Mutex::default(),
             said: Mutex::new(Said {
                 since: Instant::now(),
                 lines: 0,
@@ -86,22 +88,7 @@ impl PolicyServices {
         if self.topology.xpus().is_empty() {
             return None;
         }
-        let mut known = self.xpus.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&process) {
-            Some((Some(xpu), _)) => return Some(*xpu),
-            Some((None, asked)) if asked.elapsed() < ASK_AGAIN => return None,
-            _ => {}
-        }
-        // Numbers of processes come back; so many do not live at once.
-        if known.len() > 4096 {
-            known.clear();
-        }
-        let xpu = self
-            .topology
-            .process_xpu(process, &Processes::default())
-            .map(Xpu);
-        known.insert(process, (xpu, Instant::now()));
-        xpu
+        self.xpus.of(process)
     }
 
     /// The node for an accelerator, or else for the one that the process works on.

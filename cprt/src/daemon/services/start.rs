@@ -15,6 +15,7 @@ use crate::worker::handle::{
 };
 use crate::worker::keeper::{self, Keeper, Owner};
 use crate::worker::messages::{BackendSource, Job};
+use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
 /// How often it is looked whether it is the model's turn,
@@ -166,6 +167,7 @@ impl Shared {
         handle::load(
             &job,
             Box::new(|line| log::info!("{POLICY} of starts prints: {line}")),
+            Arc::new(Stop::new()?),
         )
     }
 

@@ -13,10 +13,17 @@ use crate::control::config::Bytes;
 struct Memory {
     over: AtomicBool,
     moved: AtomicI64,
+    /// Nothing is said of it for now.
+    silent: AtomicBool,
+    asked: AtomicBool,
 }
 
 impl Room for Memory {
     fn room(&self) -> Option<u64> {
+        self.asked.store(true, Relaxed);
+        while self.silent.load(Relaxed) {
+            std::thread::sleep(ms(1));
+        }
         (!self.over.load(Relaxed)).then_some(1 << 40)
     }
 
@@ -154,4 +161,29 @@ fn the_end_comes_at_once() {
     assert!(since.elapsed() < ms(1000), "{:?}", since.elapsed());
     rig.submit(7, 1, 0..10);
     assert_eq!(rig.loader.state().0, 0, "nothing is taken any more");
+}
+
+#[test]
+fn who_misses_does_not_wait_while_memory_is_looked_at() {
+    let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 100), 2, 8);
+    rig.memory.silent.store(true, Relaxed);
+    rig.submit(7, 1, 0..100);
+    rig.fake
+        .until("it looks", |_| rig.memory.asked.load(Relaxed));
+    let (to, from) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rig.loader.reader_waits(&Span {
+                file: FileId(2),
+                offset: 0,
+                length: PAGE,
+            });
+            let _ = to.send(());
+        });
+        let heard = from.recv_timeout(ms(5000));
+        rig.memory.silent.store(false, Relaxed);
+        heard.expect("the miss is heard meanwhile");
+    });
+    rig.fake.until("all loaded", |fake| fake.cached(1) == 100);
+    rig.loader.end();
 }

@@ -14,9 +14,6 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs, statfs}
 
 use crate::machine::mountinfo;
 
-/// What the system calls mirrors.
-const KIND: &str = "fuse.cprt";
-
 /// Takes away what a mirror that was killed has left: its mount answers nothing but that. Others'
 /// dead mounts are theirs.
 pub(super) fn clear_dead(at: &Path) -> io::Result<()> {
@@ -37,7 +34,7 @@ fn is_ours(at: &Path) -> bool {
     let (Some(parent), Some(name)) = (parent, at.file_name()) else {
         return false;
     };
-    mountinfo::mounted_at(&parent.join(name)).is_some_and(|mount| mount.kind == KIND)
+    mountinfo::mounted_at(&parent.join(name)).is_some_and(|mount| mount.kind == mountinfo::MIRROR)
 }
 
 /// Unmounts it now, or when nobody uses it any more.

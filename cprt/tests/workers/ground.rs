@@ -1,0 +1,190 @@
+//! A daemon with folders and mounts of a test's own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cprt::control::client::Client;
+use cprt::control::protocol::{MountState, Status};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use test_support::{Folder, compile, skip};
+
+/// By then anything has happened that does, on a machine with much else to do.
+pub(crate) const LATEST: Duration = Duration::from_secs(30);
+
+/// Where policies are that only root can change.
+fn policies() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
+    fs::create_dir_all(&folder).expect("it is ours");
+    folder
+}
+
+/// The policy that tells what it hears, and loads what it is told to.
+pub(crate) fn probe() -> &'static Path {
+    static PROBE: OnceLock<PathBuf> = OnceLock::new();
+    PROBE.get_or_init(|| {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/runtime/policies/probe.c");
+        let made = policies().join(format!("probe-{}.so", std::process::id()));
+        let arguments = ["-shared", "-fPIC", "-std=c11", "-pthread"];
+        assert!(compile("cc", &arguments, &source, &made), "a C compiler");
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        made
+    })
+}
+
+/// A daemon that is yet to be started, or runs.
+pub(crate) struct Ground {
+    folder: Folder,
+    /// Sockets have short paths.
+    place: Folder,
+    daemon: Option<Child>,
+}
+
+impl Ground {
+    /// In a view of the file system that only this test's thread has, and what it starts. `None` where that is not to be
+    /// had, or no C compiler; then it has been said why.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("workers of a daemon are for root; run it as root");
+            return None;
+        }
+        if Command::new("cc").arg("--version").output().is_err() {
+            skip("there is no C compiler");
+            return None;
+        }
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
+            skip(&format!("no mount namespace: {error}"));
+            return None;
+        }
+        let nothing = None::<&str>;
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(nothing, "/", nothing, flags, nothing).expect("it is our own view");
+        // What is below a temporary folder in memory is never missed.
+        let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
+        Some(Self {
+            folder,
+            place: Folder::new(name),
+            daemon: None,
+        })
+    }
+
+    /// A folder below that of the test.
+    pub(crate) fn directory(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        let path = self.folder.path().join(name.as_ref());
+        fs::create_dir_all(&path).expect("it is ours");
+        path
+    }
+
+    /// A file where policies are.
+    pub(crate) fn trusted(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = policies().join(format!("{}-{name}", std::process::id()));
+        fs::write(&path, bytes).expect("it is ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
+    /// Starts the daemon with this besides in its configuration.
+    pub(crate) fn start(mut self, config: &str) -> Self {
+        let own = format!(
+            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
+            self.place.path().display()
+        );
+        let file = self.place.write("cprt.toml", own + config);
+        let log = fs::File::create(self.log()).expect("it is ours");
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_cprtd"));
+        daemon.arg("--config").arg(file).stderr(log);
+        self.daemon = Some(daemon.spawn().expect("it was built"));
+        wait_for("the daemon", || self.status());
+        self
+    }
+
+    fn log(&self) -> PathBuf {
+        self.place.path().join("log")
+    }
+
+    /// What the daemon has said.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.place.path().join("socket"))
+    }
+
+    fn status(&self) -> Option<Status> {
+        self.client().status(None).ok()
+    }
+
+    /// The worker of a directory, if it runs.
+    pub(crate) fn worker(&self, directory: &Path) -> Option<u32> {
+        let mounts = self.status()?.mounts;
+        let found = mounts.into_iter().find(|it| it.path == directory)?;
+        let policy = found.policy.filter(|_| found.state == MountState::Running);
+        policy?.worker
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
+    /// Processes of the daemon, those that have ended included.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let Some(daemon) = self.daemon() else {
+            return Vec::new();
+        };
+        let children = format!("/proc/{daemon}/task");
+        let tasks = fs::read_dir(children).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|it| fs::read_to_string(it.path().join("children")).ok());
+        let lists: Vec<_> = lists.collect();
+        let numbers = lists.iter().flat_map(|it| it.split_whitespace());
+        numbers.filter_map(|it| it.parse().ok()).collect()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.said());
+        }
+        let Some(mut daemon) = self.daemon.take() else {
+            return;
+        };
+        let process = Pid::from_raw(daemon.id().try_into().expect("a process"));
+        let _ = kill(process, Signal::SIGTERM);
+        let until = Instant::now() + LATEST;
+        while daemon.try_wait().is_ok_and(|it| it.is_none()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // One that the kernel holds up is not waited for.
+        let _ = daemon.kill();
+        let _ = daemon.try_wait();
+    }
+}
+
+pub(crate) fn bind(what: &Path, at: &Path) {
+    let nothing = None::<&str>;
+    mount(Some(what), at, nothing, MsFlags::MS_BIND, nothing).expect("to bind it");
+}
+
+pub(crate) fn unbind(at: &Path) {
+    umount2(at, MntFlags::MNT_DETACH).expect("it is mounted");
+}
+
+pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + LATEST;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

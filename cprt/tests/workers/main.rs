@@ -1,0 +1,215 @@
+//! Workers of a daemon on this machine: those that hang, mounts that come late, whoever asks. Root's, with mounts and
+//! folders of the test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cprt::control::protocol::{MountState, Settings};
+use test_support::{drop_cached, skip};
+
+use ground::{Ground, LATEST, bind, unbind, wait_for};
+use hung::{Hung, Way};
+
+mod ground;
+mod hung;
+
+/// So long the stop of a worker may take, whatever its threads wait for.
+const TO_STOP: Duration = Duration::from_secs(5);
+
+fn observed(paths: &[(&Path, &str)]) -> String {
+    let probe = ground::probe().display().to_string();
+    let entries = paths.iter().map(|(path, settings)| {
+        format!(
+            "[mount.'{}']\npolicy = '{probe}'\nbackend = 'observe'\nsettings = {{ log = '0'{settings} }}\n",
+            path.display()
+        )
+    });
+    entries.collect()
+}
+
+/// Whether readers below a directory are heard.
+fn is_heard(ground: &Ground, directory: &Path, file: &Path) -> bool {
+    drop_cached(file).expect("to drop it");
+    fs::read(file).expect("to read it");
+    let stats = ground.client().stats(Some(directory));
+    stats.is_ok_and(|all| all.iter().any(|it| it.stats.events > 0))
+}
+
+#[test]
+fn a_mount_that_comes_late_or_again_has_its_policy() {
+    let Some(ground) = Ground::new("workers-late") else {
+        return;
+    };
+    let at = ground.directory("at");
+    let other = ground.directory("other");
+    fs::write(other.join("f"), vec![7; 1 << 20]).expect("a file");
+    let ground = ground.start(&observed(&[(&at, "")]));
+    let first = wait_for("the policy of the bare directory", || ground.worker(&at));
+    let mut before = first;
+    for time in ["later", "again"] {
+        bind(&other, &at);
+        let worker = wait_for(time, || {
+            ground.worker(&at).filter(|worker| *worker != before)
+        });
+        wait_for("a reader to be heard", || {
+            is_heard(&ground, &at, &at.join("f")).then_some(())
+        });
+        before = worker;
+        unbind(&at);
+        // The bare directory is configured as well.
+        before = wait_for("the bare directory", || {
+            ground.worker(&at).filter(|worker| *worker != before)
+        });
+    }
+    // What is removed by hand stays so until something else is mounted there.
+    ground.client().rm_policy(&at).expect("it is there");
+    let elsewhere = ground.directory("elsewhere");
+    bind(&other, &elsewhere);
+    std::thread::sleep(Duration::from_millis(300));
+    unbind(&elsewhere);
+    assert!(ground.worker(&at).is_none());
+    bind(&other, &at);
+    wait_for("the next mount", || ground.worker(&at));
+    unbind(&at);
+}
+
+#[test]
+fn a_mount_around_the_directory_counts_too() {
+    let Some(ground) = Ground::new("workers-around") else {
+        return;
+    };
+    let (at, other) = (ground.directory("at/models"), ground.directory("other"));
+    fs::create_dir(other.join("models")).expect("a folder");
+    fs::write(other.join("models/f"), vec![7; 1 << 20]).expect("a file");
+    let around = at.parent().expect("ours").to_owned();
+    let ground = ground.start(&observed(&[(&at, "")]));
+    let before = wait_for("the policy", || ground.worker(&at));
+    bind(&other, &around);
+    wait_for("another policy", || {
+        ground.worker(&at).filter(|worker| *worker != before)
+    });
+    wait_for("a reader to be heard", || {
+        is_heard(&ground, &at, &at.join("f")).then_some(())
+    });
+    unbind(&around);
+}
+
+/// Loads of a file system that does not answer are under way when the worker is to end.
+fn a_stop_is_bounded(name: &str, way: Way) {
+    let Some(ground) = Ground::new(name) else {
+        return;
+    };
+    let Some(hung) = Hung::mount(&ground, "hung") else {
+        return;
+    };
+    let (other, at) = (ground.directory("other"), ground.directory("at"));
+    let ground = ground.start(&observed(&[(&at, "")]));
+    wait_for("the policy of the bare directory", || ground.worker(&at));
+    let settings = [("log", "0"), ("load", "f")].map(|(key, value)| (key.into(), value.into()));
+    let client = ground.client();
+    let observe = Some("observe".parse().expect("a backend"));
+    client
+        .reg_policy(
+            hung.path(),
+            ground::probe(),
+            &Settings::from(settings),
+            None,
+            observe,
+        )
+        .expect("it answers");
+    wait_for("a load that waits", || {
+        let stats = client.stats(Some(hung.path())).ok()?;
+        (stats.first()?.stats.in_flight_bytes > 0).then_some(())
+    });
+    hung.answers(way, false);
+    let worker = ground.worker(hung.path()).expect("it runs");
+    std::thread::scope(|scope| {
+        let removed = scope.spawn(|| {
+            let since = Instant::now();
+            let removed = ground.client().rm_policy(hung.path());
+            (removed.map(drop), since.elapsed())
+        });
+        // Others are not held up meanwhile.
+        std::thread::sleep(Duration::from_millis(100));
+        let since = Instant::now();
+        let before = ground.worker(&at);
+        bind(&other, &at);
+        wait_for("the policy of another mount", || {
+            ground.worker(&at).filter(|worker| Some(*worker) != before)
+        });
+        let others = since.elapsed();
+        assert!(others < TO_STOP, "others waited for {others:?}");
+        let (removed, took) = removed.join().expect("no panic");
+        removed.expect("to be removed");
+        assert!(took < TO_STOP, "the stop took {took:?}");
+    });
+    hung.answers(way, true);
+    wait_for("the process to be gone", || {
+        let process = Path::new("/proc").join(worker.to_string());
+        (!process.exists()).then_some(())
+    });
+    unbind(&at);
+}
+
+#[test]
+fn a_stop_is_bounded_where_reads_are_not_answered() {
+    a_stop_is_bounded("workers-reads", Way::Reads);
+}
+
+#[test]
+fn a_stop_is_bounded_where_the_server_is_stopped() {
+    a_stop_is_bounded("workers-stopped", Way::Stopped);
+}
+
+#[test]
+fn a_directory_that_does_not_answer_holds_up_no_other() {
+    let Some(ground) = Ground::new("workers-deaf") else {
+        return;
+    };
+    let Some(hung) = Hung::mount(&ground, "a-hung") else {
+        return;
+    };
+    let (other, at) = (ground.directory("other"), ground.directory("at"));
+    hung.answers(Way::All, false);
+    let since = Instant::now();
+    let ground = ground.start(&observed(&[(hung.path(), ""), (&at, "")]));
+    let before = wait_for("the policy of another directory", || ground.worker(&at));
+    bind(&other, &at);
+    wait_for("the policy of another mount", || {
+        ground.worker(&at).filter(|worker| *worker != before)
+    });
+    assert!(since.elapsed() < LATEST, "{:?}", since.elapsed());
+    assert!(ground.worker(hung.path()).is_none());
+    unbind(&at);
+    hung.answers(Way::All, true);
+    wait_for("the policy of what answers again", || {
+        ground.worker(hung.path())
+    });
+}
+
+#[test]
+fn what_cannot_be_loaded_leaves_nothing_behind() {
+    let Some(ground) = Ground::new("workers-slot") else {
+        return;
+    };
+    let at = ground.directory("at");
+    let bad = ground.trusted("bad.so", b"no library");
+    let ground = ground.start("");
+    let client = ground.client();
+    let observe = || Some("observe".parse().expect("a backend"));
+    let refused = client.reg_policy(&at, &bad, &Settings::new(), None, observe());
+    refused.expect_err("it is no library");
+    let status = client.status(Some(&at)).expect_err("there is nothing");
+    assert!(status.to_string().contains("No rfs"), "{status}");
+    let status = client.status(None).expect("a daemon");
+    assert!(status.mounts.iter().all(|it| it.path != at));
+    assert_eq!(ground.workers(), Vec::<u32>::new());
+    // And what can be is taken afterwards.
+    let probe: PathBuf = ground::probe().into();
+    let taken = client.reg_policy(&at, &probe, &Settings::new(), None, observe());
+    assert_eq!(taken.expect("to register").state, MountState::Running);
+    if ground.worker(&at).is_none() {
+        skip("it has ended again");
+    }
+}
