@@ -10,6 +10,7 @@ pub(crate) mod child;
 pub(crate) mod crashes;
 mod events;
 pub(crate) mod evictor;
+mod guest;
 pub(crate) mod handle;
 pub(crate) mod keeper;
 pub(crate) mod loader;

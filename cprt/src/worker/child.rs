@@ -114,6 +114,21 @@ fn reap(child: Option<Child>, patience: Duration) {
 }
 
 impl ChildEnd {
+    /// Whether others have ended it: what a policy does wrong ends its worker in other ways.
+    pub(crate) fn is_from_outside(self) -> bool {
+        const FROM_OUTSIDE: [i32; 5] = [
+            libc::SIGKILL,
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGQUIT,
+        ];
+        match self {
+            Self::Ended(status) => status.signal().is_some_and(|it| FROM_OUTSIDE.contains(&it)),
+            Self::Held => false,
+        }
+    }
+
     /// How it ended, for people.
     pub(crate) fn describe(self) -> String {
         match self {

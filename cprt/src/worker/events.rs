@@ -12,6 +12,7 @@ use crate::backend::{Backend, Flow, Span};
 use crate::control::protocol::EventLine;
 use crate::control::stats::Counters;
 use crate::worker::budget::Budget;
+use crate::worker::guest::Guest;
 use crate::worker::loader::Loader;
 use crate::worker::messages::{Note, Outbox};
 use crate::worker::queue::{Queue, Task};
@@ -41,6 +42,8 @@ pub(super) struct EventsThread {
     pub(super) ending: Arc<AtomicBool>,
     /// The process whose memory cgroup pays; 0 for none.
     pub(super) payer: Arc<AtomicU32>,
+    /// Of that process's cgroup, where the backend charges nobody.
+    pub(super) guest: Arc<Guest>,
     /// `None` if the worker has a cgroup of its own, which pays.
     pub(super) readers: Option<FirstReaders>,
 }
@@ -208,12 +211,10 @@ impl EventsThread {
             let process = event.process;
             self.payer.store(process, Relaxed);
             let cgroup = self.budget.follow_process(process);
-            let join = !self.backend.features().contain(Features::CHARGE);
-            self.outbox.say(&Note::Reader {
-                process,
-                join,
-                cgroup,
-            });
+            if !self.backend.features().contain(Features::CHARGE) {
+                self.guest.pays(cgroup.clone());
+            }
+            self.outbox.say(&Note::Reader { process, cgroup });
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, SyncSender, channel};
@@ -26,6 +27,8 @@ use crate::{Error, Result};
 const TO_END: Duration = Duration::from_secs(5);
 /// The same once it has been told to end: it has done all but unmount.
 const TO_LEAVE: Duration = Duration::from_secs(1);
+/// How often it is looked at a worker that is in another's cgroup.
+const GUEST_LOOK: Duration = Duration::from_millis(500);
 /// How long a worker may take to answer what takes no policy.
 const TO_ANSWER: Duration = Duration::from_secs(5);
 /// How long a library may take to be loaded, and a policy to start: its deadline ends it earlier.
@@ -85,9 +88,12 @@ pub(crate) enum WorkerNews {
     },
     Reader {
         process: u32,
-        join: bool,
-        cgroup: Option<std::path::PathBuf>,
+        cgroup: Option<PathBuf>,
     },
+    /// It is about to be in that cgroup, or back from it.
+    Guest(Option<PathBuf>),
+    /// It is in another's cgroup, and a while has passed.
+    IsGuest,
     Unmounted,
 }
 
@@ -98,6 +104,8 @@ pub(crate) enum WorkerEnd {
     Told,
     /// Somehow else.
     Fault(String),
+    /// By a signal that programs do not end by themselves with.
+    Killed(String),
 }
 
 /// Starts a worker and has it load the library, unless it is stopped meanwhile.
@@ -392,10 +400,19 @@ impl WorkerProcess {
     ) -> WorkerEnd {
         let mut fault = None;
         let (mut ended, mut late, mut overdue) = (false, false, false);
+        let mut is_guest = false;
         loop {
-            if self.inbox.wait(&handle.stop, stop::PATIENCE, None) == First::Stop {
-                overdue = true;
-                break;
+            let until = is_guest.then(|| Instant::now() + GUEST_LOOK);
+            match self.inbox.wait(&handle.stop, stop::PATIENCE, until) {
+                First::Stop => {
+                    overdue = true;
+                    break;
+                }
+                First::Late => {
+                    heard(WorkerNews::IsGuest);
+                    continue;
+                }
+                First::Readable => {}
             }
             // What is no note is as good as the end of it.
             let Ok(Some(note)) = self.inbox.hear() else {
@@ -403,15 +420,13 @@ impl WorkerProcess {
             };
             match note {
                 Note::Log { level, message } => heard(WorkerNews::Log { level, message }),
-                Note::Reader {
-                    process,
-                    join,
-                    cgroup,
-                } => heard(WorkerNews::Reader {
-                    process,
-                    join,
-                    cgroup,
-                }),
+                Note::Reader { process, cgroup } => {
+                    heard(WorkerNews::Reader { process, cgroup });
+                }
+                Note::Guest { host } => {
+                    is_guest = host.is_some();
+                    heard(WorkerNews::Guest(host));
+                }
                 Note::Event(line) => handle.event(&line),
                 // That the socket is closed may take as long as the kernel holds up one of its threads.
                 Note::Fault(why) => {
@@ -446,6 +461,7 @@ impl WorkerProcess {
         match (fault, ended) {
             (Some(fault), _) => WorkerEnd::Fault(fault),
             (None, true) => WorkerEnd::Told,
+            (None, false) if end.is_from_outside() => WorkerEnd::Killed(end.describe()),
             (None, false) => WorkerEnd::Fault(end.describe()),
         }
     }
@@ -506,7 +522,7 @@ mod tests {
                 said.push(message);
             }
         });
-        assert_eq!(end, WorkerEnd::Fault("killed by SIGKILL".to_owned()));
+        assert_eq!(end, WorkerEnd::Killed("killed by SIGKILL".to_owned()));
         assert!(
             since.elapsed() < Duration::from_secs(5),
             "{:?}",

@@ -6,15 +6,16 @@
 //! status says why.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::control::protocol::Settings;
 use crate::error::{Refusal, RefusalKind, chain};
 use crate::machine::memory;
 use crate::worker::crashes::{AfterCrash, Crashes};
+use crate::worker::guest;
 use crate::worker::handle::{
     self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews, WorkerProcess,
 };
@@ -22,6 +23,8 @@ use crate::worker::messages::Job;
 use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
+/// How long after others have ended a worker the next one starts.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Lines of a policy's log that the status shows.
 const LINES: usize = 10;
 
@@ -81,11 +84,20 @@ pub(crate) struct Keeper {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Why a worker has ended.
+enum Fault {
+    Own(String),
+    /// It was in that cgroup of others, and was killed like them.
+    With(PathBuf, String),
+}
+
 struct Kept {
     owner: Arc<dyn Owner>,
     job: Mutex<Job>,
     /// Of this worker and those after it.
     stop: Arc<Stop>,
+    /// The cgroup of others that the worker is in.
+    guest: Mutex<Option<PathBuf>>,
     status: Mutex<KeeperStatus>,
     changed: Condvar,
 }
@@ -108,6 +120,7 @@ impl Keeper {
             owner,
             job: Mutex::new(job),
             stop: Arc::clone(loaded.stop()),
+            guest: Mutex::default(),
             status: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -248,28 +261,65 @@ impl Kept {
     }
 
     /// Why the worker ended; `None` if it was to.
-    fn fault(&self, end: WorkerEnd) -> Option<String> {
+    fn fault(&self, end: WorkerEnd) -> Option<Fault> {
+        let host = lock(&self.guest).take();
         let mut status = self.status();
         status.handle = None;
         match (status.phase, end) {
             (Phase::Stopped | Phase::Unmounted, _) => None,
-            (_, WorkerEnd::Told) => Some("it ended by itself".to_owned()),
-            (_, WorkerEnd::Fault(fault)) => Some(fault),
+            (_, WorkerEnd::Told) => Some(Fault::Own("it ended by itself".to_owned())),
+            (_, WorkerEnd::Fault(fault)) => Some(Fault::Own(fault)),
+            (_, WorkerEnd::Killed(how)) => Some(match host {
+                Some(host) => Fault::With(host, how),
+                None => Fault::Own(how),
+            }),
         }
     }
 
     /// Another worker after a failure, unless there were too many or none is wanted any more.
-    fn restart(&self, mut fault: String) -> Option<(Arc<WorkerHandle>, WorkerProcess)> {
+    fn restart(&self, mut fault: Fault) -> Option<(Arc<WorkerHandle>, WorkerProcess)> {
         loop {
-            self.record_crash(&fault)?;
+            match &fault {
+                Fault::Own(fault) => self.record_crash(fault)?,
+                Fault::With(host, how) => self.pause_after(host, how)?,
+            }
             let job = lock(&self.job).clone();
             let stop = Arc::clone(&self.stop);
             let next = load_unless(&job, &self.owner, stop).and_then(|loaded| self.go(loaded));
             match next {
                 Ok(next) => return Some(next),
-                Err(error) => fault = chain(&error),
+                Err(error) => fault = Fault::Own(chain(&error)),
             }
         }
+    }
+
+    /// Others have ended the worker together with the processes whose memory paid for it. That is no failure of the
+    /// policy, however often it happens.
+    fn pause_after(&self, host: &Path, how: &str) -> Option<()> {
+        {
+            let mut status = self.status();
+            if status.phase == Phase::Stopped {
+                return None;
+            }
+            status.phase = Phase::Restarting;
+        }
+        self.changed.notify_all();
+        let host = host.display();
+        self.log(
+            3,
+            &format!("the worker was ended with the processes of {host}, where it loaded: {how}"),
+        );
+        self.sleep(PAUSE)
+    }
+
+    /// `None` if the policy is told to end meanwhile.
+    fn sleep(&self, pause: Duration) -> Option<()> {
+        let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
+        let slept = self
+            .changed
+            .wait_timeout_while(self.status(), pause, is_wanted);
+        let (status, _) = slept.unwrap_or_else(PoisonError::into_inner);
+        (status.phase != Phase::Stopped).then_some(())
     }
 
     /// Writes a failure down, and waits until another worker may be started. `None` if none is to be.
@@ -294,12 +344,7 @@ impl Kept {
             }
             AfterCrash::Again(pause) => {
                 self.owner.failed(&name, fault, None);
-                let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
-                let slept = self
-                    .changed
-                    .wait_timeout_while(self.status(), pause, is_wanted);
-                let (status, _) = slept.unwrap_or_else(PoisonError::into_inner);
-                (status.phase != Phase::Stopped).then_some(())
+                self.sleep(pause)
             }
         }
     }
@@ -307,29 +352,12 @@ impl Kept {
     fn hear(&self, news: WorkerNews, handle: &WorkerHandle) {
         match news {
             WorkerNews::Log { level, message } => self.log(level, &message),
-            WorkerNews::Reader {
-                process,
-                join,
-                cgroup,
-            } => {
-                if let Some(cgroup) = cgroup.as_ref().filter(|_| join)
-                    && let Err(error) = memory::join(cgroup, handle.pid)
-                {
-                    // Only root may move processes between cgroups.
-                    let level = if nix::unistd::geteuid().is_root() {
-                        2
-                    } else {
-                        3
-                    };
-                    let error = chain(&error);
-                    self.log(
-                        level,
-                        &format!("The worker stays in its own cgroup: {error}"),
-                    );
-                }
+            WorkerNews::Reader { process, cgroup } => {
                 log::debug!("the first reader is {process}");
                 self.status().cgroup = cgroup;
             }
+            WorkerNews::Guest(host) => *lock(&self.guest) = host,
+            WorkerNews::IsGuest => self.thaw(handle.pid),
             WorkerNews::Unmounted => {
                 {
                     let mut status = self.status();
@@ -339,6 +367,21 @@ impl Kept {
                 }
                 handle.exit();
             }
+        }
+    }
+
+    /// Has a worker that is frozen with its hosts, as a container that is paused, go home.
+    fn thaw(&self, worker: u32) {
+        let host = lock(&self.guest).clone();
+        if host.is_none_or(|host| !guest::is_frozen(&host)) {
+            return;
+        }
+        let Some(home) = memory::Roots::default().home_of(std::process::id()) else {
+            return;
+        };
+        match memory::join(&home, worker) {
+            Ok(()) => log::debug!("worker {worker} was frozen in another's cgroup"),
+            Err(error) => self.log(2, &format!("The worker is frozen: {}", chain(&error))),
         }
     }
 

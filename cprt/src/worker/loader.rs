@@ -156,6 +156,12 @@ impl Loader {
         }
     }
 
+    /// Whether there is nothing to load.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.inner.lock();
+        state.backlog.queued() == 0 && state.backlog.flying() == 0
+    }
+
     /// Bytes waiting, and bytes per second.
     pub(crate) fn state(&self) -> (u64, u64) {
         let state = self.inner.lock();
@@ -213,6 +219,14 @@ impl LoaderState {
         let limit = self.streams.limit();
         (here == 0 || self.backlog.flying() < limit) && self.pace.may(now, here, limit)
     }
+}
+
+/// What is known of memory, as [`Room::room`] says it.
+#[derive(Debug, Default)]
+enum Looked {
+    #[default]
+    Not,
+    Just(Option<u64>),
 }
 
 /// What a thread does next.
@@ -285,13 +299,13 @@ impl LoaderShared {
             log::warn!("Binding a loader thread to node {node}: {error}");
         }
         let mut state = self.lock();
-        let mut room = None;
+        let mut memory = Looked::Not;
         loop {
-            match self.turn(&mut state, group, room.take()) {
+            match self.turn(&mut state, group, &std::mem::take(&mut memory)) {
                 Turn::Look => {
                     // The kernel takes a while to say, and each miss waits for this lock.
                     drop(state);
-                    room = Some(self.room.room());
+                    memory = Looked::Just(self.room.room());
                     state = self.lock();
                 }
                 Turn::End => {
@@ -348,8 +362,8 @@ impl LoaderShared {
         }
     }
 
-    /// `room` is what there is, if it has just been looked at.
-    fn turn(&self, state: &mut LoaderState, group: usize, room: Option<Option<u64>>) -> Turn {
+    /// What there is of memory has just been looked at, or not.
+    fn turn(&self, state: &mut LoaderState, group: usize, memory: &Looked) -> Turn {
         let most = state.streams.limit().max(streams::START);
         if self.ending.load(Relaxed) || state.running[group] > most {
             return Turn::End;
@@ -368,7 +382,7 @@ impl LoaderShared {
         if !state.may_load(now, group) {
             return Turn::Wait(Some(LOOK_AGAIN));
         }
-        let Some(room) = room else {
+        let Looked::Just(room) = *memory else {
             return Turn::Look;
         };
         let in_flight = u64::try_from(self.in_flight.load(Relaxed)).unwrap_or(0);

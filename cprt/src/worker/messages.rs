@@ -139,9 +139,11 @@ pub(crate) enum Note {
     /// The first reader of a service, whose memory cgroup is to pay.
     Reader {
         process: u32,
-        /// The worker has to be in that cgroup itself.
-        join: bool,
         cgroup: Option<PathBuf>,
+    },
+    /// The worker is about to be in that cgroup, as what it loads is charged to where it is; `None`: it is back.
+    Guest {
+        host: Option<PathBuf>,
     },
     Configured {
         id: u64,

@@ -16,6 +16,7 @@ use crate::error::{Refusal, RefusalKind};
 use crate::sys;
 use crate::worker::budget::Room as _;
 use crate::worker::evictor::Evictor;
+use crate::worker::guest::Guest;
 use crate::worker::loader::Loader;
 use crate::worker::messages::{EXIT_SOCKET_CLOSED, Note};
 use crate::worker::plan::{self, World};
@@ -43,6 +44,8 @@ pub(crate) struct PolicyThread {
     pub(crate) evictor: Arc<Evictor>,
     /// Whose memory cgroup pays for a process that is not named; 0 for nobody's.
     pub(crate) payer: Arc<AtomicU32>,
+    /// Of the cgroup that pays, where that takes being in it.
+    pub(crate) guest: Arc<Guest>,
     /// The worker's own cgroup pays for everything.
     pub(crate) pays_itself: bool,
     pub(crate) interval: Duration,
@@ -213,6 +216,9 @@ impl PolicyThread {
         let loads = plan::loads(ios, self);
         self.host.counters.load_ranges.add(loads.named());
         self.host.counters.load_refused.add(loads.refused);
+        if !loads.ranges.is_empty() {
+            self.guest.enter();
+        }
         self.loader.submit(&loads.ranges);
     }
 

@@ -28,6 +28,7 @@ use crate::machine::topology::Topology;
 use crate::worker::budget::Budget;
 use crate::worker::events::{EventsThread, FirstReaders};
 use crate::worker::evictor::Evictor;
+use crate::worker::guest::Guest;
 use crate::worker::loader::{Loader, ThreadGroup};
 use crate::worker::messages::{
     BackendSource, EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
@@ -213,6 +214,10 @@ impl Worker {
         ));
         let watchdog = Arc::new(Watchdog::new(job.worker.deadline.0, job.worker.memory.0));
         let payer = Arc::new(AtomicU32::new(0));
+        let of_guest = Arc::clone(&loader);
+        let home = Roots::default().home_of(std::process::id());
+        let guest = Guest::new(home, Arc::clone(outbox), move || of_guest.is_idle());
+        let guest = Arc::new(guest);
         let plans = Arc::new(AtomicU64::new(0));
         let policy_thread = PolicyThread {
             host: services,
@@ -221,6 +226,7 @@ impl Worker {
             loader: Arc::clone(&loader),
             evictor: Arc::clone(&evictor),
             payer: Arc::clone(&payer),
+            guest: Arc::clone(&guest),
             pays_itself: job.cgroup.is_some(),
             interval: job.memory.interval.0,
             plans: Arc::clone(&plans),
@@ -237,6 +243,7 @@ impl Worker {
             telling: Arc::default(),
             ending: Arc::default(),
             payer,
+            guest,
             readers: job.cgroup.is_none().then(FirstReaders::default),
         };
         watched(&watchdog, outbox)?;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cprt::control::client::Client;
-use cprt::control::protocol::{MountState, Status};
+use cprt::control::protocol::{MountState, PolicyStatus, Status};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -84,7 +84,7 @@ impl Ground {
     }
 
     /// A file where policies are.
-    pub(crate) fn trusted(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn trusted(name: &str, bytes: &[u8]) -> PathBuf {
         let path = policies().join(format!("{}-{name}", std::process::id()));
         fs::write(&path, bytes).expect("it is ours");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -129,6 +129,12 @@ impl Ground {
         let found = mounts.into_iter().find(|it| it.path == directory)?;
         let policy = found.policy.filter(|_| found.state == MountState::Running);
         policy?.worker
+    }
+
+    /// What is known of the policy of a directory.
+    pub(crate) fn policy(&self, directory: &Path) -> Option<PolicyStatus> {
+        let mounts = self.status()?.mounts;
+        mounts.into_iter().find(|it| it.path == directory)?.policy
     }
 
     fn daemon(&self) -> Option<u32> {

@@ -3,9 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use cprt::control::protocol::{MountState, Settings};
+use cprt::machine::memory::Roots;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use test_support::{drop_cached, skip};
 
 use ground::{Ground, LATEST, bind, unbind, wait_for};
@@ -188,13 +192,115 @@ fn a_directory_that_does_not_answer_holds_up_no_other() {
     });
 }
 
+/// A memory cgroup of the test's own, below the one that it is in.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let home = Roots::default().home_of(std::process::id());
+        let path = home.map(|home| home.join(format!("cprt-workers-{}", std::process::id())));
+        let made = path.filter(|path| fs::create_dir(path).is_ok());
+        let is_counted = |path: &PathBuf| path.join("memory.stat").exists();
+        if let Some(path) = &made
+            && !is_counted(path)
+        {
+            let _ = fs::remove_dir(path);
+        }
+        let group = made.filter(is_counted).map(Self);
+        if group.is_none() {
+            skip("no memory cgroup can be made");
+        }
+        group
+    }
+
+    fn has(&self, process: u32) -> bool {
+        let text = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        text.lines().any(|line| line == process.to_string())
+    }
+
+    /// Reads the first line of a file, in there, and stays.
+    fn reader(&self, file: &Path) -> Child {
+        drop_cached(file).expect("to drop it");
+        let script = format!(
+            "echo $$ > '{}/cgroup.procs'; read line < '{}'; exec sleep 60",
+            self.0.display(),
+            file.display()
+        );
+        let reader = Command::new("sh").args(["-c", &script]).spawn();
+        reader.expect("a shell")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn end(mut reader: Child) {
+    let _ = reader.kill();
+    let _ = reader.wait();
+}
+
+#[test]
+fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
+    let Some(ground) = Ground::new("workers-guest") else {
+        return;
+    };
+    let Some(group) = Group::new() else { return };
+    let at = ground.directory("at");
+    let file = at.join("f");
+    fs::write(&file, "line\n".repeat(4 << 20)).expect("a file");
+    let config = observed(&[(&at, ", ahead = '67108864'")]);
+    let ground = ground.start(&format!("{config}[loader]\nbandwidth = '8 MiB'\n"));
+    let first = wait_for("the policy", || ground.worker(&at));
+    // On a machine with much else to do, a miss may be lost.
+    let enters = || {
+        for _ in 0..5 {
+            let reader = group.reader(&file);
+            let until = Instant::now() + Duration::from_secs(5);
+            while Instant::now() < until {
+                let worker = ground.worker(&at).filter(|worker| group.has(*worker));
+                if let Some(worker) = worker {
+                    return (worker, reader);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            end(reader);
+        }
+        panic!("it does not enter");
+    };
+    let (worker, reader) = enters();
+    assert_eq!(worker, first);
+    // When all is loaded it is back, though its host is there.
+    wait_for("it to leave", || (!group.has(worker)).then_some(()));
+    assert!(group.has(reader.id()));
+    end(reader);
+    // It is killed with its hosts, as when a unit is stopped: that is no crash of the policy.
+    for _ in 0..4 {
+        let (worker, reader) = enters();
+        kill(Pid::from_raw(worker.cast_signed()), Signal::SIGTERM).expect("it is there");
+        end(reader);
+        wait_for("the next worker", || {
+            ground.worker(&at).filter(|next| *next != worker)
+        });
+    }
+    let policy = ground.policy(&at).expect("it runs");
+    assert_eq!((policy.crashes, policy.last_fault), (0, None));
+    // The cgroup of hosts that are gone can be removed in the middle of a load.
+    let (worker, reader) = enters();
+    end(reader);
+    wait_for("the cgroup to be empty", || fs::remove_dir(&group.0).ok());
+    assert_eq!(ground.worker(&at), Some(worker));
+}
+
 #[test]
 fn what_cannot_be_loaded_leaves_nothing_behind() {
     let Some(ground) = Ground::new("workers-slot") else {
         return;
     };
     let at = ground.directory("at");
-    let bad = ground.trusted("bad.so", b"no library");
+    let bad = Ground::trusted("bad.so", b"no library");
     let ground = ground.start("");
     let client = ground.client();
     let observe = || Some("observe".parse().expect("a backend"));

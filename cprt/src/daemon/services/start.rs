@@ -91,13 +91,13 @@ fn follow(
             WorkerNews::Log { level, message } => shared.hear_policy(plan, level, &message),
             WorkerNews::Unmounted => handle.exit(),
             // Its cgroup is the service's own affair: systemd would take a worker in it for a part of the service.
-            WorkerNews::Reader { .. } => {}
+            WorkerNews::Reader { .. } | WorkerNews::Guest(_) | WorkerNews::IsGuest => {}
         });
         // A thread that panics has said so.
         let model = watching.join().unwrap_or_default();
         match end {
             WorkerEnd::Told => Ok(model),
-            WorkerEnd::Fault(fault) => Err(Error::Protocol(fault)),
+            WorkerEnd::Fault(fault) | WorkerEnd::Killed(fault) => Err(Error::Protocol(fault)),
         }
     })
 }

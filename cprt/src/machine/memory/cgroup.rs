@@ -53,6 +53,20 @@ impl Roots {
         Ok(self.place(pid)?.memory)
     }
 
+    /// The directory of the cgroup that a process is in, in the hierarchy that has memory, whether or not it controls it.
+    /// `None` if that is out of our sight.
+    #[must_use]
+    pub fn home_of(&self, pid: u32) -> Option<PathBuf> {
+        let text = fs::read(self.proc.join(pid.to_string()).join("cgroup")).ok()?;
+        let mounts = self.mounts();
+        let Membership { memory, unified } = parse::membership(&text);
+        let found = match memory {
+            Some(path) => locate(&mounts, Version::V1, &path),
+            None => locate(&mounts, Version::V2, &unified?),
+        };
+        found.map(|(dir, _)| dir).filter(|dir| is_cgroup(dir))
+    }
+
     /// The directory of a memory cgroup that a person named: by its path below the mount point, or
     /// by its name from there on, as in `/system.slice/vllm.service`.
     ///

@@ -140,12 +140,13 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         Arc::clone(&counters),
     ));
     let policy_thread = PolicyThread {
-        host: services,
+        host: Arc::clone(&services),
         queue: Arc::clone(&queue),
         watchdog: Arc::new(Watchdog::new(second, u64::MAX)),
         loader: Arc::clone(&loader),
         evictor: Arc::clone(&evictor),
         payer: Arc::new(AtomicU32::new(0)),
+        guest: Arc::new(Guest::new(None, Arc::clone(&services.outbox), || true)),
         pays_itself: false,
         interval: Duration::from_millis(5),
         plans: Arc::default(),

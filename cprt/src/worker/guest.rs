@@ -1,0 +1,214 @@
+//! Whose memory pays, where the kernel charges who reads: the worker is a guest in the reader's cgroup while it loads.
+//!
+//! It is there for as long as there is something to load and no longer: who stops a unit kills all that is in its cgroup,
+//! who pauses a container freezes it, and a cgroup that is to go has to be empty. So the worker leaves soon after the last
+//! load, and at once when it is the last one there.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::machine::memory;
+use crate::worker::messages::{Note, Outbox};
+
+/// It stays for so long after the last load: the next one is likely to follow.
+const LINGER: Duration = Duration::from_millis(500);
+/// How often it is looked whether it is to leave.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A worker and the cgroup that pays for it.
+pub(crate) struct Guest {
+    shared: Arc<GuestShared>,
+}
+
+struct GuestShared {
+    /// Where it belongs; `None` if that is out of sight: then it stays there.
+    home: Option<PathBuf>,
+    outbox: Arc<Outbox>,
+    is_idle: Box<dyn Fn() -> bool + Send + Sync>,
+    state: Mutex<GuestState>,
+}
+
+#[derive(Debug, Default)]
+struct GuestState {
+    /// Whose memory is to pay.
+    host: Option<PathBuf>,
+    /// The worker is there; a thread has it leave.
+    inside: Option<PathBuf>,
+    /// It was not let in.
+    refused: bool,
+}
+
+impl Guest {
+    /// One that belongs there, and has nothing to load while that is so.
+    pub(crate) fn new(
+        home: Option<PathBuf>,
+        outbox: Arc<Outbox>,
+        is_idle: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            shared: Arc::new(GuestShared {
+                home,
+                outbox,
+                is_idle: Box::new(is_idle),
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// From now on this cgroup is to pay.
+    pub(crate) fn pays(&self, host: Option<PathBuf>) {
+        let mut state = self.shared.lock();
+        state.refused &= state.host == host;
+        state.host = host;
+    }
+
+    /// Loads are about to begin.
+    pub(crate) fn enter(&self) {
+        let mut state = self.shared.lock();
+        let Some(host) = state.host.clone() else {
+            return;
+        };
+        let is_home = self.shared.home.as_ref().is_none_or(|home| *home == host);
+        if is_home || state.refused || state.inside.is_some() || is_frozen(&host) {
+            return;
+        }
+        // Said before: what happens to it there is not its policy's doing.
+        self.shared.say(Some(&host));
+        if let Err(error) = memory::join(&host, 0) {
+            state.refused = true;
+            self.shared.say(None);
+            let error = crate::error::chain(&error);
+            // Only root may move processes between cgroups.
+            let level = if nix::unistd::geteuid().is_root() {
+                log::Level::Warn
+            } else {
+                log::Level::Info
+            };
+            return log::log!(level, "The worker stays in its own cgroup: {error}");
+        }
+        state.inside = Some(host);
+        drop(state);
+        let shared = Arc::clone(&self.shared);
+        let watch = std::thread::Builder::new()
+            .name("guest".into())
+            .stack_size(128 << 10)
+            .spawn(move || shared.watch());
+        if watch.is_err() {
+            // Nothing would have it leave.
+            self.shared.leave();
+        }
+    }
+}
+
+impl GuestShared {
+    fn lock(&self) -> MutexGuard<'_, GuestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, host: Option<&Path>) {
+        let host = host.map(Path::to_owned);
+        self.outbox.say(&Note::Guest { host });
+    }
+
+    /// Until it has left.
+    fn watch(&self) {
+        let mut idle_since = None;
+        loop {
+            std::thread::sleep(LOOK);
+            let Some(host) = self.lock().inside.clone() else {
+                return;
+            };
+            if (self.is_idle)() {
+                idle_since.get_or_insert_with(Instant::now);
+            } else {
+                idle_since = None;
+            }
+            let lingers = idle_since.is_none_or(|since| since.elapsed() < LINGER);
+            if !lingers || is_alone(&host) {
+                return self.leave();
+            }
+        }
+    }
+
+    fn leave(&self) {
+        let mut state = self.lock();
+        let Some(home) = &self.home else { return };
+        if let Err(error) = memory::join(home, 0) {
+            let error = crate::error::chain(&error);
+            log::warn!("The worker cannot go back to its own cgroup: {error}");
+            // Where it cannot leave it is not to enter again.
+            state.refused = true;
+        }
+        state.inside = None;
+        self.say(None);
+    }
+}
+
+/// Whether nobody but this process is there.
+fn is_alone(cgroup: &Path) -> bool {
+    let own = std::process::id();
+    let members = std::fs::read_to_string(cgroup.join("cgroup.procs"));
+    members.is_ok_and(|text| {
+        let mut members = text.lines().filter_map(|line| line.parse::<u32>().ok());
+        members.all(|member| member == own)
+    })
+}
+
+/// Whether what is in there does not run, as in a container that is paused.
+pub(crate) fn is_frozen(cgroup: &Path) -> bool {
+    let events = std::fs::read_to_string(cgroup.join("cgroup.events"));
+    events.is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_is_known_by_its_files() {
+        let folder = test_support::Folder::new("guest");
+        assert!(!is_frozen(folder.path()) && !is_alone(folder.path()));
+        folder.write("cgroup.events", "populated 1\nfrozen 1\n");
+        folder.write("cgroup.procs", format!("{}\n", std::process::id()));
+        assert!(is_frozen(folder.path()) && is_alone(folder.path()));
+        folder.write("cgroup.events", "populated 1\nfrozen 0\n");
+        folder.write("cgroup.procs", format!("1\n{}\n", std::process::id()));
+        assert!(!is_frozen(folder.path()) && !is_alone(folder.path()));
+    }
+
+    #[test]
+    fn a_guest_is_there_while_it_loads() {
+        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+        let folder = test_support::Folder::new("guest-loads");
+        let procs = |name: &str| folder.write(&format!("{name}/cgroup.procs"), "");
+        let (home, host) = (procs("home"), procs("host"));
+        std::fs::write(&host, "1\n").expect("a reader");
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
+        let idle = Arc::new(AtomicBool::new(false));
+        let of_guest = Arc::clone(&idle);
+        let at = |file: &Path| file.parent().map(Path::to_owned);
+        let outbox = Arc::new(Outbox::new(ours));
+        let guest = Guest::new(at(&home), outbox, move || of_guest.load(Relaxed));
+        let text = |file: &Path| std::fs::read_to_string(file).expect("a file");
+        guest.enter();
+        assert_eq!(text(&host), "1\n", "nobody pays yet");
+        guest.pays(at(&home));
+        guest.enter();
+        assert_eq!(text(&home), "", "it is there");
+        guest.pays(at(&host));
+        guest.enter();
+        // These are files like any other: 0, which is the caller, stands at their beginning.
+        assert_eq!(text(&host), "0\n");
+        std::fs::write(&host, "1\n0\n").expect("a reader");
+        std::thread::sleep(LINGER + LOOK * 4);
+        assert_eq!(text(&home), "", "there is something to load");
+        idle.store(true, Relaxed);
+        let until = Instant::now() + Duration::from_secs(20);
+        while text(&home) != "0" {
+            assert!(Instant::now() < until, "it does not leave");
+            std::thread::sleep(LOOK);
+        }
+    }
+}
