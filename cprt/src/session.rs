@@ -19,7 +19,7 @@ use crate::control::config::{self, Config};
 use crate::control::kind::BackendKind;
 use crate::control::protocol::Settings;
 use crate::control::stats::Stats;
-use crate::daemon::trust;
+use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::mountinfo::{self, MountChanges, RfsMount};
 use crate::machine::topology::{Topology, TopologyChild};
@@ -62,7 +62,18 @@ pub struct Session {
 }
 
 /// Hears the keeper of a session.
-struct SessionOwner(Log);
+struct SessionOwner {
+    log: Log,
+    /// As it was looked at: in a user namespace of our own, nothing is root's to see any more.
+    library: Trusted,
+}
+
+fn sharing(source: std::io::Error) -> Error {
+    Error::System {
+        doing: "Sharing a library",
+        source,
+    }
+}
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,7 +96,7 @@ impl Session {
         candidates: impl IntoIterator<Item = Candidate>,
         log: &Log,
     ) -> Result<Self> {
-        let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
+        let library = Trusted::open(&options.library, nix::unistd::geteuid().as_raw())?;
         let mut topology = SessionTopology::Child(TopologyChild::start());
         let mut passed_over = Vec::new();
         for Candidate { kind, verdict } in candidates {
@@ -96,7 +107,7 @@ impl Session {
             let tried = prepare(kind, &options.directory, options.config.fuse).and_then(|ground| {
                 let topology = topology.text();
                 let job = job(options, ground.mount, ground.source, &library, &topology);
-                let session = Self::with(kind, &job, ground.user, log);
+                let session = Self::with(kind, &job, &library, ground.user, log);
                 if session.is_err() && ground.mounted {
                     // Only this process and its children see the mount.
                     let _ = umount2(&options.directory, MntFlags::MNT_DETACH);
@@ -122,7 +133,7 @@ impl Session {
     ///
     /// It cannot be mounted, or the policy is refused.
     pub fn mirror(options: &Options, lower: &Path, log: &Log) -> Result<Self> {
-        let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
+        let library = Trusted::open(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = Topology::by_child().to_string();
         let source = BackendSource::Fuse {
             lower: lower.to_owned(),
@@ -131,7 +142,7 @@ impl Session {
         };
         let at = options.directory.clone();
         let job = job(options, at, source, &library, &topology);
-        Self::with(BackendKind::Fuse, &job, None, log)
+        Self::with(BackendKind::Fuse, &job, &library, None, log)
     }
 
     /// Starts a policy for all that the children of this process read from now on, whatever file it is.
@@ -140,14 +151,14 @@ impl Session {
     ///
     /// This machine does not tell, or the policy is refused.
     pub fn of_children(options: &Options, log: &Log) -> Result<Self> {
-        let library = trust::check(&options.library, nix::unistd::geteuid().as_raw())?;
+        let library = Trusted::open(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = TopologyChild::start().finish().to_string();
         let source = BackendSource::Start {
             parent: Some(std::process::id()),
         };
         let at = options.directory.clone();
         let job = job(options, at, source, &library, &topology);
-        Self::with(BackendKind::Observe, &job, None, log)
+        Self::with(BackendKind::Observe, &job, &library, None, log)
     }
 
     /// Starts a policy for a directory, or the mount of rfs that is there, with this backend.
@@ -163,8 +174,17 @@ impl Session {
         Self::start(options, [candidate], log)
     }
 
-    fn with(kind: BackendKind, job: &Job, user: Option<User>, log: &Log) -> Result<Self> {
-        let owner: Arc<dyn Owner> = Arc::new(SessionOwner(Arc::clone(log)));
+    fn with(
+        kind: BackendKind,
+        job: &Job,
+        library: &Trusted,
+        user: Option<User>,
+        log: &Log,
+    ) -> Result<Self> {
+        let owner: Arc<dyn Owner> = Arc::new(SessionOwner {
+            log: Arc::clone(log),
+            library: library.again().map_err(sharing)?,
+        });
         let loaded = keeper::load(job, &owner)?;
         let keeper = Keeper::start(loaded, job.clone(), owner)?;
         let status = keeper.status();
@@ -288,13 +308,13 @@ fn job(
     options: &Options,
     mount: PathBuf,
     source: BackendSource,
-    library: &Path,
+    library: &Trusted,
     topology: &str,
 ) -> Job {
     Job::new(
         mount,
         source,
-        library.to_owned(),
+        library.path().to_owned(),
         options.settings.clone(),
         options.cgroup.clone(),
         topology,
@@ -395,11 +415,15 @@ fn mount_over(directory: &Path) -> Result<RfsMount> {
 
 impl Owner for SessionOwner {
     fn log(&self, _: &str, level: u32, message: &str) {
-        self.0(level, message);
+        (self.log)(level, message);
     }
 
     fn printed(&self, line: &str) {
-        self.0(3, line);
+        (self.log)(3, line);
+    }
+
+    fn library(&self, _: &Path) -> Result<Trusted> {
+        self.library.again().map_err(sharing)
     }
 
     /// A command that has ended is not to be held up.
@@ -409,9 +433,9 @@ impl Owner for SessionOwner {
 
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
         match never {
-            None => self.0(2, &format!("it failed: {fault}; it is started again")),
+            None => (self.log)(2, &format!("it failed: {fault}; it is started again")),
             // Why is what the session ends with.
-            Some(_) => self.0(3, &format!("it failed: {fault}")),
+            Some(_) => (self.log)(3, &format!("it failed: {fault}")),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::daemon::trust::Trusted;
+
 pub(crate) mod bpf;
 pub(crate) mod btf;
 pub(crate) mod cache;
@@ -121,10 +123,10 @@ pub(crate) fn exit_now(code: i32) -> ! {
 }
 
 /// Loads a policy's library into this process, for good.
-pub(crate) fn load_policy(library: &std::path::Path) -> Result<ppc::host::Table, ppc::LoadError> {
-    // SAFETY: this is a worker, a process made to run this library's code, and the library has been
-    // found trustworthy by whoever started it.
-    unsafe { ppc::host::Table::open(library) }
+pub(crate) fn load_policy(library: &Trusted) -> Result<ppc::host::Table, ppc::LoadError> {
+    // SAFETY: this is a worker, a process made to run this library's code, and the library, which is
+    // open, has been found trustworthy.
+    unsafe { ppc::host::Table::open(&library.magic()) }
 }
 
 #[cfg(test)]

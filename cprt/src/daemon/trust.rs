@@ -2,11 +2,17 @@
 //!
 //! What runs as root must be changeable by nobody but root: the file itself, and every directory on
 //! the way to it, or somebody could put another in its place. So the path is made free of links
-//! first, and every part of it is looked at.
+//! first, every part of it is looked at as it is opened from the one before, and what is run is what was opened. That
+//! is done for each load: what was trustworthy when it was registered may not be so by now.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
 use crate::error::{Error, Refusal, RefusalKind};
 
@@ -70,6 +76,56 @@ fn close(path: &Path, mode: u32) -> String {
     }
 }
 
+/// A library that has been found trustworthy, and is open: what is loaded is what was looked at, whatever its path leads
+/// to by then.
+#[derive(Debug)]
+pub struct Trusted {
+    path: PathBuf,
+    file: File,
+}
+
+impl Trusted {
+    /// Opens a library, if nobody but root, or the user `me` as whom we run, can change it or what is found at its path.
+    ///
+    /// # Errors
+    ///
+    /// Somebody can; the text says what to change.
+    pub fn open(library: &Path, me: u32) -> Result<Self, Untrusted> {
+        let (path, found) = walk(library, me)?;
+        // By the descriptor, and not once more by the path.
+        let file = File::open(magic(found.as_fd())).map_err(|error| missing(&path, &error))?;
+        Ok(Self { path, file })
+    }
+
+    /// What a keeper has found trustworthy and handed to a worker.
+    pub(crate) const fn handed(path: PathBuf, file: File) -> Self {
+        Self { path, file }
+    }
+
+    /// Its path without links, for people and for the next time.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// A path to what is open, and to nothing else, while this is there.
+    pub(crate) fn magic(&self) -> PathBuf {
+        magic(self.file.as_fd())
+    }
+
+    /// The same once more.
+    pub(crate) fn again(&self) -> io::Result<Self> {
+        Ok(Self {
+            path: self.path.clone(),
+            file: self.file.try_clone()?,
+        })
+    }
+}
+
 /// The library's path without links, if nobody but root, or the user `me` as whom we run, can
 /// change what is found there.
 ///
@@ -77,23 +133,48 @@ fn close(path: &Path, mode: u32) -> String {
 ///
 /// Somebody can; the text says what to change.
 pub fn check(library: &Path, me: u32) -> Result<PathBuf, Untrusted> {
-    let missing = |path: &Path, error: &std::io::Error| Untrusted::Missing {
+    walk(library, me).map(|(path, _)| path)
+}
+
+fn missing(path: &Path, error: &io::Error) -> Untrusted {
+    Untrusted::Missing {
         path: path.to_owned(),
         why: error.to_string(),
-    };
+    }
+}
+
+fn magic(fd: BorrowedFd<'_>) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+/// Goes from the root to the library, each step from the directory that has been looked at.
+fn walk(library: &Path, me: u32) -> Result<(PathBuf, OwnedFd), Untrusted> {
     let real = library
         .canonicalize()
         .map_err(|error| missing(library, &error))?;
-    for part in real.ancestors() {
-        let metadata = part
-            .symlink_metadata()
-            .map_err(|error| missing(part, &error))?;
-        if part == real && !metadata.is_file() {
-            return Err(Untrusted::NoFile(real));
-        }
-        part_is_safe(part, &metadata, me)?;
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut at = PathBuf::from("/");
+    let mut found =
+        nix::fcntl::open("/", flags, Mode::empty()).map_err(|error| missing(&at, &error.into()))?;
+    for part in real.components().skip(1) {
+        step_is_safe(&at, &found, me)?;
+        at.push(part);
+        found = nix::fcntl::openat(&found, part.as_os_str(), flags, Mode::empty())
+            .map_err(|error| missing(&at, &error.into()))?;
     }
-    Ok(real)
+    let metadata = step_is_safe(&at, &found, me)?;
+    if metadata.is_file() {
+        Ok((real, found))
+    } else {
+        Err(Untrusted::NoFile(real))
+    }
+}
+
+fn step_is_safe(path: &Path, fd: &OwnedFd, me: u32) -> Result<Metadata, Untrusted> {
+    let metadata = fd.try_clone().map(File::from).and_then(|it| it.metadata());
+    let metadata = metadata.map_err(|error| missing(path, &error))?;
+    part_is_safe(path, &metadata, me)?;
+    Ok(metadata)
 }
 
 fn part_is_safe(path: &Path, metadata: &Metadata, me: u32) -> Result<(), Untrusted> {
@@ -113,6 +194,24 @@ fn part_is_safe(path: &Path, metadata: &Metadata, me: u32) -> Result<(), Untrust
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_loaded_is_what_was_looked_at() {
+        let Ok(trusted) = Trusted::open(Path::new("/bin/sh"), 0) else {
+            return test_support::skip("this machine's programs are not root's alone");
+        };
+        assert!(trusted.path().is_absolute());
+        let of = |path: &Path| {
+            let metadata = path.metadata().expect("it is there");
+            (metadata.dev(), metadata.ino())
+        };
+        assert_eq!(of(&trusted.magic()), of(Path::new("/bin/sh")));
+        assert_ne!(trusted.magic(), trusted.path());
+        let again = trusted.again().expect("a descriptor");
+        assert_eq!(of(&again.magic()), of(Path::new("/bin/sh")));
+        let directory = Trusted::open(Path::new("/usr"), 0).expect_err("no file");
+        assert_eq!(directory, Untrusted::NoFile("/usr".into()));
+    }
 
     #[test]
     fn nobody_is_told_to_close_what_is_for_everybody() {

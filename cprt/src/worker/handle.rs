@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
+use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
 use crate::worker::child::{ChildEnd, WorkerChild};
 use crate::worker::messages::{Inbox, Job, Note, Order, Outbox, ends};
@@ -108,11 +109,17 @@ pub(crate) enum WorkerEnd {
     Killed(String),
 }
 
-/// Starts a worker and has it load the library, unless it is stopped meanwhile.
-pub(crate) fn load(job: &Job, log: output::LineSink, stop: Arc<Stop>) -> Result<LoadedWorker> {
+/// Starts a worker and has it load the library, which is that of its job, unless it is stopped meanwhile.
+pub(crate) fn load(
+    job: &Job,
+    library: &Trusted,
+    log: output::LineSink,
+    stop: Arc<Stop>,
+) -> Result<LoadedWorker> {
     let system = |doing| move |source| Error::System { doing, source };
     let (ours, theirs) = UnixStream::pair().map_err(system("Making a socket"))?;
     let (output, their_output) = std::io::pipe().map_err(system("Making a pipe"))?;
+    let library = library.file().try_clone();
     let child = Command::new("/proc/self/exe")
         .arg("worker")
         .arg(&job.mount)
@@ -120,7 +127,8 @@ pub(crate) fn load(job: &Job, log: output::LineSink, stop: Arc<Stop>) -> Result<
         .env("MALLOC_ARENA_MAX", "2")
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(their_output.try_clone().map_err(system("Sharing a pipe"))?)
+        // What it prints goes where its errors go.
+        .stdout(library.map_err(system("Sharing a library"))?)
         .stderr(their_output)
         // A key pressed in a terminal is for the command that is run there, not for its worker.
         .process_group(0)

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::control::protocol::Settings;
+use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind, chain};
 use crate::machine::memory;
 use crate::worker::crashes::{AfterCrash, Crashes};
@@ -36,6 +37,10 @@ pub(crate) trait Owner: Send + Sync {
     fn printed(&self, line: &str);
     /// The policy failed and is started again, or never, for this reason.
     fn failed(&self, policy: &str, fault: &str, never: Option<&str>);
+    /// The library, as it is there now, if it may be run.
+    fn library(&self, path: &Path) -> Result<Trusted> {
+        Ok(Trusted::open(path, nix::unistd::geteuid().as_raw())?)
+    }
     /// The mount is gone, and the worker with it. No lock of the keeper's is held.
     fn unmounted(&self) {}
     /// Whether nothing of a worker is to be left when its keeper has ended.
@@ -110,7 +115,9 @@ pub(crate) fn load(job: &Job, owner: &Arc<dyn Owner>) -> Result<LoadedWorker> {
 /// The same, unless it is stopped meanwhile.
 fn load_unless(job: &Job, owner: &Arc<dyn Owner>, stop: Arc<Stop>) -> Result<LoadedWorker> {
     let owner = Arc::clone(owner);
-    handle::load(job, Box::new(move |line| owner.printed(&line)), stop)
+    let library = owner.library(&job.library)?;
+    let log = Box::new(move |line: String| owner.printed(&line));
+    handle::load(job, &library, log, stop)
 }
 
 impl Keeper {

@@ -1,13 +1,14 @@
 //! A worker: the process that hosts one policy of one mount.
 //!
-//! It is started by its keeper with one end of a socket as its standard input, and does what it
-//! is told there (`messages.rs`): loads the library, which is the first moment that somebody else's
+//! It is started by its keeper with one end of a socket as its standard input and the library as its standard output,
+//! and does what it is told there (`messages.rs`): loads the library, which is the first moment that somebody else's
 //! code runs; then, when told to go, takes the mount's device and starts the policy. When the
 //! socket closes, it ends: a daemon that has been killed leaves no workers behind.
 //!
 //! Its threads: this one hears orders; `events` hears the backend; `policy` calls the policy, and
 //! `watchdog` watches it do so; `load-…` and `evict` do what it says.
 
+use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,6 +23,7 @@ use ppc::{Kind, Kinds};
 use crate::backend::fuse::mirror;
 use crate::backend::{Backend, Beneath, Module, Observe, Start, fuse};
 use crate::control::stats::Counters;
+use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::{Roots, Watch};
 use crate::machine::topology::Topology;
@@ -51,6 +53,7 @@ pub fn run() -> Result<()> {
     // Whoever started it may wait for signals in a way of its own, which children inherit.
     let _ = nix::sys::signal::SigSet::empty().thread_set_mask();
     let socket = take_stdin().map_err(system("Taking over the keeper's socket"))?;
+    let library = take_stdout().map_err(system("Taking over the library"))?;
     let (mut inbox, outbox) = ends(socket)?;
     let outbox = Arc::new(outbox);
     log_to(&outbox);
@@ -61,7 +64,8 @@ pub fn run() -> Result<()> {
     let Some(Order::Start(mut job)) = inbox.hear()? else {
         return Ok(());
     };
-    let table = match sys::load_policy(&job.library) {
+    let library = Trusted::handed(job.library.clone(), library);
+    let table = match sys::load_policy(&library) {
         Ok(table) => table,
         Err(error) => {
             outbox.say(&Note::Refused(Refusal {
@@ -119,6 +123,13 @@ fn take_stdin() -> std::io::Result<UnixStream> {
     let null = std::fs::File::open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
     Ok(socket.into())
+}
+
+/// The library, which its keeper has opened; what is printed goes where errors go.
+fn take_stdout() -> std::io::Result<File> {
+    let library = std::io::stdout().as_fd().try_clone_to_owned()?;
+    nix::unistd::dup2_stdout(std::io::stderr())?;
+    Ok(library.into())
 }
 
 /// A worker of which a thread is missing would seem to run. The panics of a policy are its own: its

@@ -295,6 +295,40 @@ fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
 }
 
 #[test]
+fn a_library_is_looked_at_each_time_it_is_loaded() {
+    let Some(ground) = Ground::new("workers-trust") else {
+        return;
+    };
+    let at = ground.directory("at");
+    let library = Ground::trusted("own.so", &fs::read(ground::probe()).expect("it is built"));
+    let ground = ground.start("");
+    let observe = Some("observe".parse().expect("a backend"));
+    let settings = Settings::from([("log".into(), "0".into())]);
+    let client = ground.client();
+    let registered = client.reg_policy(&at, &library, &settings, None, observe);
+    registered.expect("it is root's alone");
+    let end_worker = || {
+        let worker = wait_for("a worker", || ground.worker(&at));
+        kill(Pid::from_raw(worker.cast_signed()), Signal::SIGKILL).expect("it is there");
+        worker
+    };
+    let first = end_worker();
+    let second = wait_for("another worker", || {
+        ground.worker(&at).filter(|worker| *worker != first)
+    });
+    std::os::unix::fs::chown(&library, Some(1234), None).expect("it is ours");
+    assert_eq!(end_worker(), second);
+    let failed = wait_for("it to be given up", || {
+        let all = client.status(None).ok()?.mounts;
+        let own = all.into_iter().find(|it| it.path == at)?;
+        (own.state == MountState::Failed).then_some(own)
+    });
+    let reason = failed.reason.unwrap_or_default();
+    assert!(reason.contains("belongs to user 1234"), "{reason}");
+    fs::remove_file(library).expect("it is ours");
+}
+
+#[test]
 fn what_cannot_be_loaded_leaves_nothing_behind() {
     let Some(ground) = Ground::new("workers-slot") else {
         return;

@@ -10,6 +10,7 @@ use super::{POLICY, Shared, UnderWay};
 use crate::control::config::ConfiguredService;
 use crate::control::protocol::{Settings, StartPhase, StartStatus};
 use crate::control::stats::Stats;
+use crate::daemon::trust::Trusted;
 use crate::worker::handle::{
     self, LoadedWorker, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews,
 };
@@ -164,8 +165,10 @@ impl Shared {
     pub(super) fn load(&self) -> Result<LoadedWorker> {
         let source = BackendSource::Start { parent: None };
         let job = self.job("/".into(), source, Settings::new());
+        let library = Trusted::open(&job.library, nix::unistd::geteuid().as_raw())?;
         handle::load(
             &job,
+            &library,
             Box::new(|line| log::info!("{POLICY} of starts prints: {line}")),
             Arc::new(Stop::new()?),
         )
