@@ -272,6 +272,76 @@ fn test_modes_hold_for_others() {
     }
 }
 
+/// Of a file that anybody may read, but for one user.
+fn deny(user: u32) -> Vec<u8> {
+    const NONE: u32 = u32::MAX;
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 6, NONE), // its owner
+        (0x02, 0, user),
+        (0x04, 4, NONE), // its group
+        (0x10, 4, NONE), // the mask
+        (0x20, 4, NONE), // others
+    ];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, may, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(may.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn test_lists_of_who_may_read_hold_as_below() {
+    const DENIED: u32 = 65534;
+    const OTHER: u32 = 65533;
+
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.file("a", 10_000);
+    std::fs::create_dir(ground.lower.join("sub")).expect("a directory");
+    ground.file("sub/b", 10_000);
+    let sub = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(ground.lower.join("sub"), sub).expect("a mode");
+    for name in ["a", "sub"] {
+        let name = ground.lower.join(name);
+        let mut list = deny(DENIED);
+        if name.is_dir() {
+            // To look up what is in it.
+            for at in [4, 20, 28, 36] {
+                list[at + 2] |= 1;
+            }
+        }
+        if let Err(error) = xattr::setxattr(&name, "system.posix_acl_access", &list) {
+            return skip(&format!("no lists of who may read: {error}"));
+        }
+    }
+    let may = |directory: &Path, name: &str, user: u32| {
+        let mut cat = Command::new("cat");
+        cat.arg(directory.join(name)).uid(user).gid(user);
+        cat.stdout(Stdio::null()).stderr(Stdio::null());
+        cat.status().expect("cat").success()
+    };
+    for options in modes() {
+        let mirror = ground.mount(&options);
+        for name in ["a", "sub/b"] {
+            let of = |user| (may(&ground.lower, name, user), may(&ground.at, name, user));
+            // Once before and once after another user has read it.
+            assert_eq!(of(DENIED), (false, false), "{name} by {:?}", mirror.mode());
+            assert_eq!(of(OTHER), (true, true), "{name} by {:?}", mirror.mode());
+            assert_eq!(of(DENIED), (false, false), "{name} by {:?}", mirror.mode());
+        }
+        let list = xattr::getxattr(
+            &ground.at.join("a"),
+            OsStr::new("system.posix_acl_access"),
+            &mut [0; 256],
+        );
+        assert_eq!(list.expect("it is shown"), deny(DENIED).len());
+    }
+}
+
 #[test]
 fn test_what_changes_below_is_shown() {
     if !can_mount() {
