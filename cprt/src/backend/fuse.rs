@@ -338,6 +338,15 @@ fn range(span: Span, size: u64) -> Range<u64> {
     span.offset.min(end)..end
 }
 
+/// What a user namespace without supplementary groups does to a mirror; nothing outside of one.
+fn limit_of_groups(setgroups: &str) -> Option<String> {
+    (setgroups.trim() == "deny").then(|| {
+        "what only a supplementary group of the user may read cannot be read: in a user namespace \
+         of one's own there is one group"
+            .to_owned()
+    })
+}
+
 impl Backend for Fuse {
     fn name(&self) -> &'static str {
         "fuse"
@@ -349,7 +358,9 @@ impl Backend for Fuse {
 
     fn limits(&self) -> Vec<String> {
         let why = format!("files are read by the worker: {}", self.why);
-        std::iter::once(why).chain(limits()).collect()
+        let setgroups = std::fs::read_to_string("/proc/self/setgroups").unwrap_or_default();
+        let groups = limit_of_groups(&setgroups);
+        std::iter::once(why).chain(groups).chain(limits()).collect()
     }
 
     fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::control::config::Config;
 use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
+use crate::daemon::peer::{self, Peer};
 use crate::daemon::registry::{RegistrationRequest, Registry};
 use crate::daemon::services::Services;
 use crate::daemon::wanted;
@@ -244,6 +245,16 @@ fn serve(stream: &UnixStream, served: &Served) {
             return;
         }
     };
+    // Nobody is root whom the kernel does not name.
+    let Some(peer) = Peer::of(stream) else {
+        return log::error!("A request comes from nowhere");
+    };
+    if let Some(change) = peer::change(&request) {
+        log::info!("To {change}: asked by {peer}");
+    }
+    if let Some(refusal) = peer.refusal(&request, Uid::effective().as_raw()) {
+        return reply::<()>(stream, Err(refusal.into()));
+    }
     match request {
         Request::RegPolicy {
             mount,

@@ -115,8 +115,12 @@ impl Ground {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.place.path().join("socket")
+    }
+
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.place.path().join("socket"))
+        Client::new(self.socket())
     }
 
     fn status(&self) -> Option<Status> {

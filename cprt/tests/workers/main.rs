@@ -2,6 +2,7 @@
 //! folders of the test's own.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -326,6 +327,68 @@ fn a_library_is_looked_at_each_time_it_is_loaded() {
     let reason = failed.reason.unwrap_or_default();
     assert!(reason.contains("belongs to user 1234"), "{reason}");
     fs::remove_file(library).expect("it is ours");
+}
+
+/// Asks as another user; what it heard.
+fn ask_as(user: u32, ground: &Ground, directory: &Path, setting: &str) -> String {
+    let asked = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "asks", "--ignored", "--nocapture"])
+        .env("CPRT_ASK", ground.socket())
+        .env("CPRT_ASK_FOR", directory)
+        .env("CPRT_ASK_BY", ground::probe())
+        .env("CPRT_ASK_SETTING", setting)
+        .uid(user)
+        .gid(GROUP)
+        .output()
+        .expect("this program");
+    let said = String::from_utf8_lossy(&asked.stdout).into_owned();
+    let heard = said.lines().find_map(|line| line.split_once("HEARD "));
+    heard.map_or_else(|| format!("{asked:?}"), |(_, heard)| heard.to_owned())
+}
+
+#[test]
+#[ignore = "only as a user of others"]
+fn asks() {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let (Some(socket), Some(at), Some(library)) = (
+        variable("CPRT_ASK"),
+        variable("CPRT_ASK_FOR"),
+        variable("CPRT_ASK_BY"),
+    ) else {
+        return;
+    };
+    let setting = std::env::var("CPRT_ASK_SETTING").expect("a setting");
+    let (key, value) = setting.split_once('=').expect("a setting");
+    let settings = Settings::from([(key.to_owned(), value.to_owned())]);
+    let observe = Some("observe".parse().expect("a backend"));
+    let heard = cprt::control::client::Client::new(socket)
+        .reg_policy(&at, &library, &settings, None, observe)
+        .map(|status| status.state);
+    println!("HEARD {heard:?}");
+}
+
+/// `daemon`, which every system has.
+const GROUP: u32 = 1;
+
+#[test]
+fn a_member_of_the_group_is_not_root() {
+    let Some(ground) = Ground::new("workers-group") else {
+        return;
+    };
+    let at = ground.directory("at");
+    let victim = ground.directory("victim").join("written");
+    let ground = ground.start("group = 'daemon'\n");
+    let path = format!("record={}", victim.display());
+    let heard = ask_as(65534, &ground, &at, &path);
+    assert!(heard.contains("for root to say"), "{heard}");
+    assert!(!victim.exists(), "written as root");
+    assert!(ground.worker(&at).is_none());
+    let heard = ask_as(65534, &ground, &at, "log=0");
+    assert!(heard.contains("Running"), "{heard}");
+    let said = ground.said();
+    assert!(said.contains("asked by user 65534, group 1"), "{said}");
+    let heard = ask_as(0, &ground, &at, &path);
+    assert!(heard.contains("Running") && victim.exists(), "{heard}");
 }
 
 #[test]

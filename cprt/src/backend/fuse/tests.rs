@@ -330,6 +330,13 @@ fn test_a_deleted_file_that_is_open_is_estimated() {
 }
 
 #[test]
+fn who_has_one_group_is_told_so() {
+    assert!(limit_of_groups("deny\n").is_some_and(|it| it.contains("supplementary")));
+    assert_eq!(limit_of_groups("allow\n"), None);
+    assert_eq!(limit_of_groups(""), None);
+}
+
+#[test]
 fn test_files_are_what_they_are_below() {
     if !can_mount() {
         return;

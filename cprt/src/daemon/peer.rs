@@ -1,0 +1,181 @@
+//! Who asks, and what they may ask for.
+//!
+//! Members of the socket's group may have policies of the tree for directories and mounts, take them away and set them.
+//! What a policy is given works as root, though: a path in a setting is read and written as root, a mirror is put over a
+//! directory for all to see, a cgroup's memory pays. That is root's to say, on the command line or in the configuration.
+
+use std::fmt;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use crate::control::kind::BackendKind;
+use crate::control::protocol::{Request, Settings};
+use crate::error::{Refusal, RefusalKind};
+
+/// The process at the other end, as it was when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    process: i32,
+    user: u32,
+    group: u32,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            process,
+            user,
+            group,
+        } = self;
+        write!(f, "user {user}, group {group}, process {process}")
+    }
+}
+
+impl Peer {
+    /// `None` if the kernel does not say, which it always does.
+    pub(super) fn of(stream: &UnixStream) -> Option<Self> {
+        let credentials = getsockopt(stream, PeerCredentials).ok()?;
+        Some(Self {
+            process: credentials.pid(),
+            user: credentials.uid(),
+            group: credentials.gid(),
+        })
+    }
+
+    /// Why it may not have that, if it may not. `me` is the user as whom we run.
+    pub(super) fn refusal(&self, request: &Request, me: u32) -> Option<Refusal> {
+        if self.user == 0 || self.user == me {
+            return None;
+        }
+        let (what, key) = match request {
+            Request::RegPolicy {
+                backend: Some(BackendKind::Fuse),
+                ..
+            } => ("A mirror over a directory".to_owned(), None),
+            Request::RegPolicy {
+                cgroup: Some(_), ..
+            } => ("A cgroup that pays".to_owned(), None),
+            Request::RegPolicy { settings, .. } | Request::Configure { settings, .. } => {
+                let key = names_a_file(settings)?;
+                (format!("The path in {key}"), Some(key))
+            }
+            Request::RmPolicy { .. }
+            | Request::Status { .. }
+            | Request::Stats { .. }
+            | Request::Events { .. } => return None,
+        };
+        let settings = if key.is_some() { ".settings" } else { "" };
+        Some(Refusal {
+            kind: RefusalKind::Invalid,
+            message: format!("{what} is for root to say: policies work as root"),
+            remedy: Some(format!(
+                "have root run it, or name it in [mount.'DIRECTORY'{settings}] of /etc/cprt.toml"
+            )),
+        })
+    }
+}
+
+/// The first setting that may be a path.
+fn names_a_file(settings: &Settings) -> Option<&str> {
+    let is_path = |value: &str| value.contains('/') || value == "..";
+    let found = settings.iter().find(|(_, value)| is_path(value));
+    found.map(|(key, _)| key.as_str())
+}
+
+/// What a request would change, for the log; `None` if it only asks.
+pub(super) fn change(request: &Request) -> Option<String> {
+    match request {
+        Request::RegPolicy { mount, library, .. } => {
+            let (mount, library) = (mount.display(), library.display());
+            Some(format!("register {library} for {mount}"))
+        }
+        Request::RmPolicy { mount } => Some(format!("remove the policy of {}", mount.display())),
+        Request::Configure { mount, settings } => {
+            let keys: Vec<_> = settings.keys().map(String::as_str).collect();
+            Some(format!("set {} of {}", keys.join(", "), mount.display()))
+        }
+        Request::Status { .. } | Request::Stats { .. } | Request::Events { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register(settings: &[(&str, &str)]) -> Request {
+        let pairs = settings.iter();
+        Request::RegPolicy {
+            mount: "/srv/models".into(),
+            library: "/usr/lib/ppc/maio.so".into(),
+            settings: pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            cgroup: None,
+            backend: Some(BackendKind::Observe),
+        }
+    }
+
+    fn of(user: u32) -> Peer {
+        Peer {
+            process: 7,
+            user,
+            group: 5,
+        }
+    }
+
+    #[test]
+    fn what_works_as_root_is_roots_to_say() {
+        let refused = |request: &Request| of(1000).refusal(request, 0).map(|it| it.message);
+        assert_eq!(refused(&register(&[("length", "2 MiB")])), None);
+        let paths = [("store", "/etc/cron.d"), ("store", "a/b"), ("dir", "..")];
+        for path in paths {
+            let request = register(&[("length", "1"), path]);
+            let why = refused(&request).expect("a path");
+            assert!(why.contains(path.0), "{why}");
+            assert_eq!(of(0).refusal(&request, 0), None);
+            assert_eq!(
+                of(1000).refusal(&request, 1000),
+                None,
+                "a daemon of one's own"
+            );
+        }
+        let configure = Request::Configure {
+            mount: "/srv/models".into(),
+            settings: Settings::from([("record".into(), "/root/.profile".into())]),
+        };
+        assert!(refused(&configure).is_some());
+        for (cgroup, backend) in [
+            (Some("/system.slice/x.service".into()), None),
+            (None, Some(BackendKind::Fuse)),
+        ] {
+            let request = Request::RegPolicy {
+                mount: "/srv/models".into(),
+                library: "/usr/lib/ppc/maio.so".into(),
+                settings: Settings::new(),
+                cgroup,
+                backend,
+            };
+            assert!(refused(&request).is_some(), "{request:?}");
+        }
+        let mount = || "/srv/models".into();
+        assert_eq!(refused(&Request::RmPolicy { mount: mount() }), None);
+        assert_eq!(refused(&Request::Events { mount: mount() }), None);
+    }
+
+    #[test]
+    fn the_kernel_says_who_it_is() {
+        let (here, _there) = UnixStream::pair().expect("a socket");
+        let peer = Peer::of(&here).expect("it says");
+        let own = (nix::unistd::geteuid().as_raw(), std::process::id());
+        assert_eq!((peer.user, peer.process.unsigned_abs()), own);
+        assert_eq!(of(3).to_string(), "user 3, group 5, process 7");
+    }
+
+    #[test]
+    fn what_is_changed_is_told() {
+        let told = change(&register(&[])).expect("a change");
+        assert_eq!(told, "register /usr/lib/ppc/maio.so for /srv/models");
+        assert_eq!(change(&Request::Status { mount: None }), None);
+    }
+}
