@@ -73,7 +73,7 @@ pub(crate) fn judge(kind: BackendKind, directory: &Path) -> Verdict {
     match kind {
         BackendKind::Module => module(directory),
         BackendKind::Observe => observe(),
-        BackendKind::Fuse => fuse(),
+        BackendKind::Fuse => fuse(has_namespaces() || has_helper()),
     }
 }
 
@@ -124,7 +124,31 @@ fn lower_first(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-fn fuse() -> Verdict {
+/// The same for a daemon, which mounts for all to see: it needs no namespaces for that, and its unit may well forbid
+/// them.
+pub(crate) fn judge_for_all(kind: BackendKind, directory: &Path) -> Verdict {
+    match kind {
+        BackendKind::Fuse => fuse(may_mount() || has_helper()),
+        BackendKind::Module | BackendKind::Observe => judge(kind, directory),
+    }
+}
+
+/// Whether we may mount in the view that we are in.
+fn may_mount() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status");
+    status.is_ok_and(|text| has_sys_admin(&text))
+}
+
+/// `CAP_SYS_ADMIN` in a text as that of `/proc/self/status`.
+fn has_sys_admin(status: &str) -> bool {
+    const SYS_ADMIN: u32 = 21;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
+}
+
+/// `may`: whether we may mount where it is to be.
+fn fuse(may: bool) -> Verdict {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -137,7 +161,7 @@ fn fuse() -> Verdict {
             );
         }
     }
-    if has_namespaces() || has_helper() {
+    if may {
         let limits = fuse::limits().collect();
         return Verdict::Usable { limits };
     }
@@ -227,6 +251,15 @@ pub fn table() -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn who_may_mount_is_known_by_a_capability() {
+        let status = |set: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{set}\nCapBnd:\t0\n");
+        assert!(super::has_sys_admin(&status("000001ffffffffff")));
+        assert!(super::has_sys_admin(&status("0000000000200000")));
+        assert!(!super::has_sys_admin(&status("000001ffffdfffff")));
+        assert!(!super::has_sys_admin("Name:\tx\n"));
+    }
+
     use super::*;
 
     #[test]

@@ -86,7 +86,7 @@ impl Site {
             let message = format!("{} is no directory", real.display());
             return Err(refused(message, None).into());
         }
-        if let Verdict::Unusable { why, remedy } = select::judge(kind, &real) {
+        if let Verdict::Unusable { why, remedy } = select::judge_for_all(kind, &real) {
             let mut refusal = refused(format!("{kind} does not work here: {why}"), remedy);
             refusal.kind = RefusalKind::Failed;
             return Err(refusal.into());

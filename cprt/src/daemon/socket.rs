@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::control::config::Config;
 use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
+use crate::daemon::notify::Notify;
 use crate::daemon::peer::{self, Peer};
 use crate::daemon::registry::{RegistrationRequest, Registry};
 use crate::daemon::services::Services;
@@ -50,6 +51,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     };
     // Before there are other threads, which inherit it.
     signals.thread_block().map_err(system("Blocking signals"))?;
+    let notify = Notify::from_environment();
     let listener = listen(&config)?;
     for file in [&config.socket, &config.state] {
         make_room(file)?;
@@ -76,12 +78,18 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
         env!("CARGO_PKG_VERSION"),
         socket.display()
     );
+    notify.ready();
     loop {
         match signals.wait().map_err(system("Waiting for signals"))? {
-            Signal::SIGHUP => reload(&services, again()),
+            Signal::SIGHUP => {
+                notify.reloading();
+                reload(&services, again());
+                notify.ready();
+            }
             signal => break log::info!("{signal}: ending"),
         }
     }
+    notify.stopping();
     // The next daemon may begin now; only this one's readers are still served.
     let _ = std::fs::remove_file(&socket);
     services.end();

@@ -46,6 +46,7 @@ pub(crate) struct Ground {
     /// Sockets have short paths.
     place: Folder,
     daemon: Option<Child>,
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Ground {
@@ -73,6 +74,7 @@ impl Ground {
             folder,
             place: Folder::new(name),
             daemon: None,
+            environment: Vec::new(),
         })
     }
 
@@ -92,7 +94,20 @@ impl Ground {
     }
 
     /// Starts the daemon with this besides in its configuration.
-    pub(crate) fn start(mut self, config: &str) -> Self {
+    /// With this in the daemon's environment.
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
+    pub(crate) fn start(self, config: &str) -> Self {
+        let ground = self.start_by(config, None);
+        wait_for("the daemon", || ground.status());
+        ground
+    }
+
+    /// The same as a service manager does it, which listens there.
+    pub(crate) fn start_by(mut self, config: &str, manager: Option<&Path>) -> Self {
         let own = format!(
             "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
             self.place.path().display()
@@ -101,8 +116,9 @@ impl Ground {
         let log = fs::File::create(self.log()).expect("it is ours");
         let mut daemon = Command::new(env!("CARGO_BIN_EXE_cprtd"));
         daemon.arg("--config").arg(file).stderr(log);
+        daemon.envs(self.environment.iter().copied());
+        daemon.envs(manager.map(|socket| ("NOTIFY_SOCKET", socket)));
         self.daemon = Some(daemon.spawn().expect("it was built"));
-        wait_for("the daemon", || self.status());
         self
     }
 
@@ -125,6 +141,18 @@ impl Ground {
 
     fn status(&self) -> Option<Status> {
         self.client().status(None).ok()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let daemon = self.daemon().expect("it was started").cast_signed();
+        kill(Pid::from_raw(daemon), signal).expect("it is there");
+    }
+
+    /// Waits for the daemon to end in good order.
+    pub(crate) fn ended(&mut self) {
+        let mut daemon = self.daemon.take().expect("it was started");
+        let status = daemon.wait().expect("it is ours");
+        assert!(status.success(), "{status}: {}", self.said());
     }
 
     /// The worker of a directory, if it runs.

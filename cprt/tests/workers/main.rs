@@ -2,6 +2,8 @@
 //! folders of the test's own.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -11,7 +13,7 @@ use cprt::control::protocol::{MountState, Settings};
 use cprt::machine::memory::Roots;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use test_support::{drop_cached, skip};
+use test_support::{Folder, drop_cached, skip};
 
 use ground::{Ground, LATEST, bind, unbind, wait_for};
 use hung::{Hung, Way};
@@ -389,6 +391,59 @@ fn a_member_of_the_group_is_not_root() {
     assert!(said.contains("asked by user 65534, group 1"), "{said}");
     let heard = ask_as(0, &ground, &at, &path);
     assert!(heard.contains("Running") && victim.exists(), "{heard}");
+}
+
+#[test]
+fn the_service_manager_hears_how_far_the_daemon_is() {
+    let Some(ground) = Ground::new("workers-notify") else {
+        return;
+    };
+    let at = ground.directory("at");
+    let place = Folder::new("workers-notify-at");
+    let manager = UnixDatagram::bind(place.path().join("socket")).expect("a socket");
+    manager.set_read_timeout(Some(LATEST)).expect("a time");
+    let hear = || {
+        let mut bytes = [0; 256];
+        let length = manager.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let name = place.path().join("socket");
+    let mut ground = ground.start_by(&observed(&[(&at, "")]), Some(&name));
+    assert!(hear().starts_with("READY=1"), "before there is a socket");
+    assert!(ground.client().status(None).is_ok(), "it is ready");
+    wait_for("the policy", || ground.worker(&at));
+    ground.signal(Signal::SIGHUP);
+    assert!(hear().starts_with("RELOADING=1"));
+    assert!(hear().starts_with("READY=1"));
+    let since = Instant::now();
+    ground.signal(Signal::SIGTERM);
+    assert!(hear().starts_with("STOPPING=1"));
+    ground.ended();
+    assert!(since.elapsed() < TO_STOP, "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_daemon_that_may_make_no_namespaces_mirrors_all_the_same() {
+    let Some(ground) = Ground::new("workers-fuse") else {
+        return;
+    };
+    if fs::File::open("/dev/fuse").is_err() {
+        return skip("there is no /dev/fuse");
+    }
+    let at = ground.directory("at");
+    fs::write(at.join("f"), "below").expect("a file");
+    // As in a unit that restricts namespaces, it can try nothing in one.
+    let ground = ground.with("PATH", "/nowhere").start("");
+    let client = ground.client();
+    let fuse = Some("fuse".parse().expect("a backend"));
+    let settings = Settings::from([("log".into(), "0".into())]);
+    let before = at.metadata().expect("it is there").dev();
+    let registered = client.reg_policy(&at, ground::probe(), &settings, None, fuse);
+    assert_eq!(registered.expect("to mirror").state, MountState::Running);
+    assert_ne!(at.metadata().expect("the mirror").dev(), before);
+    assert_eq!(fs::read(at.join("f")).expect("to read"), b"below");
+    client.rm_policy(&at).expect("it is there");
+    assert_eq!(at.metadata().expect("it is there").dev(), before);
 }
 
 #[test]
