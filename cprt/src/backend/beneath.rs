@@ -15,8 +15,16 @@ use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
 use crate::{Error, Result};
 
 /// On top of those of what observes.
-pub(crate) const LIMIT: &str = "if the worker is killed, files that are open can be read on; others \
+const LIMIT: &str = "if the worker is killed, files that are open can be read on; others \
                                 cannot be opened until it is mounted again";
+
+/// What it cannot do besides, a sentence each.
+pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
+    [super::fuse::NOT_OF_FUSE, TIMES, LIMIT].into_iter()
+}
+
+/// The kernel opens what it passes through once more, as readers do.
+const TIMES: &str = "reading changes times of access below";
 
 /// A mount, and its lower directory observed.
 #[derive(Debug)]
@@ -80,7 +88,8 @@ impl Backend for Beneath {
 
     fn limits(&self) -> Vec<String> {
         let observed = self.observe.limits().into_iter();
-        observed.chain([LIMIT.to_owned()]).collect()
+        let limits = limits().map(str::to_owned);
+        observed.chain(limits).collect()
     }
 
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {

@@ -316,6 +316,10 @@ pub(crate) fn features() -> Features {
     Features::OPEN | Features::EVICT_MAPPED | Features::AFFINITY
 }
 
+/// What no mirror through FUSE can do.
+pub(crate) const NOT_OF_FUSE: &str = "reads that must not wait (RWF_NOWAIT) are refused, statx does not tell what O_DIRECT has to be \
+     aligned to, and names and attributes that change below are shown a second later at most";
+
 /// What a mirror that reads by itself cannot do, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = String> {
     let fixed = [
@@ -327,6 +331,7 @@ pub(crate) fn limits() -> impl Iterator<Item = String> {
          mount",
         "how much is cached is an estimate for files that are open but deleted, and for all \
          before Linux 6.5",
+        NOT_OF_FUSE,
         "if the worker is killed, reads fail until it is mounted again",
     ];
     fixed.into_iter().map(str::to_owned)

@@ -238,7 +238,7 @@ pub fn table() -> String {
         ("observe", observe::limits(false, None, true)),
         (
             "fuse passed through, besides",
-            vec![beneath::LIMIT.to_owned()],
+            beneath::limits().map(str::to_owned).collect(),
         ),
         ("fuse by itself", fuse::limits().collect()),
     ];

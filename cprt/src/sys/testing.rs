@@ -121,6 +121,18 @@ impl Drop for Mapped {
     }
 }
 
+/// Reads the first byte of a file, if that takes no waiting.
+pub(crate) fn read_now(file: &File) -> io::Result<usize> {
+    let mut byte = [0_u8];
+    let part = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: byte.len(),
+    };
+    // SAFETY: one part, of a byte that is there until the call returns.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, 0, libc::RWF_NOWAIT) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
 /// Asks for the size of a terminal; for tests.
 pub(crate) fn window_size(fd: std::os::fd::RawFd) -> io::Result<()> {
     nix::ioctl_read_bad!(ask, libc::TIOCGWINSZ, libc::winsize);

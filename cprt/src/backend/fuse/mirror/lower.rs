@@ -153,12 +153,9 @@ impl Lower {
     }
 
     pub(super) fn open_path(path: &Path) -> io::Result<Self> {
-        let direct = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path);
+        let direct = open_quietly(path, libc::O_DIRECT);
         Ok(Self {
-            file: File::open(path)?,
+            file: open_quietly(path, 0)?,
             direct: direct.ok(),
             backing: std::sync::OnceLock::new(),
         })
@@ -203,6 +200,19 @@ impl Lower {
             let _ = posix_fadvise(&self.file, range.0, range.1, advice);
         }
         Ok(got)
+    }
+}
+
+/// Opens for reading, which is to leave the time of access as it is: the mount is read-only. Of what is neither ours nor
+/// root's to open so, it changes as the lower file system has it.
+fn open_quietly(path: &Path, flags: i32) -> io::Result<File> {
+    let open = |more| {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags | more).open(path)
+    };
+    match open(libc::O_NOATIME) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(0),
+        done => done,
     }
 }
 

@@ -37,6 +37,104 @@ fn test_what_is_read_is_cached_once() {
 }
 
 #[test]
+fn test_reading_leaves_the_time_of_access_below() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    let bytes = ground.file("a", MIB);
+    let (below, above) = (ground.lower.join("a"), ground.at.join("a"));
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(946_684_800);
+    let accessed = || below.metadata().expect("it").accessed().expect("a time");
+    let set = || {
+        let times = std::fs::FileTimes::new().set_accessed(long_ago);
+        let file = std::fs::OpenOptions::new().write(true).open(&below);
+        file.expect("a file").set_times(times).expect("to set it");
+        uncache(&below);
+    };
+    set();
+    std::fs::read(&below).expect("to read");
+    if accessed() == long_ago {
+        return skip("this file system keeps no times of access");
+    }
+    let mirror = ground.mount(&plain());
+    set();
+    assert!(std::fs::read(&above).expect("to read") == bytes);
+    assert_eq!(accessed(), long_ago, "plain");
+    drop(mirror);
+    let mirror = ground.mount(&MirrorOptions::default());
+    if mirror.mode() == Mode::Passthrough {
+        // The kernel opens it once more, and not so: the table of backends says it. When that changes, so does this.
+        set();
+        assert!(std::fs::read(&above).expect("to read") == bytes);
+        assert_ne!(accessed(), long_ago, "passed through");
+    }
+}
+
+#[test]
+fn test_holes_are_where_they_are_below() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.file("a", MIB);
+    let below = ground.lower.join("a");
+    let file = std::fs::OpenOptions::new().write(true).open(&below);
+    let file = file.expect("a file");
+    file.set_len(8 * MIB as u64).expect("a hole");
+    file.write_all_at(&[7; 4096], 4 * MIB as u64)
+        .expect("an island");
+    file.sync_all().expect("on the disk");
+    let sought = |path: &Path| {
+        let file = File::open(path).expect("a file");
+        let seek = |at: usize, whence| {
+            let at = i64::try_from(at).expect("small");
+            nix::unistd::lseek(&file, at, whence).map_err(|error| error as i32)
+        };
+        use nix::unistd::Whence::{SeekData, SeekHole};
+        [
+            seek(0, SeekHole),
+            seek(MIB, SeekData),
+            seek(4 * MIB, SeekHole),
+            seek(5 * MIB, SeekData),
+            seek(5 * MIB, SeekHole),
+            seek(9 * MIB, SeekHole),
+        ]
+    };
+    let expected = sought(&below);
+    assert_eq!(expected[3], Err(libc::ENXIO), "{expected:?}");
+    for options in modes() {
+        let mirror = ground.mount(&options);
+        assert_eq!(
+            sought(&ground.at.join("a")),
+            expected,
+            "{:?}",
+            mirror.mode()
+        );
+    }
+}
+
+#[test]
+fn test_what_a_mirror_cannot_do_is_refused_as_its_table_says() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.file("a", 4096);
+    let at_once = |path: &Path| {
+        let file = File::open(path).expect("a file");
+        std::fs::read(path).expect("to have it cached");
+        crate::sys::testing::read_now(&file).map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(at_once(&ground.lower.join("a")), Ok(1), "as below");
+    for options in modes() {
+        let mirror = ground.mount(&options);
+        let above = at_once(&ground.at.join("a"));
+        assert_eq!(above, Err(Some(libc::EOPNOTSUPP)), "{:?}", mirror.mode());
+    }
+}
+
+#[test]
 fn test_a_mapping_reads_the_same() {
     if !can_mount() {
         return;
