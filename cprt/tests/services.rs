@@ -345,12 +345,13 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let script = format!("{}; read line; {}; {big}", read(0), read(2));
     let program = ground.program("cprt-dies", &script);
     let whole = Running::start(&program, &[]);
+    // Which of two is heard first is not ours to say.
+    wait_for("the first start", || ground.service("d")?.last);
     let twice = Running::start(&program, &[]);
     let (first, second) = (whole.0.id(), twice.0.id());
     let status = wait_for("both", || ground.service("d").filter(|it| it.starts == 2));
     assert_eq!(status.running, [first, second]);
     assert!(status.left_out.is_some_and(|why| why.contains("under way")));
-    wait_for("the first start", || ground.service("d")?.last);
     whole.end();
     twice.end();
     let name = ground.over("d", first).last.expect("a start").start;

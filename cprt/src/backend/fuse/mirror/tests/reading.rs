@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Whence;
+
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -44,7 +46,7 @@ fn test_reading_leaves_the_time_of_access_below() {
     let ground = Ground::new();
     let bytes = ground.file("a", MIB);
     let (below, above) = (ground.lower.join("a"), ground.at.join("a"));
-    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(946_684_800);
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_hours(262_968);
     let accessed = || below.metadata().expect("it").accessed().expect("a time");
     let set = || {
         let times = std::fs::FileTimes::new().set_accessed(long_ago);
@@ -86,19 +88,19 @@ fn test_holes_are_where_they_are_below() {
         .expect("an island");
     file.sync_all().expect("on the disk");
     let sought = |path: &Path| {
+        let (data, hole) = (Whence::SeekData, Whence::SeekHole);
         let file = File::open(path).expect("a file");
         let seek = |at: usize, whence| {
             let at = i64::try_from(at).expect("small");
             nix::unistd::lseek(&file, at, whence).map_err(|error| error as i32)
         };
-        use nix::unistd::Whence::{SeekData, SeekHole};
         [
-            seek(0, SeekHole),
-            seek(MIB, SeekData),
-            seek(4 * MIB, SeekHole),
-            seek(5 * MIB, SeekData),
-            seek(5 * MIB, SeekHole),
-            seek(9 * MIB, SeekHole),
+            seek(0, hole),
+            seek(MIB, data),
+            seek(4 * MIB, hole),
+            seek(5 * MIB, data),
+            seek(5 * MIB, hole),
+            seek(9 * MIB, hole),
         ]
     };
     let expected = sought(&below);
