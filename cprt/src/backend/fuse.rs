@@ -317,8 +317,9 @@ pub(crate) fn features() -> Features {
 }
 
 /// What no mirror through FUSE can do.
-pub(crate) const NOT_OF_FUSE: &str = "reads that must not wait (RWF_NOWAIT) are refused, statx does not tell what O_DIRECT has to be \
-     aligned to, and names and attributes that change below are shown a second later at most";
+pub(crate) const NOT_OF_FUSE: &str = "reads that must not wait (RWF_NOWAIT) are refused, statx does \
+     not tell what O_DIRECT has to be aligned to, and names and attributes that change below are shown \
+     a second later at most";
 
 /// What a mirror that reads by itself cannot do, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = String> {

@@ -71,7 +71,7 @@ fn role(arguments: &[OsString]) -> Result<Role, String> {
         [] => Ok(Role::Daemon(None)),
         ["-h" | "--help"] => Ok(Role::Say(HELP)),
         ["-V" | "--version"] => Ok(Role::Say(concat!("cprtd ", env!("CARGO_PKG_VERSION")))),
-        // These are for the daemon to call; the mount is for whoever lists processes.
+        // These are for the daemon to call; the mount is there for lists of processes.
         ["worker", _] => Ok(Role::Worker),
         ["topology"] => Ok(Role::Topology),
         ["look", _] => Ok(Role::Look(PathBuf::from(&arguments[1]))),

@@ -90,7 +90,7 @@ mod tests {
         assert!(time.parse::<u64>().expect("a time") > 0);
         let text = heard(&manager, Notify::stopping, at.as_bytes());
         assert!(text.contains("STOPPING=1"), "{text}");
-        // Without one there is nobody to tell.
+        // Without a manager it is told to none.
         Notify(None).ready();
     }
 }

@@ -43,7 +43,7 @@ impl Peer {
         })
     }
 
-    /// Why it may not have that, if it may not. `me` is the user as whom we run.
+    /// Why the peer may not have that, if it may not. `me` is the daemon's own user.
     pub(super) fn refusal(&self, request: &Request, me: u32) -> Option<Refusal> {
         if self.user == 0 || self.user == me {
             return None;

@@ -253,7 +253,7 @@ fn serve(stream: &UnixStream, served: &Served) {
             return;
         }
     };
-    // Nobody is root whom the kernel does not name.
+    // A peer that the kernel does not name may be any user.
     let Some(peer) = Peer::of(stream) else {
         return log::error!("A request comes from nowhere");
     };

@@ -85,7 +85,7 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Opens a library, if nobody but root, or the user `me` as whom we run, can change it or what is found at its path.
+    /// Opens a library, if only root, or the daemon's own user `me`, can change it or what is found at its path.
     ///
     /// # Errors
     ///

@@ -199,7 +199,7 @@ pub(crate) fn rfs_at(path: &Path) -> Result<Option<RfsMount>> {
     rfs_exactly_at(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))
 }
 
-/// The same for a path without links, which nobody looks at.
+/// The same for a path without links, at which the daemon does not look.
 pub(crate) fn rfs_exactly_at(real: &Path) -> Result<Option<RfsMount>> {
     Ok(all_rfs()?.into_iter().find(|found| found.path == real))
 }

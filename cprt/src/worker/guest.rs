@@ -1,8 +1,8 @@
 //! Whose memory pays, where the kernel charges who reads: the worker is a guest in the reader's cgroup while it loads.
 //!
-//! It is there for as long as there is something to load and no longer: who stops a unit kills all that is in its cgroup,
-//! who pauses a container freezes it, and a cgroup that is to go has to be empty. So the worker leaves soon after the last
-//! load, and at once when it is the last one there.
+//! It is there for as long as there is something to load and no longer: systemd kills all that is in the cgroup of a
+//! unit that stops, a runtime freezes that of a container, and a cgroup that is to go has to be empty. So the worker
+//! leaves soon after the last load, and at once when it is the last one there.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,7 +145,7 @@ impl GuestShared {
     }
 }
 
-/// Whether nobody but this process is there.
+/// Whether this process is the only one there.
 fn is_alone(cgroup: &Path) -> bool {
     let own = std::process::id();
     let members = std::fs::read_to_string(cgroup.join("cgroup.procs"));
@@ -193,7 +193,7 @@ mod tests {
         let guest = Guest::new(at(&home), outbox, move || of_guest.load(Relaxed));
         let text = |file: &Path| std::fs::read_to_string(file).expect("a file");
         guest.enter();
-        assert_eq!(text(&host), "1\n", "nobody pays yet");
+        assert_eq!(text(&host), "1\n", "no reader is known yet");
         guest.pays(at(&home));
         guest.enter();
         assert_eq!(text(&home), "", "it is there");

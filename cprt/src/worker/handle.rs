@@ -109,6 +109,16 @@ pub(crate) enum WorkerEnd {
     Killed(String),
 }
 
+/// What a worker says last.
+enum LastWord {
+    /// It has done all that it was told to.
+    Ended { late: bool },
+    /// Why it ends.
+    Fault(String),
+    /// Nothing; it may have had too much time for that.
+    None { overdue: bool },
+}
+
 /// Starts a worker and has it load the library, which is that of its job, unless it is stopped meanwhile.
 pub(crate) fn load(
     job: &Job,
@@ -136,7 +146,7 @@ pub(crate) fn load(
         .map_err(system("Starting a worker"))?;
     let child = WorkerChild::new(child);
     output::listen(output, log)?;
-    // One that does not listen any more holds nobody up.
+    // A worker that does not listen any more does not hold its keeper up.
     ours.set_write_timeout(Some(TO_ANSWER))
         .map_err(system("Setting up a socket"))?;
     let stream = ours.try_clone().map_err(system("Sharing a socket"))?;
@@ -406,55 +416,16 @@ impl WorkerProcess {
         to_the_last: bool,
         mut heard: impl FnMut(WorkerNews),
     ) -> WorkerEnd {
-        let mut fault = None;
-        let (mut ended, mut late, mut overdue) = (false, false, false);
-        let mut is_guest = false;
-        loop {
-            let until = is_guest.then(|| Instant::now() + GUEST_LOOK);
-            match self.inbox.wait(&handle.stop, stop::PATIENCE, until) {
-                First::Stop => {
-                    overdue = true;
-                    break;
-                }
-                First::Late => {
-                    heard(WorkerNews::IsGuest);
-                    continue;
-                }
-                First::Readable => {}
-            }
-            // What is no note is as good as the end of it.
-            let Ok(Some(note)) = self.inbox.hear() else {
-                break;
-            };
-            match note {
-                Note::Log { level, message } => heard(WorkerNews::Log { level, message }),
-                Note::Reader { process, cgroup } => {
-                    heard(WorkerNews::Reader { process, cgroup });
-                }
-                Note::Guest { host } => {
-                    is_guest = host.is_some();
-                    heard(WorkerNews::Guest(host));
-                }
-                Note::Event(line) => handle.event(&line),
-                // That the socket is closed may take as long as the kernel holds up one of its threads.
-                Note::Fault(why) => {
-                    fault = Some(why);
-                    break;
-                }
-                Note::Unmounted => heard(WorkerNews::Unmounted),
-                Note::Ended { late: so } => {
-                    (ended, late) = (true, so && !to_the_last);
-                    break;
-                }
-                answer => handle.answer(answer),
-            }
-        }
+        let word = self.last_word(handle, &mut heard);
         handle.gone();
         handle.outbox.hang_up();
-        if late {
+        if let LastWord::Ended { late: true } = word
+            && !to_the_last
+        {
             self.child.end_alone(TO_END);
             return WorkerEnd::Told;
         }
+        let overdue = matches!(word, LastWord::None { overdue: true });
         let patience = if overdue {
             Duration::ZERO
         } else {
@@ -466,11 +437,47 @@ impl WorkerProcess {
             let message = format!("the worker does not end by itself: {}", end.describe());
             heard(WorkerNews::Log { level: 2, message });
         }
-        match (fault, ended) {
-            (Some(fault), _) => WorkerEnd::Fault(fault),
-            (None, true) => WorkerEnd::Told,
-            (None, false) if end.is_from_outside() => WorkerEnd::Killed(end.describe()),
-            (None, false) => WorkerEnd::Fault(end.describe()),
+        match word {
+            LastWord::Fault(fault) => WorkerEnd::Fault(fault),
+            LastWord::Ended { .. } => WorkerEnd::Told,
+            LastWord::None { .. } if end.is_from_outside() => WorkerEnd::Killed(end.describe()),
+            LastWord::None { .. } => WorkerEnd::Fault(end.describe()),
+        }
+    }
+
+    /// Listens for as long as there is something to hear. That the socket is closed is not waited for after a last word:
+    /// it may take as long as the kernel holds up one of the worker's threads.
+    fn last_word(&mut self, handle: &WorkerHandle, heard: &mut impl FnMut(WorkerNews)) -> LastWord {
+        let mut is_guest = false;
+        loop {
+            let until = is_guest.then(|| Instant::now() + GUEST_LOOK);
+            match self.inbox.wait(&handle.stop, stop::PATIENCE, until) {
+                First::Stop => return LastWord::None { overdue: true },
+                First::Late => {
+                    heard(WorkerNews::IsGuest);
+                    continue;
+                }
+                First::Readable => {}
+            }
+            // What is no note is as good as the end of it.
+            let Ok(Some(note)) = self.inbox.hear() else {
+                return LastWord::None { overdue: false };
+            };
+            match note {
+                Note::Log { level, message } => heard(WorkerNews::Log { level, message }),
+                Note::Reader { process, cgroup } => {
+                    heard(WorkerNews::Reader { process, cgroup });
+                }
+                Note::Guest { host } => {
+                    is_guest = host.is_some();
+                    heard(WorkerNews::Guest(host));
+                }
+                Note::Event(line) => handle.event(&line),
+                Note::Fault(why) => return LastWord::Fault(why),
+                Note::Unmounted => heard(WorkerNews::Unmounted),
+                Note::Ended { late } => return LastWord::Ended { late },
+                answer => handle.answer(answer),
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! That a worker is to end, told once and heard by whoever waits for it.
+//! That a worker is to end: its keeper's owner tells it once, and the keeper's thread hears it where it waits.
 //!
 //! Its keeper waits for what a worker says, and a worker may never say anything again: a policy hangs, or the kernel
 //! holds a thread up that reads from a server which does not answer. So the keeper waits for both.

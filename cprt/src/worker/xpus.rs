@@ -1,8 +1,8 @@
 //! Which process works on which accelerator, asked on a thread of its own.
 //!
-//! Most answers are in `/proc` and there at once. Where the driver has to be asked, its library starts first, which takes
-//! seconds where nobody else keeps the driver awake, and forever where it hangs. The policy whose call the question is
-//! part of has a deadline, and would be ended for it: so it hears that nothing is known yet.
+//! Most answers are in `/proc` and there at once. Where the driver has to be asked, its library starts first, which
+//! takes seconds where no program keeps the driver awake, and forever where it hangs. The policy whose call the
+//! question is part of has a deadline, and would be ended for it: so it hears that nothing is known yet.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

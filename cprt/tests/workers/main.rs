@@ -1,4 +1,4 @@
-//! Workers of a daemon on this machine: those that hang, mounts that come late, whoever asks. Root's, with mounts and
+//! Workers of a daemon on this machine: those that hang, mounts that come late, members of its group. Root's, with mounts and
 //! folders of the test's own.
 
 use std::fs;

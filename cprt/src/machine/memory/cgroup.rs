@@ -53,7 +53,8 @@ impl Roots {
         Ok(self.place(pid)?.memory)
     }
 
-    /// The directory of the cgroup that a process is in, in the hierarchy that has memory, whether or not it controls it.
+    /// The directory of the cgroup that a process is in, in the hierarchy that has memory, whether it controls that
+    /// or not.
     /// `None` if that is out of our sight.
     #[must_use]
     pub fn home_of(&self, pid: u32) -> Option<PathBuf> {
