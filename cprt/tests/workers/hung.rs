@@ -107,7 +107,7 @@ impl Drop for Hung {
 }
 
 #[test]
-#[ignore = "only as the server of others"]
+#[ignore = "only as a helper of others"]
 fn server() {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let (Some(at), Some(flags)) = (variable("CPRT_HUNG_AT"), variable("CPRT_HUNG_FLAGS")) else {
