@@ -16,7 +16,7 @@ use cprt::control::start_name::start_name;
 use maio::template::{Store, Template, this_node};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use test_support::{Folder, drop_cached, skip, undisturbed};
+use test_support::{Container, Folder, drop_cached, skip, undisturbed};
 
 /// By then anything has happened that does, on a machine with much else to do.
 const LATEST: Duration = Duration::from_mins(1);
@@ -471,34 +471,11 @@ fn what_starts_often_and_reads_much_is_learned_of() {
     again.kill();
 }
 
-/// Runs a program in a container: namespaces of its own for processes, mounts, users and cgroups, and for its root
-/// directory an overlayfs of two layers over the machine's. A folder of ours is its `/volume`.
+/// Runs a program in a container whose `/volume` is a folder of ours.
 fn contained(program: &Path, volume: &Path) -> Command {
-    const SCRIPT: &str = "set -e
-        mount -t tmpfs none \"$2\"; cd \"$2\"; mkdir empty upper work root
-        mount -t overlay none -o lowerdir=empty:/,upperdir=upper,workdir=work root
-        mkdir root/volume root/before; mount --bind \"$3\" root/volume
-        mount --rbind /dev root/dev; mount -t proc proc root/proc
-        program=$1; shift 3
-        cd root; pivot_root . before; umount -l before
-        exec unshare --user --map-root-user --cgroup \"$program\" \"$@\"";
-
     let place = volume.join("place");
     fs::create_dir_all(&place).expect("ours");
-    let mut command = Command::new("unshare");
-    command
-        .args([
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount",
-            "sh",
-            "-c",
-            SCRIPT,
-            "sh",
-        ])
-        .args([program, &place, volume]);
-    command
+    Container::Users.command(&place, volume, &[program.as_os_str()])
 }
 
 /// The process of a container, by our number for it.
