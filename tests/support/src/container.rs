@@ -17,6 +17,9 @@ pub enum Container {
     Users,
     /// By runc, with this capability and no other, and such a root directory.
     Runc(&'static str),
+    /// The same with `BPF`, `PERFMON` and the host's tracefs, and without perf, as where `kernel.perf_event_paranoid` is
+    /// 3 and the kernel is Debian's.
+    Paranoid,
 }
 
 /// Mounts the root directory: its place, and what is its `/volume`.
@@ -45,7 +48,7 @@ impl Container {
         if !succeeds(Command::new("unshare").args(["--mount", "--pid", "--fork", "true"])) {
             return Some("namespaces are for root".to_owned());
         }
-        let is_runc = matches!(self, Self::Runc(_));
+        let is_runc = matches!(self, Self::Runc(_) | Self::Paranoid);
         (is_runc && !succeeds(Command::new("runc").arg("--version")))
             .then(|| "there is no runc".to_owned())
     }
@@ -69,7 +72,7 @@ impl Container {
             Self::Users => {
                 format!("{ROOT}\n{ENTER}\nexec unshare --user --map-root-user --cgroup \"$@\"")
             }
-            Self::Runc(capability) => return runc(capability, place, volume, words),
+            Self::Runc(_) | Self::Paranoid => return self.by_runc(place, volume, words),
         };
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -80,23 +83,32 @@ impl Container {
         command.args([place, volume]).args(words);
         command
     }
-}
 
-fn runc(capability: &str, place: &Path, volume: &Path, words: &[&OsStr]) -> Command {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    fn by_runc(self, place: &Path, volume: &Path, words: &[&OsStr]) -> Command {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        const TRACEFS: &str = ", { \"destination\": \"/sys/kernel/tracing\", \"type\": \"bind\",
+        \"source\": \"/sys/kernel/tracing\", \"options\": [\"rbind\", \"ro\"] }";
+        const REFUSED: &str =
+            "\"seccomp\": { \"defaultAction\": \"SCMP_ACT_ALLOW\", \"syscalls\": [
+        { \"names\": [\"perf_event_open\"], \"action\": \"SCMP_ACT_ERRNO\", \"errnoRet\": 13 }] },";
 
-    let bundle = place.with_extension("bundle");
-    fs::create_dir_all(&bundle).expect("a folder for runc");
-    let text = |word: &OsStr| format!("{:?}", word.to_string_lossy());
-    let arguments: Vec<_> = words.iter().copied().map(text).collect();
-    let capabilities = ["bounding", "effective", "permitted"];
-    let capabilities = capabilities.map(|set| format!("\"{set}\": [\"{capability}\"]"));
-    let spaces = ["pid", "mount", "ipc", "uts"].map(|kind| format!("{{\"type\": \"{kind}\"}}"));
-    let environment = ["PATH", "PPC_POLICY_PATH"].map(|name| {
-        let value = std::env::var_os(name).unwrap_or_else(OsString::new);
-        format!("\"{name}={}\"", value.to_string_lossy())
-    });
-    let config = format!(
+        let (allowed, tracefs, refused) = match self {
+            Self::Runc(capability) => (vec![capability], "", ""),
+            _ => (vec!["CAP_BPF", "CAP_PERFMON"], TRACEFS, REFUSED),
+        };
+
+        let bundle = place.with_extension("bundle");
+        fs::create_dir_all(&bundle).expect("a folder for runc");
+        let text = |word: &OsStr| format!("{:?}", word.to_string_lossy());
+        let arguments: Vec<_> = words.iter().copied().map(text).collect();
+        let sets = ["bounding", "effective", "permitted"];
+        let capabilities = sets.map(|set| format!("\"{set}\": {allowed:?}"));
+        let spaces = ["pid", "mount", "ipc", "uts"].map(|kind| format!("{{\"type\": \"{kind}\"}}"));
+        let environment = ["PATH", "PPC_POLICY_PATH"].map(|name| {
+            let value = std::env::var_os(name).unwrap_or_else(OsString::new);
+            format!("\"{name}={}\"", value.to_string_lossy())
+        });
+        let config = format!(
         "{{ \"ociVersion\": \"1.0.2\",
             \"process\": {{ \"user\": {{ \"uid\": 0, \"gid\": 0 }}, \"cwd\": \"/\",
                 \"args\": [{}], \"env\": [{}], \"capabilities\": {{ {} }} }},
@@ -105,8 +117,8 @@ fn runc(capability: &str, place: &Path, volume: &Path, words: &[&OsStr]) -> Comm
                 {{ \"destination\": \"/proc\", \"type\": \"proc\", \"source\": \"proc\" }},
                 {{ \"destination\": \"/dev\", \"type\": \"tmpfs\", \"source\": \"tmpfs\" }},
                 {{ \"destination\": \"/sys\", \"type\": \"sysfs\", \"source\": \"sysfs\", \"options\": [\"ro\"] }},
-                {{ \"destination\": \"/volume\", \"type\": \"bind\", \"source\": {}, \"options\": [\"rbind\"] }} ],
-            \"linux\": {{ \"namespaces\": [{}] }} }}",
+                {{ \"destination\": \"/volume\", \"type\": \"bind\", \"source\": {}, \"options\": [\"rbind\"] }} {tracefs} ],
+            \"linux\": {{ {refused} \"namespaces\": [{}] }} }}",
         arguments.join(", "),
         environment.join(", "),
         capabilities.join(", "),
@@ -114,12 +126,15 @@ fn runc(capability: &str, place: &Path, volume: &Path, words: &[&OsStr]) -> Comm
         text(volume.as_os_str()),
         spaces.join(", ")
     );
-    fs::write(bundle.join("config.json"), config).expect("a file for runc");
-    let number = NUMBER.fetch_add(1, Relaxed);
-    let name = format!("ppc-test-{}-{number}", std::process::id());
-    let mut command = Command::new("unshare");
-    let script = format!("{ROOT}\nexec runc run --bundle \"$2\" \"$3\"");
-    command.args(["--mount", "sh", "-c", &script, "sh"]);
-    command.args([place, &bundle]).arg(name);
-    command
+        fs::write(bundle.join("config.json"), config).expect("a file for runc");
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("ppc-test-{}-{number}", std::process::id());
+        let mut command = Command::new("unshare");
+        let script = format!(
+            "mount -t tracefs none /sys/kernel/tracing\n{ROOT}\nexec runc run --bundle \"$2\" \"$3\""
+        );
+        command.args(["--mount", "sh", "-c", &script, "sh"]);
+        command.args([place, &bundle]).arg(name);
+        command
+    }
 }

@@ -259,3 +259,19 @@ fn a_user_namespace_leaves_fuse() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(summary(&ran)["backend"], "fuse", "{ran:?}");
 }
+
+/// As where `kernel.perf_event_paranoid` is 3: programs in the kernel need no perf.
+#[test]
+fn where_perf_is_refused_reads_are_told_all_the_same() {
+    let Some(ground) = Ground::new("run-paranoid") else {
+        return;
+    };
+    if !has(Container::Paranoid) {
+        return;
+    }
+    let here = ground.folder.path();
+    ground.twice(None, "outside", here, None);
+    let (container, volume) = (Container::Paranoid, Path::new("/volume"));
+    ground.twice(Some(container), "paranoid", volume, None);
+    assert_eq!(ground.known("paranoid"), ground.known("outside"));
+}

@@ -120,19 +120,31 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Kernels of Debian and Ubuntu know a third level, which asks for more.
+const DISTRIBUTIONS_OWN: i32 = 3;
+
 fn paranoid(facts: &Facts) -> Option<Finding> {
     let level = facts.user.paranoid?;
-    if level < 0 || facts.user.has(&[Capability::Perfmon, Capability::SysAdmin]) {
+    let is_own = level >= DISTRIBUTIONS_OWN;
+    let enough: &[_] = if is_own {
+        &[Capability::SysAdmin]
+    } else {
+        &[Capability::Perfmon, Capability::SysAdmin]
+    };
+    if level < 0 || facts.user.has(enough) {
         return None;
     }
+    let lacks = if is_own {
+        "CAP_SYS_ADMIN; on kernels of Debian and Ubuntu, CAP_PERFMON does not do"
+    } else {
+        "CAP_PERFMON"
+    };
     let text = format!(
-        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks CAP_PERFMON"
+        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks {lacks}"
     );
-    let finding = finding(
-        prevents(facts, BackendKind::Observe),
-        "perf-event-paranoid",
-        text,
-    );
+    // Programs in the kernel may hear of them all the same.
+    let severity = prevents(facts, BackendKind::Observe);
+    let finding = finding(severity, "perf-event-paranoid", text);
     Some(finding.remedy("As root: 'sysctl kernel.perf_event_paranoid=-1', or run as root"))
 }
 

@@ -71,8 +71,13 @@ fn a_paranoid_kernel() {
     let mut facts = fine();
     ordinary(&mut facts);
     facts.user.paranoid = Some(3);
-    let parts = ["kernel.perf_event_paranoid is 3", "paranoid=-1"];
+    let parts = ["kernel.perf_event_paranoid is 3", "Debian", "paranoid=-1"];
     names(&facts, "perf-event-paranoid", Severity::Warning, &parts);
+    // PERFMON
+    facts.user.capabilities |= 1 << 38;
+    names(&facts, "perf-event-paranoid", Severity::Warning, &parts);
+    facts.user.paranoid = Some(2);
+    assert!(!has(&facts, "perf-event-paranoid"));
     facts.user.paranoid = Some(-1);
     assert!(!has(&facts, "perf-event-paranoid"));
 }
