@@ -91,22 +91,20 @@ struct Container {
 }
 
 impl Container {
-    /// `None` if it sees what we see.
-    fn of(process: u32) -> io::Result<Option<Self>> {
-        let identity = |path: PathBuf| path.metadata().map(|found| Identity::of(&found));
+    /// `None` if it sees what we see, or has ended, or may not be looked at.
+    fn of(process: u32) -> Option<Self> {
+        let identity = |path: PathBuf| Some(Identity::of(&path.metadata().ok()?));
         let (own, theirs) = (Path::new("/proc/self"), existing::folder(process));
-        let is_same = |name| -> io::Result<bool> {
-            Ok(identity(own.join(name))? == identity(theirs.join(name))?)
-        };
+        let is_same = |name| Some(identity(own.join(name))? == identity(theirs.join(name))?);
         if is_same("root")? && is_same("ns/mnt")? {
-            return Ok(None);
+            return None;
         }
         let root = theirs.join("root");
-        Ok(Some(Self {
+        Some(Self {
             process,
-            tree: Tree::of_root(&root)?,
-            _mounts: File::open(theirs.join("ns/mnt"))?,
-        }))
+            tree: Tree::of_root(&root).ok()?,
+            _mounts: File::open(theirs.join("ns/mnt")).ok()?,
+        })
     }
 
     /// Whether it has the file at that path: the kernel tells of opens by the paths of whoever opens.
@@ -189,7 +187,7 @@ impl Start {
             doing: "Listening to a process",
             source,
         };
-        if let Some(container) = Container::of(process).map_err(system)? {
+        if let Some(container) = Container::of(process) {
             // A worker follows one process.
             let _ = self.inside.set(container);
         }
@@ -384,8 +382,8 @@ impl Backend for Start {
             return Ok(());
         }
         if tells {
-            let mounts = self.inside.get().map(|it| it.process);
-            self.paths.watch(mounts)?;
+            let also = self.inside.get().map(|it| it.process);
+            self.paths.watch(also)?;
             self.source.enable(&self.points, 0)?;
         } else {
             self.source.enable(&[], 0)?;

@@ -61,7 +61,8 @@ impl OpenedPaths {
         let mounts = mountinfo::read(Path::new("/proc"))?;
         let mut points = points(&mounts);
         if let Some(process) = also {
-            points.extend(points_of(process)?);
+            // It may have ended.
+            points.extend(points_of(process).unwrap_or_default());
         }
         for point in points {
             let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
