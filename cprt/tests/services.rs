@@ -472,10 +472,10 @@ fn what_starts_often_and_reads_much_is_learned_of() {
 }
 
 /// Runs a program in a container whose `/volume` is a folder of ours.
-fn contained(program: &Path, volume: &Path) -> Command {
+fn contained(container: Container, program: &Path, volume: &Path) -> Command {
     let place = volume.join("place");
     fs::create_dir_all(&place).expect("ours");
-    Container::Users.command(&place, volume, &[program.as_os_str()])
+    container.command(&place, volume, &[program.as_os_str()])
 }
 
 /// The process of a container, by our number for it.
@@ -488,16 +488,28 @@ fn process_of(ground: &Ground, service: &str, before: u32) -> u32 {
 
 #[test]
 fn a_start_in_a_container_is_known_by_its_own_files() {
-    let Some(ground) = Ground::new("services-boxed", config_of("c", "cprt-boxed")) else {
+    is_known_in(Container::Users, "cprt-boxed");
+}
+
+#[test]
+fn a_start_in_a_container_of_runc_is_known_as_well() {
+    is_known_in(Container::Runc("CAP_SYS_CHROOT"), "cprt-runc");
+}
+
+fn is_known_in(container: Container, name: &str) {
+    let Some(ground) = Ground::new(name, config_of("c", name)) else {
         return;
     };
+    if let Some(why) = container.is_missing() {
+        return skip(&why);
+    }
     // One by the root directory's layers, which has our path by chance, and one by a volume.
     let script = format!(
         "read line; cat '{}' /volume/f2 > /dev/null",
         ground.file(1).display()
     );
-    let program = ground.program("cprt-boxed", &script);
-    let start = || Running::by(contained(&program, ground.folder.path()), &[]);
+    let program = ground.program(name, &script);
+    let start = || Running::by(contained(container, &program, ground.folder.path()), &[]);
     let first = start();
     let process = process_of(&ground, "c", 0);
     assert_ne!(process, first.0.id());
@@ -557,7 +569,7 @@ fn the_model_of_a_container_is_found_on_its_volume() {
     let attempt = || {
         drop_cached(&weights).expect("to drop it");
         let before = ground.service("v").and_then(|it| Some(it.last?.process));
-        let command = contained(&program, ground.folder.path());
+        let command = contained(Container::Users, &program, ground.folder.path());
         let running = Running::by(command, &["--model=/volume/m"]);
         let process = process_of(&ground, "v", before.unwrap_or(0));
         let until = Instant::now() + Duration::from_secs(20);

@@ -7,10 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
-use common::Ran;
-use nix::unistd::geteuid;
+use common::{Ran, maio};
 use serde_json::Value;
 use test_support::{Folder, drop_cached, skip};
 
@@ -131,22 +129,19 @@ impl Row {
     }
 }
 
-/// MAIO as this build has made it, where only root can change it, or why there is none.
-fn maio() -> Result<&'static Path, &'static str> {
-    static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let made = MAIO.get_or_init(|| {
-        if !geteuid().is_root() {
-            return Err("capabilities are for root; run it as root".to_owned());
-        }
-        let here = std::env::current_exe().expect("a path");
-        let built = here.with_file_name("libmaio.so");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capabilities/maio.so");
-        fs::create_dir_all(library.parent().expect("a folder")).expect("it is ours");
-        fs::copy(&built, &library).map_err(|error| format!("{}: {error}", built.display()))?;
-        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
-    });
-    made.as_deref().map_err(String::as_str)
+/// ppcctl, as root with these capabilities; with tracefs or without, as containers have it or not.
+fn with(bounding: &str, tracefs: bool) -> Command {
+    let at = "/sys/kernel/tracing";
+    let before = if tracefs {
+        format!("mount -t tracefs none {at}")
+    } else {
+        format!("mount -t tmpfs none {at}")
+    };
+    let mut command = Command::new("unshare");
+    let script = format!("{before} && exec setpriv --bounding-set=\"$0\" \"$@\"");
+    command.args(["--mount", "sh", "-c", &script, bounding]);
+    command.arg(env!("CARGO_BIN_EXE_ppcctl"));
+    command
 }
 
 /// A file to read, and a store.
@@ -184,25 +179,10 @@ impl Ground {
         format!("cat '{}' > /dev/null; sleep 0.5", self.weights().display())
     }
 
-    /// ppcctl, as root with these capabilities; with tracefs or without, as containers have it or not.
-    fn with(&self, bounding: &str, tracefs: bool) -> Command {
-        let at = "/sys/kernel/tracing";
-        let before = if tracefs {
-            format!("mount -t tracefs none {at}")
-        } else {
-            format!("mount -t tmpfs none {at}")
-        };
-        let mut command = Command::new("unshare");
-        let script = format!("{before} && exec setpriv --bounding-set=\"$0\" \"$@\"");
-        command.args(["--mount", "sh", "-c", &script, bounding]);
-        command.arg(env!("CARGO_BIN_EXE_ppcctl"));
-        command
-    }
-
     /// The summary of a run.
     fn run(&self, bounding: &str, tracefs: bool, script: &str) -> Value {
         drop_cached(&self.weights()).expect("to drop it");
-        let mut command = self.with(bounding, tracefs);
+        let mut command = with(bounding, tracefs);
         command.args(["run", "--json", "--set"]);
         command.arg(format!(
             "store={}",
@@ -219,7 +199,7 @@ impl Ground {
 
     /// What the doctor finds missing.
     fn missing(&self, bounding: &str, tracefs: bool) -> String {
-        let mut command = self.with(bounding, tracefs);
+        let mut command = with(bounding, tracefs);
         command.args(["doctor", "--json"]);
         let ran = Ran::of(command.arg(self.folder.path().join("model")));
         let found: Vec<_> = ran

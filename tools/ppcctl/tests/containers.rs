@@ -5,12 +5,9 @@ mod common;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
-use common::{Ran, ppcctl};
-use nix::unistd::geteuid;
+use common::{Ran, maio, ppcctl};
 use serde_json::Value;
 use test_support::{Container, Folder, drop_cached, skip, skip_part, undisturbed};
 
@@ -22,24 +19,6 @@ const CONTAINERS: [Container; 3] = [
     Container::Root,
     Container::Runc("CAP_SYS_ADMIN"),
 ];
-
-/// MAIO as this build has made it, where only root can change it, or why there is none.
-fn maio() -> Result<&'static Path, &'static str> {
-    static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let made = MAIO.get_or_init(|| {
-        if !geteuid().is_root() {
-            return Err("starts are for root; run it as root".to_owned());
-        }
-        let here = std::env::current_exe().expect("a path");
-        let built = here.with_file_name("libmaio.so");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("containers/maio.so");
-        fs::create_dir_all(library.parent().expect("a folder")).expect("it is ours");
-        fs::copy(&built, &library).map_err(|error| format!("{}: {error}", built.display()))?;
-        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
-    });
-    made.as_deref().map_err(String::as_str)
-}
 
 /// A model, and stores.
 struct Ground {
