@@ -107,7 +107,7 @@ impl Container {
         })
     }
 
-    /// Whether it has the file at that path: the kernel tells of opens by the paths of whoever opens.
+    /// Whether it has the file at that path: the kernel tells of opens by the paths that the opener has.
     fn has(&self, open: &Opened) -> bool {
         let path = open.path.strip_prefix("/").unwrap_or(&open.path);
         self.tree

@@ -92,7 +92,7 @@ impl Walk {
     }
 }
 
-/// Whom the program does not hear of, and by which numbers it tells of others.
+/// The process that the program does not hear of, and by which numbers it tells of others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) process: u32,
