@@ -447,6 +447,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Raw> {
 mod tests {
     use super::super::record::tests::layouts;
     use super::super::who::Numbering;
+    use super::super::who::tests::{CONTAINED, jumps_to_the_end};
     use super::*;
 
     const MAPS: Maps = Maps {
@@ -464,20 +465,25 @@ mod tests {
 
     #[test]
     fn every_jump_leads_further_on_and_the_end_is_reached() {
+        let processes = |by_ours| Maps {
+            whom: Whom::Processes(Listed {
+                processes: 5,
+                by_ours,
+            }),
+            ..MAPS
+        };
         for layout in layouts() {
-            let code = program(&(&layout).into(), MAPS, OWN, 512);
-            let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
-            let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);
-            // The second halves of wide instructions are zeros, which are no jumps.
-            let jumps = bytes.iter().enumerate().filter(|(_, code)| is_jump(code));
-            let mut ends = 0;
-            for (at, code) in jumps {
-                let far = usize::from(u16::from_le_bytes([code[2], code[3]]));
-                assert!(far > 0 && at + 1 + far <= bytes.len() - 2, "{at}: {far}");
-                ends += usize::from(at + 1 + far == bytes.len() - 2);
+            for (numbering, maps, least) in [
+                (Numbering::First, MAPS, 4),
+                (Numbering::First, processes(None), 1),
+                (CONTAINED, MAPS, 9),
+                (CONTAINED, processes(Some(10)), 5),
+            ] {
+                let own = Own { numbering, ..OWN };
+                let code = program(&(&layout).into(), maps, own, 512);
+                let ends = jumps_to_the_end(&code);
+                assert!(ends >= least, "{ends} {maps:?}");
             }
-            assert!(ends >= 4, "{ends}");
-            assert_eq!(code[code.len() - 2..], [0xb7 | 1 << 32, 0x95]);
         }
     }
 

@@ -281,3 +281,63 @@ pub(super) fn following(child: Field, listed: Listed, parent: Own) -> Vec<u64> {
     program.call(HelperCall::MapUpdate);
     program.finish()
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As on a kernel that there might be.
+    pub(in super::super) const CONTAINED: Numbering = Numbering::Of {
+        device: 4,
+        inode: 0xf000_0001,
+        walk: Some(Walk {
+            thread: 2000,
+            signal: 2100,
+            process: 400,
+            level: 4,
+            numbers: 96,
+            inode: 120,
+        }),
+    };
+
+    /// How many jumps lead to the end; all lead further on, and none beyond it.
+    pub(in super::super) fn jumps_to_the_end(code: &[u64]) -> usize {
+        let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
+        let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);
+        // The second halves of wide instructions are zeros, which are no jumps.
+        let jumps = bytes.iter().enumerate().filter(|(_, code)| is_jump(code));
+        let mut ends = 0;
+        for (at, code) in jumps {
+            let far = usize::from(u16::from_le_bytes([code[2], code[3]]));
+            assert!(far > 0 && at + 1 + far <= bytes.len() - 2, "{at}: {far}");
+            ends += usize::from(at + 1 + far == bytes.len() - 2);
+        }
+        assert_eq!(code[code.len() - 2..], [0xb7 | 1 << 32, 0x95]);
+        ends
+    }
+
+    #[test]
+    fn forks_are_followed_by_either_numbers() {
+        let child = Field { offset: 8, size: 4 };
+        for (numbering, by_ours) in [(Numbering::First, None), (CONTAINED, Some(6))] {
+            let listed = Listed {
+                processes: 5,
+                by_ours,
+            };
+            let own = Own {
+                process: 7,
+                numbering,
+            };
+            assert_eq!(jumps_to_the_end(&following(child, listed, own)), 1);
+        }
+    }
+
+    #[test]
+    fn this_kernel_has_what_it_takes_or_none_of_it() {
+        let Ok(btf) = Btf::kernel() else {
+            return crate::sys::testing::skip("this kernel does not tell of its types");
+        };
+        let walk = Walk::of(&btf).expect("its lists of numbers");
+        assert!(walk.thread > 0 && walk.process >= 8 && walk.numbers > walk.level);
+    }
+}
