@@ -150,7 +150,7 @@ fn top<'m>(mounts: &'m [Mount], point: &Path) -> Option<&'m Mount> {
 }
 
 /// The mount in which a path is.
-fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
+fn deepest<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     let of_path = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     // The deepest, and of several at one place the one on top, which comes last.
     of_path.max_by_key(|mount| mount.point.components().count())
@@ -159,7 +159,7 @@ fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
 /// Where a directory or file that `theirs` have at a path is in `ours`; more than one, as something may be mounted over
 /// the first. Pure.
 pub(crate) fn elsewhere(theirs: &[Mount], path: &Path, ours: &[Mount]) -> Vec<PathBuf> {
-    let Some(mount) = around(theirs, path) else {
+    let Some(mount) = deepest(theirs, path) else {
         return Vec::new();
     };
     let Ok(within) = path.strip_prefix(&mount.point) else {
@@ -326,6 +326,30 @@ garbage
     }
 
     #[test]
+    fn what_a_container_has_is_found_where_we_have_it() {
+        let theirs = parse(
+            b"1 0 0:60 / / rw - overlay overlay rw,lowerdir=/l/own:/l/b:/l/a,upperdir=/u\n\
+              2 1 254:0 /srv/models /models ro - ext4 /dev/vda rw\n\
+              3 1 0:7 / /models/cache rw - tmpfs tmpfs rw\n",
+        );
+        let ours = parse(
+            b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
+              2 1 254:0 /srv/models/a /mnt ro - ext4 /dev/vda rw\n\
+              3 1 0:60 / /var/lib/merged rw - overlay overlay rw\n",
+        );
+        let places = |path| elsewhere(&theirs, Path::new(path), &ours);
+        let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(places("/models/a/x"), paths(&["/srv/models/a/x", "/mnt/x"]));
+        assert_eq!(places("/models/b"), paths(&["/srv/models/b"]));
+        assert_eq!(places("/models/cache/x"), paths(&[]));
+        assert_eq!(places("/usr/bin"), paths(&["/var/lib/merged/usr/bin"]));
+        assert_eq!(image(&theirs), "overlay:/l/b:/l/a");
+        assert_eq!(image(&ours), "ext4");
+        let one = parse(b"1 0 0:60 / / rw - overlay o rw,lowerdir+=/l/a,upperdir=/u\n");
+        assert_eq!(image(&one), "overlay:/l/a");
+    }
+
+    #[test]
     fn this_machines_list_parses() {
         all_rfs().expect("the list");
         assert_eq!(
@@ -358,30 +382,6 @@ garbage
         let kind = |at| top(&mounts, Path::new(at)).map(|mount| mount.kind.as_str());
         assert_eq!(kind("/hidden"), Some("tmpfs"));
         assert_eq!(kind("/nowhere"), None);
-    }
-
-    #[test]
-    fn what_a_container_has_is_found_where_we_have_it() {
-        let theirs = parse(
-            b"1 0 0:60 / / rw - overlay overlay rw,lowerdir=/l/own:/l/b:/l/a,upperdir=/u\n\
-              2 1 254:0 /srv/models /models ro - ext4 /dev/vda rw\n\
-              3 1 0:7 / /models/cache rw - tmpfs tmpfs rw\n",
-        );
-        let ours = parse(
-            b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
-              2 1 254:0 /srv/models/a /mnt ro - ext4 /dev/vda rw\n\
-              3 1 0:60 / /var/lib/merged rw - overlay overlay rw\n",
-        );
-        let places = |path| elsewhere(&theirs, Path::new(path), &ours);
-        let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
-        assert_eq!(places("/models/a/x"), paths(&["/srv/models/a/x", "/mnt/x"]));
-        assert_eq!(places("/models/b"), paths(&["/srv/models/b"]));
-        assert_eq!(places("/models/cache/x"), paths(&[]));
-        assert_eq!(places("/usr/bin"), paths(&["/var/lib/merged/usr/bin"]));
-        assert_eq!(image(&theirs), "overlay:/l/b:/l/a");
-        assert_eq!(image(&ours), "ext4");
-        let one = parse(b"1 0 0:60 / / rw - overlay o rw,lowerdir+=/l/a,upperdir=/u\n");
-        assert_eq!(image(&one), "overlay:/l/a");
     }
 
     #[test]
