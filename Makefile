@@ -109,6 +109,7 @@ test: deps rust guest-root ## all tests, those on virtual machines of every kern
 		fuzz='$(AGAIN) fuzz FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS))' \
 		readmes='$(AGAIN) check-readmes' \
 		host='tests/runtime/host.sh' \
+		host-contained='tests/runtime/host.sh --contained "cprt_on_observe_*"' \
 		vm='$(AGAIN) vm-matrix'
 
 # Changed since where the branch left main or BASE, uncommitted included; if nothing is, in the last commit.

@@ -16,7 +16,7 @@ use cprt::control::start_name::start_name;
 use maio::template::{Store, Template, this_node};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use test_support::{Folder, drop_cached, skip, undisturbed};
+use test_support::{Container, Folder, drop_cached, skip, undisturbed};
 
 /// By then anything has happened that does, on a machine with much else to do.
 const LATEST: Duration = Duration::from_mins(1);
@@ -206,7 +206,10 @@ struct Running(Child, Option<ChildStdin>);
 
 impl Running {
     fn start(program: &Path, arguments: &[&str]) -> Self {
-        let mut command = Command::new(program);
+        Self::by(Command::new(program), arguments)
+    }
+
+    fn by(mut command: Command, arguments: &[&str]) -> Self {
         let mut child = command
             .args(arguments)
             .stdin(Stdio::piped())
@@ -467,4 +470,118 @@ fn what_starts_often_and_reads_much_is_learned_of() {
             .filter(|it| it.process == process)
     });
     again.kill();
+}
+
+/// Runs a program in a container whose `/volume` is a folder of ours.
+fn contained(container: Container, program: &Path, volume: &Path) -> Command {
+    let place = volume.join("place");
+    fs::create_dir_all(&place).expect("ours");
+    container.command(&place, volume, &[program.as_os_str()])
+}
+
+/// The process of a container, by our number for it.
+fn process_of(ground: &Ground, service: &str, before: u32) -> u32 {
+    wait_for("the start in a container", || {
+        let process = ground.service(service)?.last?.process;
+        (process != before).then_some(process)
+    })
+}
+
+#[test]
+fn a_start_in_a_container_is_known_by_its_own_files() {
+    is_known_in(Container::Users, "cprt-boxed");
+}
+
+#[test]
+fn a_start_in_a_container_of_runc_is_known_as_well() {
+    is_known_in(Container::Runc("CAP_SYS_CHROOT"), "cprt-runc");
+}
+
+fn is_known_in(container: Container, name: &str) {
+    let Some(ground) = Ground::new(name, config_of("c", name)) else {
+        return;
+    };
+    if let Some(why) = container.is_missing() {
+        return skip(&why);
+    }
+    // One by the root directory's layers, which has our path by chance, and one by a volume.
+    let script = format!(
+        "read line; cat '{}' /volume/f2 > /dev/null",
+        ground.file(1).display()
+    );
+    let program = ground.program(name, &script);
+    let start = || Running::by(contained(container, &program, ground.folder.path()), &[]);
+    let first = start();
+    let process = process_of(&ground, "c", 0);
+    assert_ne!(process, first.0.id());
+    first.end();
+    let status = ground.over("c", process);
+    assert_eq!(status.left_out, None);
+    let name = status.last.expect("a start").start;
+    let outside = start_name(program.to_str().expect("plain"), &[]);
+    assert_ne!(
+        name, outside,
+        "the same program in another image is another"
+    );
+    let template = ground.template(&name).expect("it is kept");
+    let paths: Vec<_> = template.files.iter().map(|it| it.path.as_str()).collect();
+    let own = ground.file(1);
+    let own = own
+        .strip_prefix("/")
+        .expect("a path")
+        .to_str()
+        .expect("plain");
+    assert!(
+        paths.contains(&"volume/f2") && paths.contains(&own),
+        "{paths:?}"
+    );
+    // What the shell is of lies in the container's layers, too.
+    assert!(paths.iter().any(|it| it.contains("/libc.so")), "{paths:?}");
+    let attempt = || {
+        ground.make_cold(&[1, 2, 3]);
+        let second = start();
+        let until = Instant::now() + Duration::from_secs(20);
+        let both = || [ground.cached(1), ground.cached(2)];
+        while both() != [SIZE; 2] && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (both, other) = (both(), ground.cached(3));
+        let process = process_of(&ground, "c", process);
+        second.end();
+        (both, other, ground.over("c", process))
+    };
+    let (both, other, status) = undisturbed(attempt, |(both, ..)| *both == [SIZE; 2]);
+    assert_eq!((both, other), ([SIZE; 2], 0), "before it reads them");
+    assert_eq!(status.last.expect("a start").start, name);
+}
+
+#[test]
+fn the_model_of_a_container_is_found_on_its_volume() {
+    let Some(ground) = Ground::new("services-volume", config_of("v", "cprt-volume")) else {
+        return;
+    };
+    ground.folder.write("m/config.json", "{}");
+    let weights = ground
+        .folder
+        .write("m/model.safetensors", safetensors(32 << 20));
+    let size = weights.metadata().expect("it is there").len();
+    let script = "read line; cat /volume/m/model.safetensors > /dev/null";
+    let program = ground.program("cprt-volume", script);
+    let attempt = || {
+        drop_cached(&weights).expect("to drop it");
+        let before = ground.service("v").and_then(|it| Some(it.last?.process));
+        let command = contained(Container::Users, &program, ground.folder.path());
+        let running = Running::by(command, &["--model=/volume/m"]);
+        let process = process_of(&ground, "v", before.unwrap_or(0));
+        let until = Instant::now() + Duration::from_secs(20);
+        while cached(&weights) < size && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let found = cached(&weights);
+        running.end();
+        ground.over("v", process);
+        found
+    };
+    let found = undisturbed(attempt, |&found| found >= size);
+    assert!(found >= size, "{found} of {size}");
 }

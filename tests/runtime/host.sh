@@ -2,9 +2,10 @@
 # The runtime's tests on this machine's own kernel, on the backends that need no module. They see a file system in
 # which the runtime is installed, in a mount namespace of theirs; nothing of it stays.
 #
-#   tests/runtime/host.sh [PATTERN...]     shell patterns of test names; cprt_on_* unless given
+#   tests/runtime/host.sh [--contained] [PATTERN...]     shell patterns of test names; cprt_on_* unless given
 #
-# Benchmarks whose names a pattern fits are run as well, and what they print is shown.
+# With --contained all of it, the daemon included, is in a container: in namespaces of its own for processes and cgroups
+# as well, where it is root as before. Benchmarks whose names a pattern fits are run as well, and what they print is shown.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,10 +26,15 @@ skip_all() {
 	finish
 }
 
+contained=()
+if [[ ${1:-} == --contained ]]; then
+	contained=(--pid --fork --kill-child --mount-proc --cgroup)
+	shift
+fi
 [[ -x $tests ]] || { echo "there is no $tests; 'make guest-root' builds it" >&2; exit 1; }
 if [[ -z ${HOST_TESTS_INSIDE:-} ]]; then
 	((EUID == 0)) || skip_all "mounting is for root"
-	HOST_TESTS_INSIDE=1 exec unshare --mount "$0" "$@"
+	HOST_TESTS_INSIDE=1 exec unshare --mount "${contained[@]}" "$0" "$@"
 fi
 
 scratch=$(mktemp -d /var/tmp/cprt-host.XXXXXX)

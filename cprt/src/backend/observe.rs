@@ -65,6 +65,7 @@ mod start;
 mod table;
 #[cfg(test)]
 mod tests;
+mod who;
 
 /// The directory is not gone through more often than this, whatever happens in it.
 const SCAN_AGAIN: Duration = Duration::from_millis(200);

@@ -109,7 +109,7 @@ fn observe() -> Verdict {
         Ok(limits) => Verdict::Usable { limits },
         Err(error) => {
             let remedy = if is_root() {
-                "give it CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF, as 'docker run --privileged' does"
+                "give it CAP_SYS_ADMIN: 'docker run --cap-add SYS_ADMIN'"
             } else {
                 "run as root"
             };
@@ -152,7 +152,10 @@ fn fuse(may: bool) -> Verdict {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Verdict::no("there is no /dev/fuse", "load it: 'modprobe fuse'");
+            return Verdict::no(
+                "there is no /dev/fuse",
+                "load it: 'modprobe fuse'; in a container: 'docker run --device /dev/fuse'",
+            );
         }
         Err(error) => {
             return Verdict::no(

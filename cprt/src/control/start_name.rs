@@ -30,10 +30,21 @@ const LONGEST: usize = 40;
 /// temporary files in them.
 #[must_use]
 pub fn start_name(program: &str, arguments: &[String]) -> String {
+    name(None, program, arguments)
+}
+
+/// The same in a container: programs of the same path are others in another image.
+#[must_use]
+pub fn start_name_in(image: &str, program: &str, arguments: &[String]) -> String {
+    name(Some(image), program, arguments)
+}
+
+fn name(image: Option<&str>, program: &str, arguments: &[String]) -> String {
     let mut words = normalised(arguments);
     words.sort_unstable();
     let mut hash = Sha256::new();
-    for word in std::iter::once(program).chain(words.iter().map(String::as_str)) {
+    let command = std::iter::once(program).chain(words.iter().map(String::as_str));
+    for word in image.into_iter().chain(command) {
         hash.update((word.len() as u64).to_le_bytes());
         hash.update(word);
     }

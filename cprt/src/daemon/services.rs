@@ -29,7 +29,6 @@ use super::{policies, trust};
 use crate::backend::{Exec, Execs, Told, kernel_tells};
 use crate::control::config::{Config, Executed};
 use crate::control::protocol::{ServicesStatus, Settings};
-use crate::control::start_name::start_name;
 use crate::error::{Refusal, RefusalKind};
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::{Error, Result};
@@ -276,9 +275,6 @@ impl State {
         };
         let left_out = match known.refusal(start) {
             Some(refusal) => Some(refusal),
-            None if !facts::has_our_root(life.process) => Some(
-                "its files are those of a container, of which nothing is recorded yet".to_owned(),
-            ),
             None => match self.pace.begin(start, Instant::now()) {
                 Verdict::Attend => None,
                 verdict => Some(verdict.reason().to_owned()),
@@ -362,8 +358,7 @@ impl Shared {
         let mut state = self.state();
         let mut found: BTreeMap<String, Vec<facts::Life>> = BTreeMap::new();
         for facts in all {
-            let arguments: Vec<_> = facts.words().collect();
-            let start = start_name(&facts.program, &arguments);
+            let start = facts.start_name();
             if let Some(service) = state.service_of(&facts, &start) {
                 found.entry(service).or_default().push(facts.life);
             }
@@ -417,8 +412,7 @@ impl Shared {
         let Some(facts) = facts::of(exec.process, &exec.path) else {
             return;
         };
-        let arguments: Vec<_> = facts.words().collect();
-        let start = start_name(&facts.program, &arguments);
+        let start = facts.start_name();
         let mut state = self.state();
         let Some(service) = state.service_of(&facts, &start) else {
             if state.config.learn {

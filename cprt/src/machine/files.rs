@@ -15,6 +15,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use ppc::{Entry, FileInfo};
 
 use crate::backend::Fault;
+use crate::machine::mappings::Identity;
 
 /// A directory's tree.
 #[derive(Debug)]
@@ -36,12 +37,18 @@ impl Tree {
         })
     }
 
-    /// All that this process sees, by the paths that the kernel has for it, which have no links in them.
-    pub(crate) fn of_machine() -> io::Result<Self> {
+    /// All that is seen from this root directory, by the paths that the kernel has for it, which have no links in them.
+    pub(crate) fn of_root(root: &Path) -> io::Result<Self> {
         Ok(Self {
             within: BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS),
-            ..Self::open(Path::new("/"))?
+            ..Self::open(root)?
         })
+    }
+
+    /// Which file is at a path, without opening it.
+    pub(crate) fn identity(&self, path: &Path) -> Result<Identity, Fault> {
+        let found = File::from(self.find(path, OFlag::O_PATH)?);
+        Ok(Identity::of(&found.metadata()?))
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {

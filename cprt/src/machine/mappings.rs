@@ -2,12 +2,15 @@
 //!
 //! A file is told by its inode's number in `/proc/PID/maps`, and by what is behind the mapping: the
 //! device in there is not the one that stat shows on every file system. What is mapped through a mount
-//! of FUSE that passes reads through is shown as the mount's, with the same inode's number.
+//! of FUSE that passes reads through is shown as the mount's, with the same inode's number, and so is what is mapped
+//! through an overlayfs, as in a container that has the directory for one of its layers.
 
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
 /// A file as stat shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +86,10 @@ fn line(text: &str) -> Option<Line> {
     })
 }
 
+fn is_stacked(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
+}
+
 /// Where a process maps a file, by itself or through a mirror of that device; nothing if it may not be
 /// asked.
 pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mapping> {
@@ -94,9 +101,10 @@ pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mappi
         let Range { start, end } = mapping.addresses;
         let link = folder.join("map_files").join(format!("{start:x}-{end:x}"));
         // Only who may trace the process may look behind; its inode's number has to do for others.
-        fs::metadata(link).map_or(true, |found| {
+        fs::metadata(&link).map_or(true, |found| {
             let device = found.dev();
-            found.ino() == file.inode && (device == file.device || Some(device) == mirror)
+            let is_same = device == file.device || Some(device) == mirror;
+            found.ino() == file.inode && (is_same || is_stacked(&link))
         })
     };
     String::from_utf8_lossy(&text)

@@ -153,6 +153,46 @@ fn top<'m>(mounts: &'m [Mount], point: &Path) -> Option<&'m Mount> {
     mounts.iter().rfind(|mount| mount.point == point)
 }
 
+/// The mount in which a path is.
+fn deepest<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
+    let of_path = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    // The deepest, and of several at one place the one on top, which comes last.
+    of_path.max_by_key(|mount| mount.point.components().count())
+}
+
+/// Where a directory or file that `theirs` have at a path is in `ours`; more than one, as something may be mounted over
+/// the first. Pure.
+pub(crate) fn elsewhere(theirs: &[Mount], path: &Path, ours: &[Mount]) -> Vec<PathBuf> {
+    let Some(mount) = deepest(theirs, path) else {
+        return Vec::new();
+    };
+    let Ok(within) = path.strip_prefix(&mount.point) else {
+        return Vec::new();
+    };
+    let real = mount.root.join(within);
+    let same = |it: &&Mount| (it.major, it.minor) == (mount.major, mount.minor);
+    let place = |it: &Mount| {
+        let within = real.strip_prefix(&it.root).ok()?;
+        Some(it.point.join(within).components().collect())
+    };
+    ours.iter().filter(same).filter_map(place).collect()
+}
+
+/// What stands for the image that a container's root directory is of, by its mounts: the layers of an overlayfs but
+/// for the first, which may be the container's own. Pure.
+pub(crate) fn image(mounts: &[Mount]) -> String {
+    let Some(root) = top(mounts, Path::new("/")) else {
+        return String::new();
+    };
+    let layers = root.options.split(',').filter_map(|option| {
+        let rest = option.strip_prefix("lowerdir")?;
+        rest.strip_prefix("+=").or_else(|| rest.strip_prefix('='))
+    });
+    let layers: Vec<_> = layers.flat_map(|it| it.split(':')).collect();
+    let own = usize::from(layers.len() > 1);
+    [&[root.kind.as_str()], &layers[own..]].concat().join(":")
+}
+
 /// What is mounted at a path, on top.
 pub(crate) fn mounted_at(point: &Path) -> Option<Mount> {
     let mounts = list().ok()?;
@@ -323,6 +363,30 @@ garbage
             found,
             expected.map(|(path, lower, device)| (path.to_owned(), lower.to_owned(), device))
         );
+    }
+
+    #[test]
+    fn what_a_container_has_is_found_where_we_have_it() {
+        let theirs = parse(
+            b"1 0 0:60 / / rw - overlay overlay rw,lowerdir=/l/own:/l/b:/l/a,upperdir=/u\n\
+              2 1 254:0 /srv/models /models ro - ext4 /dev/vda rw\n\
+              3 1 0:7 / /models/cache rw - tmpfs tmpfs rw\n",
+        );
+        let ours = parse(
+            b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
+              2 1 254:0 /srv/models/a /mnt ro - ext4 /dev/vda rw\n\
+              3 1 0:60 / /var/lib/merged rw - overlay overlay rw\n",
+        );
+        let places = |path| elsewhere(&theirs, Path::new(path), &ours);
+        let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(places("/models/a/x"), paths(&["/srv/models/a/x", "/mnt/x"]));
+        assert_eq!(places("/models/b"), paths(&["/srv/models/b"]));
+        assert_eq!(places("/models/cache/x"), paths(&[]));
+        assert_eq!(places("/usr/bin"), paths(&["/var/lib/merged/usr/bin"]));
+        assert_eq!(image(&theirs), "overlay:/l/b:/l/a");
+        assert_eq!(image(&ours), "ext4");
+        let one = parse(b"1 0 0:60 / / rw - overlay o rw,lowerdir+=/l/a,upperdir=/u\n");
+        assert_eq!(image(&one), "overlay:/l/a");
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl Btf {
             let bits = if one.bits { bits & 0x00ff_ffff } else { bits };
             let id = self.resolve(id)?;
             if self.name(name) == wanted.as_bytes() {
-                let (offset, size) = (bits / 8, self.size(id)?);
+                let (offset, size) = (bits / 8, self.size(id, DEEPEST)?);
                 return Some(Member { offset, size });
             }
             if !self.name(name).is_empty() || deepest == 0 {
@@ -228,11 +228,16 @@ impl Btf {
         })
     }
 
-    fn size(&self, id: u32) -> Option<u32> {
+    fn size(&self, id: u32, depth: u32) -> Option<u32> {
         let one = self.get(id)?;
         match one.kind {
             kind::PTR => Some(8),
             kind::INT | kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 => Some(one.of),
+            kind::ARRAY => {
+                let (each, count) = (word(&self.bytes, one.at)?, word(&self.bytes, one.at + 8)?);
+                let each = self.resolve(each).filter(|_| depth > 0)?;
+                self.size(each, depth - 1)?.checked_mul(count)
+            }
             _ => None,
         }
     }

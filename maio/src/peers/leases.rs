@@ -2,15 +2,17 @@
 //! that wrote it is alive.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// No claims of a node are larger: 64 TiB of files.
 const LARGEST: u64 = 8 << 20;
 /// More services than this do not load at once.
 const MOST: usize = 64;
+/// A lease has its own name at once: after so long, its process ended before it had.
+const NAMELESS: Duration = Duration::from_mins(1);
 
 /// Ours. Gone when it is dropped, and not believed any more when this process is gone.
 #[derive(Debug)]
@@ -23,15 +25,11 @@ pub(crate) struct Lease {
 impl Lease {
     /// Makes one, which says nothing yet.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(directory)?;
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}-{number}", std::process::id());
+        let name = new_name()?;
         let path = directory.join(&name);
         let hidden = directory.join(format!(".{name}"));
-        // One that was left by a process of the same number.
-        let _ = fs::remove_file(&hidden);
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600);
         let file = file.open(&hidden)?;
@@ -60,7 +58,11 @@ impl Lease {
         let others = entries.filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            !name.starts_with('.') && *name != *self.name
+            if name.starts_with('.') {
+                remove_nameless(&entry.path());
+                return false;
+            }
+            *name != *self.name
         });
         let others = others
             .take(MOST)
@@ -73,6 +75,25 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Without it the next one that looks removes it.
         let _ = fs::remove_file(self.directory.join(&self.name));
+    }
+}
+
+/// Numbers of processes are one's own in each PID namespace, so no two leases of containers that share the directory
+/// are told apart by them.
+fn new_name() -> io::Result<String> {
+    let mut random = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let number = u128::from_ne_bytes(random);
+    Ok(format!("{}-{number:032x}", std::process::id()))
+}
+
+fn remove_nameless(path: &Path) {
+    let Ok(metadata) = path.symlink_metadata() else {
+        return;
+    };
+    let age = metadata.modified().ok().and_then(|it| it.elapsed().ok());
+    if metadata.is_file() && age.is_some_and(|age| age > NAMELESS) {
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -104,6 +125,9 @@ pub(crate) fn default_directory() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Instant, SystemTime};
+
     use super::*;
 
     #[test]
@@ -127,7 +151,81 @@ mod tests {
         assert!(!left.exists());
         drop(other);
         assert!(one.read_others().is_empty());
+        // One whose process ended before it had a name, and one that is about to have its own.
+        let (old, new) = (here.join(".1-1"), here.join(".1-2"));
+        let file = File::create(&old).expect("made");
+        let then = SystemTime::now() - 2 * NAMELESS;
+        file.set_modified(then).expect("ours");
+        File::create(&new).expect("made");
+        assert!(one.read_others().is_empty());
+        assert!(!old.exists() && new.exists());
         drop(one);
         fs::remove_dir_all(&directory).expect("cleared");
+    }
+
+    /// As of two containers that share the directory: in each, this is process 1.
+    #[test]
+    fn processes_of_one_number_have_leases_of_their_own() {
+        let directory =
+            std::env::temp_dir().join(format!("maio-leases-{}-containers", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a folder");
+        let helper = || {
+            let program = std::env::current_exe().expect("this program");
+            let mut command = Command::new("unshare");
+            command
+                .args([
+                    "--user",
+                    "--map-root-user",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                ])
+                .arg(program)
+                .args(["--exact", "peers::leases::tests::has_a_lease", "--ignored"])
+                .env("MAIO_LEASES", &directory)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null());
+            command.spawn()
+        };
+        let allowed = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--pid", "--fork", "true"])
+            .stderr(Stdio::null())
+            .status();
+        if !allowed.is_ok_and(|status| status.success()) {
+            return test_support::skip("user namespaces are not allowed");
+        }
+        let own = Lease::create(&directory).expect("one of ours");
+        let mut two = [helper(), helper()].map(|it| it.expect("a process"));
+        let until = Instant::now() + Duration::from_mins(1);
+        let heard = |count| {
+            while Instant::now() < until {
+                let said = own.read_others();
+                if said.len() == count && said.iter().all(|it| it == b"pid 1") {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        assert!(heard(2), "{:?}", own.read_others());
+        drop(two[0].stdin.take());
+        assert!(two[0].wait().expect("its end").success());
+        assert!(heard(1), "the other's is still there");
+        drop(two[1].stdin.take());
+        assert!(two[1].wait().expect("its end").success());
+        assert!(own.read_others().is_empty());
+        drop(own);
+        fs::remove_dir_all(&directory).expect("cleared");
+    }
+
+    #[test]
+    #[ignore = "only as a helper of processes_of_one_number_have_leases_of_their_own"]
+    fn has_a_lease() {
+        let directory = std::env::var_os("MAIO_LEASES").expect("a folder");
+        let lease = Lease::create(Path::new(&directory)).expect("one");
+        let said = format!("pid {}", std::process::id());
+        lease.publish(said.as_bytes()).expect("said");
+        io::stdin().read_to_end(&mut Vec::new()).expect("its end");
     }
 }

@@ -3,12 +3,14 @@
 
 mod cold;
 mod compile;
+mod container;
 mod folder;
 mod skip;
 mod taken;
 
 pub use cold::drop_cached;
 pub use compile::{compile, policies};
+pub use container::Container;
 pub use folder::Folder;
 pub use skip::{skip, skip_part};
 pub use taken::{pages_taken_back, undisturbed};

@@ -4,37 +4,16 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
-use common::{Ran, ppcctl};
-use nix::unistd::geteuid;
+use common::{Ran, maio, ppcctl};
 use serde_json::Value;
 use test_support::{Folder, drop_cached, skip, undisturbed};
 
 const KIB: u64 = 1 << 10;
 /// What is read of each file: less than the kernel reads along.
 const PART: u64 = 16 * KIB;
-
-/// MAIO as this build has made it, where only root can change it, or why there is none.
-fn maio() -> Result<&'static Path, &'static str> {
-    static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let made = MAIO.get_or_init(|| {
-        if !geteuid().is_root() {
-            return Err("starts are for root; run it as root".to_owned());
-        }
-        let here = std::env::current_exe().expect("a path");
-        let built = here.with_file_name("libmaio.so");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("start/maio.so");
-        fs::create_dir_all(library.parent().expect("a folder")).expect("it is ours");
-        fs::copy(&built, &library).map_err(|error| format!("{}: {error}", built.display()))?;
-        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
-    });
-    made.as_deref().map_err(String::as_str)
-}
 
 /// Files to read, and a store.
 struct Ground {

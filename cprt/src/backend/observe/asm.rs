@@ -37,6 +37,7 @@ pub(super) enum HelperCall {
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
+    GetCurrentTask = 35,
     ProbeReadKernel = 113,
     GetNsCurrentPidTgid = 120,
     RingbufOutput = 130,
@@ -70,6 +71,9 @@ pub(super) enum Label {
     Known,
     Unknown,
     Told,
+    Numbered,
+    Further,
+    Found,
 }
 
 /// A program under way: a jump does not know yet how far.
@@ -155,6 +159,11 @@ impl Program {
     /// Reads eight bytes.
     pub(super) fn load(&mut self, to: Register, from: Register, at: i16) {
         self.put(0x79, to, from, at, 0);
+    }
+
+    /// Reads four.
+    pub(super) fn load_half(&mut self, to: Register, from: Register, at: i16) {
+        self.put(0x61, to, from, at, 0);
     }
 
     /// Writes eight.

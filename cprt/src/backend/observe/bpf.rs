@@ -15,10 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attention::Attention;
-use super::program::{self, Maps, Numbering, Own, Whom};
+use super::program::{self, Maps, Whom};
 use super::reach::Reaches;
 use super::record::{AT_ONCE, Field, Key, Layout, Point, Raw, id_in};
 use super::source::RecordSource;
+use super::who::{self, Listed, Numbering, Own, Walk};
 use crate::sys;
 use crate::sys::bpf::{self, Map, Numbers, ProgramFor, Records};
 use crate::sys::btf::Btf;
@@ -57,6 +58,8 @@ pub(super) struct Bpf {
     listeners: Mutex<Vec<(Point, Listener)>>,
     /// The files or the processes that are told of.
     listed: Map,
+    /// Processes by our numbers for them, where those are not the kernel's.
+    by_ours: Option<Map>,
     /// Has the children of processes listed that are.
     follower: Option<Event>,
     known: Mutex<HashSet<Key>>,
@@ -87,10 +90,17 @@ fn numbering() -> io::Result<Numbering> {
     const FIRST: u64 = 0xefff_fffc;
 
     let own = std::fs::metadata("/proc/self/ns/pid")?;
-    let device = Key::of_stat(own.dev(), own.ino()).map_or(0, |key| u64::from(key.device));
-    Ok(match own.ino() {
-        FIRST => Numbering::First,
-        inode => Numbering::Of { device, inode },
+    let inode = own.ino();
+    if inode == FIRST {
+        return Ok(Numbering::First);
+    }
+    let device = Key::of_stat(own.dev(), inode).map_or(0, |key| u64::from(key.device));
+    // Without it, processes of namespaces within ours are not told of.
+    let walk = Btf::kernel().ok().and_then(|btf| Walk::of(&btf));
+    Ok(Numbering::Of {
+        device,
+        inode,
+        walk,
     })
 }
 
@@ -115,25 +125,33 @@ impl Bpf {
         let id = id_in(forks).ok_or(io::ErrorKind::Unsupported)?;
         let mut bpf = Self::new(layouts, 1, ROOM)?;
         bpf.listed = Map::hash(8, 8, MAX_THREADS)?;
+        if bpf.numbering != Numbering::First {
+            bpf.by_ours = Some(Map::hash(8, 8, MAX_THREADS)?);
+        }
         let parent = Own {
             process: parent,
             numbering: bpf.numbering,
         };
-        let code = program::following(child, bpf.listed.as_fd().as_raw_fd(), parent);
+        let code = who::following(child, bpf.processes(), parent);
         bpf.follower = Some(at_event(id, bpf::load(&code, ProgramFor::Perf)?.as_fd())?);
         bpf.prefer_raw(layouts)?;
         Ok(bpf)
     }
 
-    /// One more process, and its children, by its number in the first PID namespace.
+    /// One more process, and its children.
     pub(super) fn follow(&self, process: u32) -> io::Result<()> {
         let key = u64::from(process).to_ne_bytes();
-        self.listed.set(&key, &1_u64.to_ne_bytes())
+        let table = self.by_ours.as_ref().unwrap_or(&self.listed);
+        table.set(&key, &1_u64.to_ne_bytes())
     }
 
-    /// Whether we know processes by the numbers that [`Self::follow`] takes.
-    pub(super) fn numbers_all(&self) -> bool {
-        self.numbering == Numbering::First
+    /// The tables of processes.
+    fn processes(&self) -> Listed {
+        let fd = |map: &Map| map.as_fd().as_raw_fd();
+        Listed {
+            processes: fd(&self.listed),
+            by_ours: self.by_ours.as_ref().map(fd),
+        }
     }
 
     fn prefer_raw(&mut self, layouts: &[Layout]) -> io::Result<()> {
@@ -171,6 +189,7 @@ impl Bpf {
             raw: Vec::new(),
             listeners: Mutex::default(),
             listed: Map::hash(program::KEY, 8, files)?,
+            by_ours: None,
             follower: None,
             known: Mutex::default(),
             records: Records::new(room)?,
@@ -183,7 +202,8 @@ impl Bpf {
     }
 
     fn load_raw(&self, layouts: &[Layout]) -> io::Result<Vec<(Point, OwnedFd)>> {
-        if programs_are_preempted() {
+        // Where those of perf are not allowed, some that are left out are better than none that are told.
+        if programs_are_preempted() && Event::dummy(Whose::Cpu(0)).is_ok() {
             let why =
                 "this kernel preempts programs at its tracepoints, and leaves out events meanwhile";
             return Err(io::Error::other(why));
@@ -207,11 +227,10 @@ impl Bpf {
     }
 
     fn load(&self, reaches: &Reaches, for_what: ProgramFor) -> io::Result<OwnedFd> {
-        let listed = self.listed.as_fd().as_raw_fd();
         let maps = Maps {
             whom: match self.follower {
-                Some(_) => Whom::Processes(listed),
-                None => Whom::Files(listed),
+                Some(_) => Whom::Processes(self.processes()),
+                None => Whom::Files(self.listed.as_fd().as_raw_fd()),
             },
             ring: self.records.as_fd().as_raw_fd(),
             lost: self.lost.as_fd().as_raw_fd(),

@@ -3,8 +3,12 @@
 //! On most file systems they agree. Btrfs has a device of its own for each subvolume in stat, and
 //! overlayfs shows an inode of its own for one of the file systems below. So of each device that
 //! stat shows, one byte of one file is read, and what the tracepoint then says of this thread is its
-//! true name. On overlayfs that is done for every file, as each may lie somewhere else. It takes the
+//! true name. On overlayfs that is done for every file of a directory, as each may lie somewhere else. It takes the
 //! kernel a tenth of a second to let go of the tracepoint, so file systems that are known to agree are not asked.
+//!
+//! A start, as of a container, opens thousands of files of one overlayfs, and to read of each would hold it up. There
+//! what one file has shown is taken for all: stat shows the number that the file has below, on the device that is
+//! below. Wrong is that of a file which was changed in the container and has its number from before.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,6 +29,9 @@ use crate::sys::{self, cache};
 /// File systems of which stat shows the truth.
 const HONEST: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
 
+/// Of a stacked file system of which so many files show that there is no rule, there is none.
+const MOST_ODD: u32 = 8;
+
 /// How the kernel's names of a device's files follow from what stat shows. Pure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
@@ -32,15 +39,19 @@ enum Rule {
     Same,
     /// The same inodes, of another device.
     Device(u32),
+    /// The same, but of a stacked file system, where another file may be another's.
+    Below(u32),
     /// There is none.
     Each,
 }
 
 impl Rule {
-    /// As one file shows; on a stacked file system it shows nothing of others.
+    /// As one file shows.
     fn of(stat: Identity, truth: Key, stacked: bool) -> Self {
-        if stacked || truth.inode != stat.inode {
+        if truth.inode != stat.inode {
             Self::Each
+        } else if stacked {
+            Self::Below(truth.device)
         } else if Key::of_stat(stat.device, stat.inode) == Some(truth) {
             Self::Same
         } else {
@@ -48,10 +59,19 @@ impl Rule {
         }
     }
 
+    /// For sure.
     fn apply(self, stat: Identity) -> Option<Key> {
         match self {
+            Self::Below(_) => None,
+            other => other.guess(stat),
+        }
+    }
+
+    /// Most likely.
+    fn guess(self, stat: Identity) -> Option<Key> {
+        match self {
             Self::Same => Key::of_stat(stat.device, stat.inode),
-            Self::Device(device) => Some(Key {
+            Self::Device(device) | Self::Below(device) => Some(Key {
                 device,
                 inode: stat.inode,
             }),
@@ -66,6 +86,8 @@ pub(super) struct LearntNames {
     /// Where reads can be told from: kernels before 6.12 have none.
     point: Option<Layout>,
     rules: HashMap<u64, Rule>,
+    /// How many files of a stacked file system showed that there is no rule.
+    odd: HashMap<u64, u32>,
 }
 
 /// Hears of this thread's reads.
@@ -81,6 +103,7 @@ impl LearntNames {
         Self {
             point: get.copied(),
             rules: HashMap::new(),
+            odd: HashMap::new(),
         }
     }
 
@@ -91,7 +114,7 @@ impl LearntNames {
         open: impl FnOnce() -> io::Result<File>,
     ) -> Option<Key> {
         match self.rules.get(&stat.device) {
-            Some(rule) => rule.apply(stat),
+            Some(rule) => rule.guess(stat),
             None => self.key(stat, open),
         }
     }
@@ -120,8 +143,16 @@ impl LearntNames {
             .and_then(|ear| ear.touch(&file))
             .ok()??;
         let stacked = kind == Some(OVERLAYFS_SUPER_MAGIC);
-        self.rules
-            .insert(stat.device, Rule::of(stat, truth, stacked));
+        let rule = Rule::of(stat, truth, stacked);
+        if stacked && rule == Rule::Each {
+            // It may be the one that was changed in the container: another one has its say.
+            let odd = self.odd.entry(stat.device).or_default();
+            *odd += 1;
+            if *odd < MOST_ODD {
+                return Some(truth);
+            }
+        }
+        self.rules.insert(stat.device, rule);
         Some(truth)
     }
 }
@@ -182,12 +213,15 @@ mod tests {
             (key(45, 257), false, Rule::Same, Some(key(45, 257))),
             (key(46, 257), false, Rule::Device(46), Some(key(46, 257))),
             (key(45, 258), false, Rule::Each, None),
-            (key(46, 257), true, Rule::Each, None),
+            (key(46, 258), true, Rule::Each, None),
+            (key(46, 257), true, Rule::Below(46), None),
         ];
         for (truth, stacked, rule, applied) in table {
             assert_eq!(Rule::of(stat, truth, stacked), rule, "{truth:?}");
             assert_eq!(rule.apply(stat), applied, "{truth:?}");
         }
+        assert_eq!(Rule::Below(46).guess(stat), Some(key(46, 257)));
+        assert_eq!(Rule::Each.guess(stat), None);
     }
 
     #[test]

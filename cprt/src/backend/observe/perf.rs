@@ -200,7 +200,9 @@ impl RecordSource for Perf {
         raws.sort_by_key(|raw| raw.time_ns);
         let until = raws.partition_point(|raw| raw.time_ns <= now);
         let own = std::process::id();
-        into.extend(raws.drain(..until).filter(|raw| raw.process != own));
+        // Who is not in our PID namespace has no number here.
+        let ours = |raw: &Raw| raw.process != own && raw.process != 0;
+        into.extend(raws.drain(..until).filter(ours));
         lost
     }
 }

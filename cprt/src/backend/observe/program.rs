@@ -35,7 +35,8 @@
 use super::asm::Register::{Context, Control, R0, R1, R2, R3, R4, R5, Run, Stack, Who};
 use super::asm::{HelperCall, Is, Label, Program};
 use super::reach::{Call, FileReach, Pages, Reaches};
-use super::record::{Field, Key, Point, Raw, half, word};
+use super::record::{Key, Point, Raw, half, word};
+use super::who::{self, Listed, Own, jump_if_own};
 use crate::sys;
 
 /// Bytes of a record.
@@ -108,25 +109,13 @@ const SMALL: i32 = 15;
 /// With the point of a record that tells of what has been kept.
 const LATE: u32 = 0x100;
 
-/// The numbers by which processes are told from each other: those of our PID namespace. Who is not in it, is not told
-/// of, but of the first one, which all are in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbering {
-    First,
-    /// The namespace's file.
-    Of {
-        device: u64,
-        inode: u64,
-    },
-}
-
 /// Of whom a program tells, and the table that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
     /// Of the readers of these files.
     Files(i32),
     /// Of what these processes read, whatever it is.
-    Processes(i32),
+    Processes(Listed),
 }
 
 /// What the program works with.
@@ -139,13 +128,6 @@ pub(super) struct Maps {
     pub(super) control: i32,
 }
 
-/// Whom the program does not hear of, and by which numbers it tells of others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
-    pub(super) process: u32,
-    pub(super) numbering: Numbering,
-}
-
 /// The program for a tracepoint. Of a request that goes on it tells again after `at_once` pages.
 pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
@@ -156,18 +138,13 @@ pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> 
             program.store(Stack, NEW + at::INODE, R1);
             program.value_of(Control, maps.control);
             perhaps_ours(&mut program);
-            who(&mut program, own.numbering);
+            who::who(&mut program, own.numbering, Label::End);
             if reaches.point != Point::Add {
                 jump_if_own(&mut program, own, Label::End);
             }
         }
         Whom::Processes(processes) => {
-            who(&mut program, own.numbering);
-            if reaches.point == Point::Add {
-                jump_if_own(&mut program, own, Label::Listed);
-            }
-            listed(&mut program, processes, Label::End);
-            program.here(Label::Listed);
+            who::listed(&mut program, processes, own, reaches.point == Point::Add);
             inode(&mut program, &reaches.file);
             program.store(Stack, NEW + at::INODE, R1);
             program.value_of(Control, maps.control);
@@ -239,38 +216,6 @@ fn perhaps_ours(program: &mut Program) {
     program.jump_if_number(R2, 0, Label::End);
 }
 
-/// Finds out who it is, process and thread.
-fn who(program: &mut Program, numbering: Numbering) {
-    numbered(program, numbering, Label::End);
-}
-
-/// The same, and goes there if it has no such number.
-fn numbered(program: &mut Program, numbering: Numbering, to: Label) {
-    match numbering {
-        Numbering::First => {
-            program.call(HelperCall::GetCurrentPidTgid);
-            program.copy(Who, R0);
-        }
-        Numbering::Of { device, inode } => {
-            program.set_long(R1, device);
-            program.set_long(R2, inode);
-            program.address(R3, INDEX);
-            program.set(R4, 8);
-            program.call(HelperCall::GetNsCurrentPidTgid);
-            program.jump_if_not_number(R0, 0, to);
-            program.load(Who, Stack, INDEX);
-        }
-    }
-}
-
-/// Goes there if it is this process.
-fn jump_if_own(program: &mut Program, own: Own, to: Label) {
-    program.copy(R1, Who);
-    // The process is in the upper half.
-    program.shift_right(R1, 32);
-    program.jump_if_number(R1, i32::try_from(own.process).unwrap_or(0), to);
-}
-
 /// Ends if this process has brought in something small: of its large folios one fault maps all.
 fn end_if_own_and_small(program: &mut Program, own: Own) {
     jump_if_own(program, own, Label::Own);
@@ -282,46 +227,6 @@ fn end_if_own_and_small(program: &mut Program, own: Own) {
     program.set(R2, SMALL);
     program.jump_if(R1, Is::NotGreater, R2, Label::End);
     program.here(Label::Foreign);
-}
-
-/// Goes there unless the process is listed, by its number in the first PID namespace.
-fn listed(program: &mut Program, processes: i32, to: Label) {
-    program.call(HelperCall::GetCurrentPidTgid);
-    program.shift_right(R0, 32);
-    program.store(Stack, INDEX, R0);
-    program.map(R1, processes);
-    program.address(R2, INDEX);
-    program.call(HelperCall::MapLookup);
-    program.jump_if_number(R0, 0, to);
-}
-
-/// The program that follows forks: the children of `parent`, a process by its number in our PID namespace, are
-/// listed, and theirs. Numbers come back, so a process that is no child of these is taken off.
-pub(super) fn following(child: Field, processes: i32, parent: Own) -> Vec<u64> {
-    let mut program = Program::default();
-    program.copy(Context, R1);
-    program.load_field(R1, Context, child);
-    program.store(Stack, NEW, R1);
-    listed(&mut program, processes, Label::Foreign);
-    program.jump(Label::Listed);
-    program.here(Label::Foreign);
-    program.set(Who, 0);
-    numbered(&mut program, parent.numbering, Label::Other);
-    program.here(Label::Other);
-    jump_if_own(&mut program, parent, Label::Listed);
-    program.map(R1, processes);
-    program.address(R2, NEW);
-    program.call(HelperCall::MapDelete);
-    program.jump(Label::End);
-    program.here(Label::Listed);
-    program.set(R1, 1);
-    program.store(Stack, INDEX, R1);
-    program.map(R1, processes);
-    program.address(R2, NEW);
-    program.address(R3, INDEX);
-    program.set(R4, 0);
-    program.call(HelperCall::MapUpdate);
-    program.finish()
 }
 
 /// Ends unless the file is ours.
@@ -541,6 +446,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Raw> {
 #[cfg(test)]
 mod tests {
     use super::super::record::tests::layouts;
+    use super::super::who::Numbering;
+    use super::super::who::tests::{CONTAINED, jumps_to_the_end};
     use super::*;
 
     const MAPS: Maps = Maps {
@@ -558,20 +465,25 @@ mod tests {
 
     #[test]
     fn every_jump_leads_further_on_and_the_end_is_reached() {
+        let processes = |by_ours| Maps {
+            whom: Whom::Processes(Listed {
+                processes: 5,
+                by_ours,
+            }),
+            ..MAPS
+        };
         for layout in layouts() {
-            let code = program(&(&layout).into(), MAPS, OWN, 512);
-            let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
-            let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);
-            // The second halves of wide instructions are zeros, which are no jumps.
-            let jumps = bytes.iter().enumerate().filter(|(_, code)| is_jump(code));
-            let mut ends = 0;
-            for (at, code) in jumps {
-                let far = usize::from(u16::from_le_bytes([code[2], code[3]]));
-                assert!(far > 0 && at + 1 + far <= bytes.len() - 2, "{at}: {far}");
-                ends += usize::from(at + 1 + far == bytes.len() - 2);
+            for (numbering, maps, least) in [
+                (Numbering::First, MAPS, 4),
+                (Numbering::First, processes(None), 1),
+                (CONTAINED, MAPS, 9),
+                (CONTAINED, processes(Some(10)), 5),
+            ] {
+                let own = Own { numbering, ..OWN };
+                let code = program(&(&layout).into(), maps, own, 512);
+                let ends = jumps_to_the_end(&code);
+                assert!(ends >= least, "{ends} {maps:?}");
             }
-            assert!(ends >= 4, "{ends}");
-            assert_eq!(code[code.len() - 2..], [0xb7 | 1 << 32, 0x95]);
         }
     }
 

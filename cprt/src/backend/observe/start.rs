@@ -17,7 +17,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -28,7 +28,7 @@ use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use self::early::EarlyOpens;
 use self::files::StartFiles;
-use self::paths::OpenedPaths;
+use self::paths::{Opened, OpenedPaths};
 use super::available;
 use super::bpf::{Bpf, FORKS};
 use super::hearing::{maps_whole_folios, tell_lost};
@@ -40,6 +40,7 @@ use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::machine::files::{Tree, info};
+use crate::machine::mappings::Identity;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::tracefs::Tracefs;
 use crate::{Error, Result, sys};
@@ -64,8 +65,10 @@ const LARGE: u64 = 16 << 20;
 /// The children of a process, and what is heard of them.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// The machine's files, as this process sees them.
+    /// The files as this process sees them,
     tree: Tree,
+    /// and as the process does that is followed, if that is another view, as of a container.
+    inside: OnceLock<Container>,
     engine: Engine,
     source: Bpf,
     points: Vec<Point>,
@@ -76,6 +79,41 @@ pub(crate) struct Start {
     tells: AtomicBool,
     /// The process that it is about, if it is not about children of ours; 0 if there is none.
     root: AtomicU32,
+}
+
+/// The view of a process whose root directory is another than ours.
+#[derive(Debug)]
+struct Container {
+    process: u32,
+    tree: Tree,
+    /// While it is open the mounts stay when the last process has ended: what was read is looked at then.
+    _mounts: File,
+}
+
+impl Container {
+    /// `None` if it sees what we see, or has ended, or may not be looked at.
+    fn of(process: u32) -> Option<Self> {
+        let identity = |path: PathBuf| Some(Identity::of(&path.metadata().ok()?));
+        let (own, theirs) = (Path::new("/proc/self"), existing::folder(process));
+        let is_same = |name| Some(identity(own.join(name))? == identity(theirs.join(name))?);
+        if is_same("root")? && is_same("ns/mnt")? {
+            return None;
+        }
+        let root = theirs.join("root");
+        Some(Self {
+            process,
+            tree: Tree::of_root(&root).ok()?,
+            _mounts: File::open(theirs.join("ns/mnt")).ok()?,
+        })
+    }
+
+    /// Whether it has the file at that path: the kernel tells of opens by the paths that the opener has.
+    fn has(&self, open: &Opened) -> bool {
+        let path = open.path.strip_prefix("/").unwrap_or(&open.path);
+        self.tree
+            .identity(path)
+            .is_ok_and(|found| found == open.identity)
+    }
 }
 
 /// What the thread that hears knows between two times.
@@ -113,7 +151,8 @@ impl Start {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let interrupt = EventFd::from_flags(flags).map_err(io::Error::from);
         Ok(Self {
-            tree: Tree::of_machine().map_err(system("Opening the root directory"))?,
+            tree: Tree::of_root(Path::new("/")).map_err(system("Opening the root directory"))?,
+            inside: OnceLock::new(),
             engine: Engine::new().map_err(system("Opening /dev/null"))?,
             source: source.map_err(system("Listening to a start"))?,
             points,
@@ -139,13 +178,7 @@ impl Start {
     /// Of a process that is not known yet: nothing is heard, and other programs pay nothing, until
     /// [`Self::follow`].
     pub(crate) fn standby() -> Result<Self> {
-        let start = Self::of_children(NO_PARENT)?;
-        if !start.source.numbers_all() {
-            let source = io::Error::other("processes have other numbers in this PID namespace");
-            let doing = "Listening to starts of others";
-            return Err(Error::System { doing, source });
-        }
-        Ok(start)
+        Self::of_children(NO_PARENT)
     }
 
     /// From now on it is about this process, and what it starts.
@@ -154,12 +187,21 @@ impl Start {
             doing: "Listening to a process",
             source,
         };
+        if let Some(container) = Container::of(process) {
+            // A worker follows one process.
+            let _ = self.inside.set(container);
+        }
         existing::with_children(process, &mut |one| self.source.follow(one)).map_err(system)?;
         self.root.store(process, Relaxed);
         let wanted = self.want(Kind::Touch.into(), 0);
         wanted.map_err(|fault| system(io::Error::other(fault)))?;
         self.hearing().begin(self, process);
         Ok(())
+    }
+
+    /// The files of the start by their paths.
+    fn tree(&self) -> &Tree {
+        self.inside.get().map_or(&self.tree, |it| &it.tree)
     }
 
     /// Whether the process that is followed has ended, with all that it started, or is not to be told of any more.
@@ -183,7 +225,7 @@ impl Start {
     /// A file as a policy knows it, opened: of its own for each load, as how the kernel reads ahead goes by that.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         let path = self.files().path(file).ok_or(Fault::Stale)?;
-        let opened = match self.tree.file(&path) {
+        let opened = match self.tree().file(&path) {
             Err(Fault::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Fault::Stale);
             }
@@ -231,7 +273,7 @@ impl StartHearing {
         let mut pagemap = Pagemap::open(process).ok();
         let mut files = from.files();
         let time = sys::monotonic_ns();
-        for (opened, file) in existing::files_of(process) {
+        for (opened, file) in existing::files_of(process, from.tree()) {
             let identity = opened.identity;
             let Some(key) = self.names.key_by_rule(identity, || Ok(file)) else {
                 continue;
@@ -289,6 +331,12 @@ impl StartHearing {
     fn hear_opens(&mut self, from: &Start, files: &mut StartFiles, now: Instant) -> u64 {
         let (names, early) = (&mut self.names, &mut self.early);
         from.paths.take(|open, file| {
+            // What is opened elsewhere has that path in another view.
+            if let Some(container) = from.inside.get()
+                && !container.has(&open)
+            {
+                return;
+            }
             let again = || file.try_clone_to_owned().map(File::from);
             let Some(key) = names.key_by_rule(open.identity, again) else {
                 return;
@@ -325,7 +373,7 @@ impl Backend for Start {
     }
 
     fn limits(&self) -> Vec<String> {
-        vec!["what processes of other PID namespaces read is not told".to_owned()]
+        vec!["what processes outside of our PID namespace read is not told".to_owned()]
     }
 
     fn want(&self, kinds: Kinds, _: u64) -> Result<(), Fault> {
@@ -334,7 +382,8 @@ impl Backend for Start {
             return Ok(());
         }
         if tells {
-            self.paths.watch()?;
+            let also = self.inside.get().map(|it| it.process);
+            self.paths.watch(also)?;
             self.source.enable(&self.points, 0)?;
         } else {
             self.source.enable(&[], 0)?;
@@ -382,7 +431,7 @@ impl Backend for Start {
     }
 
     fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
-        self.tree.list(path, recursive)
+        self.tree().list(path, recursive)
     }
 
     fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {

@@ -13,6 +13,7 @@ use super::*;
 use crate::machine::ranges::Ranges;
 use crate::sys::testing::{self, Mapped, skip, skip_part, warm};
 
+mod containers;
 mod telling;
 
 const MIB: u64 = 1 << 20;
@@ -209,6 +210,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
 /// A process that does what it is told, line by line.
 struct Reader {
     child: Killed,
+    process: u32,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
@@ -217,7 +219,23 @@ const READER: &str = "CPRT_TEST_READS";
 
 impl Reader {
     fn new() -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this"))
+        Self::by(Command::new(std::env::current_exe().expect("this")))
+    }
+
+    /// In a PID namespace of its own, as that of a container.
+    fn contained() -> Self {
+        let mut command = containers::unshare();
+        command.arg(std::env::current_exe().expect("this"));
+        let reader = Self::by(command);
+        let (parent, list) = (reader.child.0.id(), Path::new("/proc"));
+        let children = list.join(format!("{parent}/task/{parent}/children"));
+        let text = std::fs::read_to_string(children).expect("its children");
+        let process = text.trim().parse().expect("one child");
+        Self { process, ..reader }
+    }
+
+    fn by(mut command: Command) -> Self {
+        let mut child = command
             .args([
                 "--exact",
                 "backend::observe::tests::reads_what_it_is_told",
@@ -232,6 +250,7 @@ impl Reader {
         let input = child.stdin.take().expect("its input");
         let output = BufReader::new(child.stdout.take().expect("its output")).lines();
         let mut reader = Self {
+            process: child.id(),
             child: Killed(child),
             input,
             output,
@@ -259,7 +278,7 @@ impl Reader {
     }
 
     fn id(&self) -> u32 {
-        self.child.0.id()
+        self.process
     }
 }
 

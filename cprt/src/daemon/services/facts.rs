@@ -6,8 +6,13 @@ use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use crate::control::start_name::{start_name, start_name_in};
 use crate::machine::mappings::Identity;
 use crate::machine::model::{self, Surroundings};
+use crate::machine::mountinfo::{self, Mount};
 use crate::machine::reach::{self, Reach};
 
 /// More of a command line, or of an environment, is not looked at.
@@ -23,9 +28,20 @@ pub(super) struct Facts {
     pub(super) program: String,
     pub(super) arguments: Vec<OsString>,
     pub(super) cgroup: String,
+    /// What stands for the image of a container; `None` if its root directory is ours.
+    pub(super) image: Option<String>,
 }
 
 impl Facts {
+    /// What its start is called, if nothing else is said.
+    pub(super) fn start_name(&self) -> String {
+        let arguments: Vec<_> = self.words().collect();
+        match &self.image {
+            Some(image) => start_name_in(image, &self.program, &arguments),
+            None => start_name(&self.program, &arguments),
+        }
+    }
+
     /// The arguments as text.
     pub(super) fn words(&self) -> impl Iterator<Item = String> {
         let words = self.arguments.iter();
@@ -76,8 +92,8 @@ pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
     let program = std::path::absolute(here.join(executed)).ok()?;
     let words = words(&read(&folder.join("cmdline"))?);
     let is_itself = || {
-        let really = folder.join("exe").read_link().ok()?;
-        Some(program.canonicalize().ok()? == really)
+        let really = folder.join("exe").metadata().ok()?;
+        Some(inside(process, &program)? == Identity::of(&really))
     };
     // A script's interpreter is executed, and what it is called with is the kernel's.
     let is_script = is_itself() == Some(false);
@@ -87,7 +103,25 @@ pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
         arguments: arguments(executed.as_os_str(), is_script, words),
         program: program.to_string_lossy().into_owned(),
         cgroup: own_cgroup(&cgroup).to_owned(),
+        image: (!shares(process, "root")).then(|| mountinfo::image(&mounts_of(process))),
     })
+}
+
+/// The mounts that a process sees.
+fn mounts_of(process: u32) -> Vec<Mount> {
+    let list = folder(process).join("mountinfo");
+    mountinfo::parse(&fs::read(list).unwrap_or_default())
+}
+
+/// Which file a process has at a path, its links followed as they are for it.
+fn inside(process: u32, path: &Path) -> Option<Identity> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let root = nix::fcntl::open(&folder(process).join("root"), flags, Mode::empty()).ok()?;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+    let found = File::from(openat2(root, path, how).ok()?);
+    Some(Identity::of(&found.metadata().ok()?))
 }
 
 /// What each process that is there may have been started as: by its program, and of an interpreter also by its script.
@@ -206,11 +240,11 @@ fn is_ppcctl(process: u32) -> bool {
     program.is_ok_and(|program| program.file_name() == Some(OsStr::new("ppcctl")))
 }
 
-/// Whether the paths that a process goes by are ours, too, as those of a container are not.
-pub(super) fn has_our_root(process: u32) -> bool {
-    let root = |path: &Path| path.metadata().ok().map(|found| Identity::of(&found));
-    let own = root(Path::new("/"));
-    own.is_some() && root(&folder(process).join("root")) == own
+/// Whether a process has the same as we have: its `root` directory, its mounts (`ns/mnt`).
+fn shares(process: u32, name: &str) -> bool {
+    let identity = |path: PathBuf| path.metadata().ok().map(|found| Identity::of(&found));
+    let own = identity(Path::new("/proc/self").join(name));
+    own.is_some() && identity(folder(process).join(name)) == own
 }
 
 /// The directory of the model that a process is told to load, with what its links lead to.
@@ -227,20 +261,61 @@ pub(super) fn model_of(facts: &Facts, said: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn named_model(facts: &Facts) -> Option<PathBuf> {
-    let folder = folder(facts.life.process);
+    let process = facts.life.process;
+    let folder = folder(process);
     let here = folder.join("cwd").read_link().ok()?;
     let environment = words(&read(&folder.join("environ")).unwrap_or_default());
+    let is_ours = shares(process, "root") && shares(process, "ns/mnt");
+    let theirs = (!is_ours).then(|| mounts_of(process));
+    // Of a container: where we have what it names, by one of its volumes or by its root directory.
+    let ours = |text: &OsStr| {
+        let theirs = theirs.as_deref()?;
+        let path = Path::new(text);
+        path.is_absolute()
+            .then(|| in_our_view(process, theirs, path))?
+            .map(PathBuf::into_os_string)
+    };
     let variable = |name: &str| {
         environment.iter().find_map(|one| {
             let value = one.as_bytes().strip_prefix(name.as_bytes())?;
-            Some(OsStr::from_bytes(value.strip_prefix(b"=")?).to_owned())
+            let value = OsStr::from_bytes(value.strip_prefix(b"=")?);
+            Some(ours(value).unwrap_or_else(|| value.to_owned()))
         })
     };
+    let arguments = facts.arguments.iter().map(|argument| {
+        let bytes = argument.as_bytes();
+        let sign = bytes.iter().position(|&byte| byte == b'=');
+        let at = sign
+            .filter(|_| bytes.starts_with(b"-"))
+            .map_or(0, |it| it + 1);
+        let value = ours(OsStr::from_bytes(&bytes[at..]));
+        value.map_or_else(
+            || argument.clone(),
+            |value| OsString::from_vec([&bytes[..at], value.as_bytes()].concat()),
+        )
+    });
+    let arguments: Vec<_> = arguments.collect();
+    let here = ours(here.as_os_str()).map_or(here, PathBuf::from);
     let around = Surroundings {
         here: &here,
         variable: &variable,
     };
-    model::named(&facts.arguments, &around)
+    let found = model::named(&arguments, &around)?;
+    // What is not where we see it is another's.
+    let is_theirs = theirs.is_none() || arguments.iter().any(|it| !facts.arguments.contains(it));
+    is_theirs.then_some(found)
+}
+
+/// Where we have what a process has at a path.
+fn in_our_view(process: u32, theirs: &[Mount], path: &Path) -> Option<PathBuf> {
+    let there = inside(process, path)?;
+    let ours = mountinfo::read(Path::new("/proc")).ok()?;
+    let is_it = |place: &PathBuf| {
+        let found = place.metadata().ok();
+        found.is_some_and(|found| Identity::of(&found) == there)
+    };
+    let mut places = mountinfo::elsewhere(theirs, path, &ours).into_iter();
+    places.find(is_it)
 }
 
 /// What a process has read so far, and has of files by mappings, in bytes.
@@ -316,7 +391,8 @@ mod tests {
             (facts.program, facts.arguments),
             (program.display().to_string(), arguments)
         );
-        assert!(facts.life.is_there() && has_our_root(own));
+        assert!(facts.life.is_there() && shares(own, "root") && shares(own, "ns/mnt"));
+        assert_eq!(facts.image, None);
         assert!(!is_attended(own, &[]) && is_attended(own, &[std::os::unix::process::parent_id()]));
         assert!(bytes_read(own).is_none_or(|bytes| bytes > 0));
         let later = Life {

@@ -3,10 +3,13 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -115,6 +118,27 @@ pub(crate) fn ppcctl() -> Command {
         .env_remove("PPC_SOCKET")
         .env_remove("PPC_POLICY_PATH");
     command
+}
+
+/// MAIO as this build has made it, where only root can change it, or why there is none.
+pub(crate) fn maio() -> Result<&'static Path, &'static str> {
+    static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = MAIO.get_or_init(|| {
+        if !nix::unistd::geteuid().is_root() {
+            return Err("starts are for root; run it as root".to_owned());
+        }
+        let here = std::env::current_exe().expect("a path");
+        let built = here.with_file_name("libmaio.so");
+        // Other programs make theirs at the same time.
+        let name = here.file_name().expect("a name");
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let library = library.join("maio.so");
+        fs::create_dir_all(library.parent().expect("a folder")).expect("it is ours");
+        fs::copy(&built, &library).map_err(|error| format!("{}: {error}", built.display()))?;
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
+    });
+    made.as_deref().map_err(String::as_str)
 }
 
 /// Runs it without any daemon.

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::fstatfs;
 
 use super::paths::{Opened, is_of_storage};
+use crate::machine::files::Tree;
 use crate::machine::mappings::{self, Identity};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
 
-fn folder(process: u32) -> PathBuf {
+pub(super) fn folder(process: u32) -> PathBuf {
     Path::new("/proc").join(process.to_string())
 }
 
@@ -46,8 +47,8 @@ pub(super) fn with_children(
     Ok(())
 }
 
-/// The files with storage behind them that a process has mapped or open, each once.
-pub(super) fn files_of(process: u32) -> Vec<(Opened, File)> {
+/// The files with storage behind them that a process has mapped or open, each once, if they have a path in its view.
+pub(super) fn files_of(process: u32, view: &Tree) -> Vec<(Opened, File)> {
     let mut seen = HashSet::new();
     let mut files = Vec::new();
     for kind in ["map_files", "fd"] {
@@ -55,7 +56,7 @@ pub(super) fn files_of(process: u32) -> Vec<(Opened, File)> {
             continue;
         };
         for entry in entries.flatten() {
-            let Some((opened, file)) = look(process, &entry.path()) else {
+            let Some((opened, file)) = look(process, view, &entry.path()) else {
                 continue;
             };
             if seen.insert(opened.identity) {
@@ -67,10 +68,12 @@ pub(super) fn files_of(process: u32) -> Vec<(Opened, File)> {
 }
 
 /// What a link of `/proc` leads to. Only regular files are opened: others wait, or do something.
-fn look(process: u32, link: &Path) -> Option<(Opened, File)> {
+fn look(process: u32, view: &Tree, link: &Path) -> Option<(Opened, File)> {
     let found = fs::metadata(link).ok()?;
     let path = link.read_link().ok()?;
-    let has_name = path.is_absolute() && path.metadata().is_ok_and(|named| is_same(&named, &found));
+    let identity = Identity::of(&found);
+    let named = path.strip_prefix("/").ok();
+    let has_name = named.is_some_and(|it| view.identity(it).is_ok_and(|it| it == identity));
     if !found.is_file() || !has_name {
         return None;
     }
@@ -81,14 +84,10 @@ fn look(process: u32, link: &Path) -> Option<(Opened, File)> {
     let opened = Opened {
         process,
         path,
-        identity: Identity::of(&found),
+        identity,
         size: found.len(),
     };
     Some((opened, file))
-}
-
-fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
-    Identity::of(one) == Identity::of(other)
 }
 
 /// What of a file a process has by its mappings.
@@ -108,7 +107,8 @@ mod tests {
     #[test]
     fn a_process_has_its_program_and_no_devices() {
         let own = std::process::id();
-        let files = files_of(own);
+        let view = Tree::of_root(Path::new("/")).expect("the root directory");
+        let files = files_of(own, &view);
         if files.is_empty() {
             crate::sys::testing::skip("this process may not look at its own mappings");
             return;

@@ -56,10 +56,15 @@ impl OpenedPaths {
         Ok(Self(Fanotify::init(flags, files)?))
     }
 
-    /// Watches all file systems with storage behind them.
-    pub(super) fn watch(&self) -> io::Result<()> {
+    /// Watches all file systems with storage behind them: those that this process sees, and those that another does.
+    pub(super) fn watch(&self, also: Option<u32>) -> io::Result<()> {
         let mounts = mountinfo::read(Path::new("/proc"))?;
-        for point in points(&mounts) {
+        let mut points = points(&mounts);
+        if let Some(process) = also {
+            // It may have ended.
+            points.extend(points_of(process).unwrap_or_default());
+        }
+        for point in points {
             let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
             let here = nix::fcntl::AT_FDCWD;
             if let Err(error) = self.0.mark(flags, MaskFlags::FAN_OPEN, here, Some(&point)) {
@@ -120,6 +125,15 @@ fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
         identity,
         size: u64::try_from(stat.st_size).unwrap_or(0),
     })
+}
+
+/// The same of what another process sees, by its root directory.
+fn points_of(process: u32) -> io::Result<Vec<PathBuf>> {
+    let folder = Path::new("/proc").join(process.to_string());
+    let mounts = mountinfo::parse(&std::fs::read(folder.join("mountinfo"))?);
+    let root = folder.join("root");
+    let below = |point: PathBuf| Some(root.join(point.strip_prefix("/").ok()?));
+    Ok(points(&mounts).into_iter().filter_map(below).collect())
 }
 
 /// One mount of each file system that has storage behind it.

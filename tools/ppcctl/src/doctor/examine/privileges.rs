@@ -6,13 +6,39 @@ use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::backend::select::Verdict;
 use cprt::control::kind::BackendKind;
 
-/// What observe takes, each with what does as well.
-const NEEDS: [(&str, &[Capability]); 5] = [
-    ("CAP_SYS_ADMIN", &[Capability::SysAdmin]),
-    ("CAP_PERFMON", &[Capability::Perfmon, Capability::SysAdmin]),
-    ("CAP_BPF", &[Capability::Bpf, Capability::SysAdmin]),
-    ("CAP_SYS_PTRACE", &[Capability::SysPtrace]),
-    ("CAP_SYS_NICE", &[Capability::SysNice]),
+/// What a worker needs: what does as well, and what is missed without.
+struct Need {
+    name: &'static str,
+    any: &'static [Capability],
+    without: &'static str,
+}
+
+const NEEDS: [Need; 5] = [
+    Need {
+        name: "CAP_SYS_ADMIN",
+        any: &[Capability::SysAdmin],
+        without: "no opens are told and no starts recorded",
+    },
+    Need {
+        name: "CAP_PERFMON",
+        any: &[Capability::Perfmon, Capability::SysAdmin],
+        without: "nothing is observed",
+    },
+    Need {
+        name: "CAP_BPF",
+        any: &[Capability::Bpf, Capability::SysAdmin],
+        without: "what is observed costs readers more",
+    },
+    Need {
+        name: "CAP_SYS_PTRACE",
+        any: &[Capability::SysPtrace],
+        without: "mappings of other users' processes are not looked at",
+    },
+    Need {
+        name: "CAP_SYS_NICE",
+        any: &[Capability::SysNice],
+        without: "loads wait for their turn of the processor",
+    },
 ];
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
@@ -27,25 +53,48 @@ fn finding(severity: Severity, code: &'static str, text: impl Into<String>) -> F
     Finding::new(Group::Privileges, severity, code, text)
 }
 
-fn missing(user: &User) -> Vec<&'static str> {
-    let missing = NEEDS.iter().filter(|(_, any)| {
-        let holds = any.iter().any(|&one| user.holds(one));
-        !holds
+fn missing(user: &User) -> Vec<&'static Need> {
+    let missing = NEEDS
+        .iter()
+        .filter(|need| !need.any.iter().any(|&one| user.holds(one)));
+    missing.collect()
+}
+
+/// What a container is to be started with: the first makes up for those that it does as well for.
+fn cap_add(missing: &[&Need]) -> String {
+    let has_first = missing
+        .iter()
+        .any(|need| need.any == [Capability::SysAdmin]);
+    let asked = missing.iter().filter(|need| {
+        let by_first = need.any.len() > 1 && need.any.contains(&Capability::SysAdmin);
+        !(has_first && by_first)
     });
-    missing.map(|(name, _)| *name).collect()
+    let add = asked.map(|need| format!("--cap-add={}", need.name.trim_start_matches("CAP_")));
+    add.collect::<Vec<_>>().join(" ")
 }
 
 fn capabilities(facts: &Facts) -> Vec<Finding> {
     let user = &facts.user;
-    let severity = prevents(facts, BackendKind::Observe);
     let missing = missing(user);
+    let of_observe = missing
+        .iter()
+        .any(|need| need.any.contains(&Capability::SysAdmin));
+    let severity = if of_observe {
+        prevents(facts, BackendKind::Observe)
+    } else {
+        Severity::Note
+    };
     let mut findings = Vec::new();
     if !user.initial {
         let text = "This is a user namespace, as of a container without root: what root may do here \
                     is nothing to the kernel's tracepoints, nor to its modules";
         findings.push(
-            finding(severity, "user-namespace", text)
-                .remedy("Run it outside, or have cprtd run there for this directory"),
+            finding(
+                prevents(facts, BackendKind::Observe),
+                "user-namespace",
+                text,
+            )
+            .remedy("Run it outside, or have cprtd run there for this directory"),
         );
     }
     if missing.is_empty() {
@@ -56,15 +105,13 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
         findings.push(finding(Severity::Ok, "capabilities", text));
         return findings;
     }
-    let names = list(&missing);
+    let names = list(&missing.iter().map(|need| need.name).collect::<Vec<_>>());
+    let without = missing.iter().map(|need| need.without);
+    let without = without.collect::<Vec<_>>().join("; ");
     findings.push(if user.uid == 0 {
-        let text = format!("This is root without {names}, as in a container");
-        let add: Vec<_> = missing
-            .iter()
-            .map(|name| format!("--cap-add={}", name.trim_start_matches("CAP_")))
-            .collect();
+        let text = format!("This is root without {names}, as in a container: {without}");
         finding(severity, "capabilities-missing", text)
-            .remedy(format!("Start the container with {}", add.join(" ")))
+            .remedy(format!("Start the container with {}", cap_add(&missing)))
     } else {
         let text = format!("User {} is not root, and lacks {names}", user.uid);
         finding(severity, "not-root", text)
@@ -73,25 +120,38 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Kernels of Debian and Ubuntu know a third level, which asks for more.
+const DISTRIBUTIONS_OWN: i32 = 3;
+
 fn paranoid(facts: &Facts) -> Option<Finding> {
     let level = facts.user.paranoid?;
-    if level < 0 || facts.user.has(&[Capability::Perfmon, Capability::SysAdmin]) {
+    let is_own = level >= DISTRIBUTIONS_OWN;
+    let enough: &[_] = if is_own {
+        &[Capability::SysAdmin]
+    } else {
+        &[Capability::Perfmon, Capability::SysAdmin]
+    };
+    if level < 0 || facts.user.has(enough) {
         return None;
     }
+    let lacks = if is_own {
+        "CAP_SYS_ADMIN; on kernels of Debian and Ubuntu, CAP_PERFMON does not do"
+    } else {
+        "CAP_PERFMON"
+    };
     let text = format!(
-        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks CAP_PERFMON"
+        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks {lacks}"
     );
-    let finding = finding(
-        prevents(facts, BackendKind::Observe),
-        "perf-event-paranoid",
-        text,
-    );
+    // Programs in the kernel may hear of them all the same.
+    let severity = prevents(facts, BackendKind::Observe);
+    let finding = finding(severity, "perf-event-paranoid", text);
     Some(finding.remedy("As root: 'sysctl kernel.perf_event_paranoid=-1', or run as root"))
 }
 
 fn tracefs(facts: &Facts) -> Finding {
     let severity = prevents(facts, BackendKind::Observe);
-    let mount = "As root: 'mount -t tracefs -o mode=755 tracefs /sys/kernel/tracing'";
+    let mount = "As root: 'mount -t tracefs -o mode=755 tracefs /sys/kernel/tracing'; start a container with \
+                 --volume=/sys/kernel/tracing:/sys/kernel/tracing:ro";
     match &facts.user.tracefs {
         Tracefs::Open(at) => {
             let text = format!("tracefs is readable at {}", at.display());

@@ -37,9 +37,21 @@ fn root_of_a_container() {
     facts.user.capabilities = 0xa804_25fb;
     let parts = [
         "root without CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF, CAP_SYS_PTRACE and CAP_SYS_NICE",
-        "--cap-add=SYS_ADMIN --cap-add=PERFMON",
+        "no opens are told and no starts recorded; nothing is observed",
+        "with --cap-add=SYS_ADMIN --cap-add=SYS_PTRACE --cap-add=SYS_NICE",
     ];
     names(&facts, "capabilities-missing", Severity::Warning, &parts);
+    // PERFMON and SYS_NICE
+    facts.user.capabilities |= 1 << 38 | 1 << 23;
+    let parts = ["root without CAP_SYS_ADMIN, CAP_BPF and CAP_SYS_PTRACE"];
+    names(&facts, "capabilities-missing", Severity::Warning, &parts);
+    // All but what is only nice to have.
+    facts.user.capabilities |= 1 << 21;
+    let parts = [
+        "root without CAP_SYS_PTRACE, as",
+        "with --cap-add=SYS_PTRACE",
+    ];
+    names(&facts, "capabilities-missing", Severity::Note, &parts);
 }
 
 #[test]
@@ -59,8 +71,13 @@ fn a_paranoid_kernel() {
     let mut facts = fine();
     ordinary(&mut facts);
     facts.user.paranoid = Some(3);
-    let parts = ["kernel.perf_event_paranoid is 3", "paranoid=-1"];
+    let parts = ["kernel.perf_event_paranoid is 3", "Debian", "paranoid=-1"];
     names(&facts, "perf-event-paranoid", Severity::Warning, &parts);
+    // PERFMON
+    facts.user.capabilities |= 1 << 38;
+    names(&facts, "perf-event-paranoid", Severity::Warning, &parts);
+    facts.user.paranoid = Some(2);
+    assert!(!has(&facts, "perf-event-paranoid"));
     facts.user.paranoid = Some(-1);
     assert!(!has(&facts, "perf-event-paranoid"));
 }
