@@ -91,7 +91,10 @@ impl Ground {
             place.path().display()
         );
         let file = place.write("cprt.toml", own + &config(folder.path()));
-        let mut daemon = Command::new(env!("CARGO_BIN_EXE_cprtd"));
+        // Where it was built there may be policies beside it.
+        let program = folder.path().join("cprtd");
+        fs::hard_link(env!("CARGO_BIN_EXE_cprtd"), &program).expect("of one file system");
+        let mut daemon = Command::new(program);
         daemon.arg("--config").arg(file);
         daemon.env("PPC_POLICY_PATH", policies);
         let daemon = daemon.spawn().expect("it was built");
