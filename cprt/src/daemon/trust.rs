@@ -89,7 +89,7 @@ impl Trusted {
     ///
     /// # Errors
     ///
-    /// Somebody can; the text says what to change.
+    /// Another user can; the text says what to change.
     pub fn open(library: &Path, me: u32) -> Result<Self, Untrusted> {
         let (path, found) = walk(library, me)?;
         // By the descriptor, and not once more by the path.
@@ -131,7 +131,7 @@ impl Trusted {
 ///
 /// # Errors
 ///
-/// Somebody can; the text says what to change.
+/// Another user can; the text says what to change.
 pub fn check(library: &Path, me: u32) -> Result<PathBuf, Untrusted> {
     walk(library, me).map(|(path, _)| path)
 }

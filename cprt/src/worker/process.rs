@@ -1,7 +1,7 @@
 //! A worker: the process that hosts one policy of one mount.
 //!
 //! It is started by its keeper with one end of a socket as its standard input and the library as its standard output,
-//! and does what it is told there (`messages.rs`): loads the library, which is the first moment that somebody else's
+//! and does what it is told there (`messages.rs`): loads the library, which is the first moment that the policy's
 //! code runs; then, when told to go, takes the mount's device and starts the policy. When the
 //! socket closes, it ends: a daemon that has been killed leaves no workers behind.
 //!
