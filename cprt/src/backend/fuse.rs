@@ -327,7 +327,7 @@ pub(crate) fn limits() -> impl Iterator<Item = String> {
         "what is cached makes no event: no TOUCH and no PROGRESS",
         "a miss is what the kernel asks for, with its readahead, and does not say whether it was a \
          read or a page fault, nor on which CPU",
-        "pages that a plan loads are charged to the worker, whoever reads them",
+        "pages that a plan loads are charged to the worker, not to their reader",
         "pages are of the smallest size: page faults on mapped files cost more than without the \
          mount",
         "how much is cached is an estimate for files that are open but deleted, and for all \

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ran, maio};
+use common::{Ran, maio_or_skip};
 use serde_json::Value;
 use test_support::{Folder, drop_cached, skip};
 
@@ -153,13 +153,7 @@ struct Ground {
 impl Ground {
     /// `None` where nothing can be recorded; then it has been said why.
     fn new(name: &str) -> Option<Self> {
-        let maio = match maio() {
-            Ok(maio) => maio,
-            Err(why) => {
-                skip(why);
-                return None;
-            }
-        };
+        let maio = maio_or_skip()?;
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         folder.write("model/weights", vec![7; 24 << 20]);
         let ground = Self { folder, maio };

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ran, maio, ppcctl};
+use common::{Ran, maio_or_skip, ppcctl};
 use serde_json::Value;
 use test_support::{Container, Folder, drop_cached, skip, skip_part, undisturbed};
 
@@ -30,13 +30,7 @@ struct Ground {
 impl Ground {
     /// `None` where nothing can be recorded; then it has been said why.
     fn new(name: &str) -> Option<Self> {
-        let maio = match maio() {
-            Ok(maio) => maio,
-            Err(why) => {
-                skip(why);
-                return None;
-            }
-        };
+        let maio = maio_or_skip()?;
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         for number in 0..2 {
             folder.write(&format!("model/{number}.safetensors"), safetensors());

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ran, maio, ppcctl};
+use common::{Ran, maio_or_skip, ppcctl};
 use serde_json::Value;
 use test_support::{Folder, drop_cached, skip, undisturbed};
 
@@ -24,13 +24,7 @@ struct Ground {
 impl Ground {
     /// `None` where nothing can be recorded; then it has been said why.
     fn new(name: &str) -> Option<Self> {
-        let maio = match maio() {
-            Ok(maio) => maio,
-            Err(why) => {
-                skip(why);
-                return None;
-            }
-        };
+        let maio = maio_or_skip()?;
         let ground = Self {
             // What is below a temporary folder in memory is never missed.
             folder: Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name),

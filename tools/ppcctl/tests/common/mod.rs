@@ -120,8 +120,9 @@ pub(crate) fn ppcctl() -> Command {
     command
 }
 
-/// MAIO as this build has made it, where only root can change it, or why there is none.
-pub(crate) fn maio() -> Result<&'static Path, &'static str> {
+/// MAIO as this build has made it, where only root can change it; `None` where it cannot be had: then it has been said
+/// why.
+pub(crate) fn maio_or_skip() -> Option<&'static Path> {
     static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = MAIO.get_or_init(|| {
         if !nix::unistd::geteuid().is_root() {
@@ -138,7 +139,7 @@ pub(crate) fn maio() -> Result<&'static Path, &'static str> {
         fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("it is ours");
         cprt::daemon::trust::check(&library, 0).map_err(|error| error.to_string())
     });
-    made.as_deref().map_err(String::as_str)
+    made.as_deref().map_err(|why| test_support::skip(why)).ok()
 }
 
 /// Runs it without any daemon.
