@@ -55,23 +55,38 @@ struct Reader {
 }
 
 /// A thread's read under way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ReadRequest {
     at: u64,
     /// Up to here it has been counted.
     counted: u64,
     end: u64,
     length: u64,
+    /// What the thread had brought in, in one piece, before its first record of a read.
+    came: Range<u64>,
 }
 
 impl ReadRequest {
+    /// The thread has had these brought in.
+    fn brought(&mut self, range: &Range<u64>) {
+        if self.length > 0 {
+            return;
+        }
+        let goes_on = self.came.end == range.start;
+        let start = if goes_on { self.came.start } else { range.start };
+        self.came = start..range.end;
+    }
+
     /// Where a request began of which this is the first record. The kernel makes none for folios that are
     /// followed by one whose I/O is under way: a reader that catches up with a load then has its first
     /// record in the middle of a request. Where the system call does not tell, a reader that goes on in requests
-    /// of one length began it where the one before ended.
+    /// of one length began it where the one before ended, and a first request with what it had brought in.
     fn beginning(&self, range: &Range<u64>, known: Option<u64>) -> u64 {
         if let Some(known) = known {
             return known;
+        }
+        if self.length == 0 && self.came.contains(&range.start) {
+            return self.came.start;
         }
         let goes_on = self.end < range.start && range.end - self.end == self.length;
         if goes_on { self.end } else { range.start }
@@ -101,6 +116,7 @@ impl ReadRequest {
             counted: to,
             end: range.end,
             length: range.end - from,
+            came: 0..0,
         };
         (from, rest + (to - from))
     }
@@ -180,6 +196,9 @@ impl Readers {
             if self.partly && !self.reader(event.process, file).maps {
                 self.count(&event, end, end - start, into);
             }
+            if !event.mmap && self.looks() {
+                self.request(&event).brought(&(start..end));
+            }
             if self.wanted.contains(Kind::Miss) {
                 push(into, event);
             }
@@ -204,12 +223,7 @@ impl Readers {
             reader.unsaid = reader.unsaid.saturating_add(event.length);
             return;
         } else {
-            let requests = &mut reader.requests;
-            if requests.len() > MOST {
-                requests.clear();
-            }
-            let request = requests.entry(event.thread).or_default();
-            request.advance(&range, beginning)
+            self.request(event).advance(&range, beginning)
         };
         let to = if event.mmap {
             range.end
@@ -291,6 +305,15 @@ impl Readers {
             self.all.clear();
         }
         self.all.entry((process, file)).or_default()
+    }
+
+    /// The read that the thread is at.
+    fn request(&mut self, event: &Event) -> &mut ReadRequest {
+        let requests = &mut self.reader(event.process, event.file).requests;
+        if requests.len() > MOST {
+            requests.clear();
+        }
+        requests.entry(event.thread).or_default()
     }
 
     fn faulted(&mut self, thread: u32, file: FileId, at: u64) {
@@ -390,6 +413,24 @@ mod tests {
             .map(|(_, from, length, _)| (from / PAGE, length / PAGE))
             .collect();
         assert_eq!(ranges, [(0, 64), (116, 16), (140, 11)]);
+    }
+
+    #[test]
+    fn what_the_first_request_began_with_is_known_by_what_it_had_brought_in() {
+        let mut readers = readers(&[Kind::Touch], 0);
+        let raws = [
+            raw(Point::Add, 4, 7),
+            raw(Point::Add, 8, 35),
+            raw(Point::Get, 19, 19),
+            // What is read ahead later says nothing of where the next one begins.
+            raw(Point::Add, 36, 63),
+            raw(Point::Get, 40, 47),
+        ];
+        let ranges: Vec<_> = told(&mut readers, u64::MAX, &raws)
+            .into_iter()
+            .map(|(_, from, length, _)| (from / PAGE, length / PAGE))
+            .collect();
+        assert_eq!(ranges, [(4, 16), (40, 8)]);
     }
 
     #[test]

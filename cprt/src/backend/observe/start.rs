@@ -35,7 +35,7 @@ use super::hearing::{maps_whole_folios, tell_lost};
 use super::learn::LearntNames;
 use super::look::Looks;
 use super::readers::Readers;
-use super::record::{Point, Raw};
+use super::record::{Key, Point, Raw};
 use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
@@ -61,6 +61,9 @@ const NO_PARENT: u32 = 0;
 /// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many
 /// smaller files, each fault tells.
 const LARGE: u64 = 16 << 20;
+
+/// Of so many files, a process that was there already may read some that no open told of.
+const MOST_UNKNOWN: usize = 4096;
 
 /// The children of a process, and what is heard of them.
 #[derive(Debug)]
@@ -126,7 +129,10 @@ struct StartHearing {
     /// Those of the start that have read something.
     processes: HashSet<u32>,
     early: EarlyOpens,
-    /// What the process that is followed had read when it began to be.
+    /// Those that were there when they began to be followed, and files that they read of which no open told.
+    existing: HashSet<u32>,
+    unknown: HashSet<Key>,
+    /// What they had read by then.
     first: Vec<Event>,
     own: u32,
     page: u64,
@@ -166,6 +172,8 @@ impl Start {
                 raws: Vec::new(),
                 processes: HashSet::new(),
                 early: EarlyOpens::default(),
+                existing: HashSet::new(),
+                unknown: HashSet::new(),
                 first: Vec::new(),
                 own: std::process::id(),
                 page: sys::page_size(),
@@ -191,11 +199,19 @@ impl Start {
             // A worker follows one process.
             let _ = self.inside.set(container);
         }
-        existing::with_children(process, &mut |one| self.source.follow(one)).map_err(system)?;
+        let mut existing = Vec::new();
+        let mut follow = |one| {
+            existing.push(one);
+            self.source.follow(one)
+        };
+        existing::with_children(process, &mut follow).map_err(system)?;
         self.root.store(process, Relaxed);
         let wanted = self.want(Kind::Touch.into(), 0);
         wanted.map_err(|fault| system(io::Error::other(fault)))?;
-        self.hearing().begin(self, process);
+        let mut hearing = self.hearing();
+        for one in existing {
+            hearing.begin(self, one);
+        }
         Ok(())
     }
 
@@ -270,6 +286,7 @@ impl StartHearing {
     /// A process begins to be followed: of what it has opened and mapped so far no event has told.
     fn begin(&mut self, from: &Start, process: u32) {
         self.processes.insert(process);
+        self.existing.insert(process);
         let mut pagemap = Pagemap::open(process).ok();
         let mut files = from.files();
         let time = sys::monotonic_ns();
@@ -291,8 +308,16 @@ impl StartHearing {
         }
     }
 
+    /// A file has been read that is not known. A process that is in the middle of executing a program has opened its
+    /// files already and not mapped them yet: it is looked at again, once for each file.
+    fn unknown(&mut self, raw: &Raw) -> Option<u32> {
+        let may_be_new = self.existing.contains(&raw.process) && self.unknown.len() < MOST_UNKNOWN;
+        (may_be_new && self.unknown.insert(raw.key)).then_some(raw.process)
+    }
+
     fn hear(&mut self, from: &Start, into: &mut Vec<Event>) {
         let now = Instant::now();
+        let mut again = HashSet::new();
         into.append(&mut self.first);
         // In this order: what has been read was opened before.
         tell_lost(from.source.take(&mut self.raws), into);
@@ -305,8 +330,10 @@ impl StartHearing {
             }
         }
         tell_lost(self.hear_opens(from, &mut files, now), into);
-        for raw in self.raws.drain(..) {
+        let mut raws = std::mem::take(&mut self.raws);
+        for raw in raws.drain(..) {
             let Some((file, size)) = files.of_key(raw.key) else {
+                again.extend(self.unknown(&raw));
                 continue;
             };
             if raw.process == self.own {
@@ -321,7 +348,12 @@ impl StartHearing {
             }
             self.readers.hear(&raw, (file, size), self.page, into);
         }
+        self.raws = raws;
         drop(files);
+        for process in again {
+            self.begin(from, process);
+        }
+        into.append(&mut self.first);
         self.look(now, into);
     }
 
