@@ -31,7 +31,7 @@ pub(crate) enum Beginning {
 }
 
 /// All of it, with what holds where nothing is said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// `None`: named after the files.
     pub(crate) service: Option<String>,

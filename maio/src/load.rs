@@ -216,6 +216,16 @@ impl Load {
         self.bypass.suspect();
     }
 
+    /// Bytes that are held.
+    pub(crate) fn held(&self) -> u64 {
+        self.window.held() * PAGE
+    }
+
+    /// Whether anybody has read more than a little of it.
+    pub(crate) fn has_workers(&self) -> bool {
+        !self.workers().is_empty()
+    }
+
     /// How much memory there is.
     pub(crate) fn set_memory(&mut self, memory: Memory) {
         let budget = budget(memory, self.window.held() * PAGE, self.others);

@@ -26,10 +26,13 @@ mod tests;
 mod tp;
 mod units;
 
+use std::collections::BTreeSet;
 use std::io;
 
 pub use directory::Directory;
 pub use error::PredictError;
+pub(crate) use files::{family, format_of, index_of, kind};
+
 pub(crate) use units::Units;
 
 use crate::Extent;
@@ -102,6 +105,11 @@ pub struct Prediction {
     pub groups: Vec<Vec<Extent>>,
     /// Sentences about what was left out or not understood.
     pub notes: Vec<String>,
+}
+
+/// The files that an index names; `None` if it cannot be read.
+pub(crate) fn indexed(library: &dyn Library, path: &str, size: u64) -> Option<BTreeSet<String>> {
+    index::files(library, path, size).ok()
 }
 
 /// Says what will be read of a model.

@@ -167,7 +167,12 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
 
 /// Adds what was read though nobody heard of it; returns how many pages.
 pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut [Part]) -> u64 {
-    let library = HostLibrary { host };
+    let root = files.root().to_owned();
+    let library = HostLibrary {
+        host,
+        root: &root,
+        family: None,
+    };
     let mut units = Units::new(&library);
     let mut known: HashMap<u32, Vec<Range<u32>>> = HashMap::new();
     let mut added = 0;

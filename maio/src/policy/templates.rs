@@ -4,17 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ppc::{Host, Level, Result};
+use ppc::{Host, Level};
 
-use super::{Maio, PROVEN, WEIGHTS};
+use super::{Model, PROVEN, WEIGHTS};
 use crate::extent::PAGE;
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
+use crate::models::ModelKey;
 use crate::predict::{Deployment, predict_reads};
 use crate::proof::Proof;
 use crate::save::{Finding, complete_parts, forecast, forecast_of, make_template};
 use crate::service::service_id;
-use crate::template::{FoundTemplate, Sameness, Template};
+use crate::template::{FoundTemplate, Sameness, Template, valid_name};
 use crate::workers::ExpectedWorker;
 
 /// A store that takes longer is not waited for at the beginning,
@@ -36,9 +37,9 @@ pub(super) enum Search {
     Done(Option<FoundTemplate>),
 }
 
-impl Maio {
+impl Model {
     /// Asks the store what it has of this service, unless that is known to be of no use.
-    fn search_store(&mut self, host: &Host<'_>) {
+    pub(super) fn search_store(&mut self, host: &Host<'_>) {
         self.search = match self.templates.as_mut().filter(|_| !self.stale) {
             Some(templates) => {
                 templates.find(&self.service, &self.config.node, self.config.tp);
@@ -50,7 +51,7 @@ impl Maio {
 
     /// At the beginning a template is waited for, as nothing is read yet; a store that takes longer is
     /// heard later.
-    pub(super) fn prepare_first(&mut self, host: &Host<'_>) -> Result<()> {
+    pub(super) fn prepare_first(&mut self, host: &Host<'_>) {
         self.search_store(host);
         if let (Some(templates), Search::Asked(_)) = (&self.templates, &self.search) {
             let deadline = host.deadline().unwrap_or(FIRST);
@@ -70,40 +71,39 @@ impl Maio {
             }
         };
         self.prepare(host, found);
-        self.rest(host)
+        self.rest(host);
     }
 
     /// The store has answered.
-    pub(super) fn found(&mut self, host: &Host<'_>, finding: Finding) -> Result<()> {
+    pub(super) fn found(&mut self, host: &Host<'_>, finding: Finding) {
         self.search = Search::Done(self.usable(host, finding));
         if self.load.is_none() {
-            self.is_prepared(host)?;
+            self.is_prepared(host);
         }
-        Ok(())
     }
 
     /// Whether it is known what a load that begins now reads. If files have changed the store is asked
     /// again, as it may have a template of these by now.
-    pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> Result<bool> {
+    pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> bool {
         if matches!(self.search, Search::Idle) {
             if !self.has_changed(host) {
-                return Ok(true);
+                return true;
             }
             self.search_store(host);
         }
         let found = match std::mem::take(&mut self.search) {
             Search::Asked(since_ns) if host.now() < since_ns + SEARCH => {
                 self.search = Search::Asked(since_ns);
-                return Ok(false);
+                return false;
             }
             Search::Done(found) => found,
             // What the store says later is for the next load.
-            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return Ok(true),
+            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return true,
             Search::Asked(_) | Search::Idle => None,
         };
         self.prepare(host, found);
-        self.rest(host)?;
-        Ok(true)
+        self.rest(host);
+        true
     }
 
     /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
@@ -112,7 +112,8 @@ impl Maio {
         // Headers tell more than a record of readers that bypassed the page cache and do so no longer.
         let outdated = |it: &Template| it.loads == 0 && it.bypasses_cache();
         let found = found.filter(|found| !outdated(&found.template));
-        let fitting = found.filter(|found| fits(host, &found.template));
+        let root = &self.key.root;
+        let fitting = found.filter(|found| fits(host, root, &found.template));
         let by_template = fitting.and_then(|found| {
             let forecast = forecast_of(host, &found.template)?;
             let several = found.several;
@@ -153,7 +154,8 @@ impl Maio {
 
     fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
         self.files.close(host);
-        self.files = FileTable::new(forecast.files.iter().map(|(path, _)| path.clone()));
+        let paths = forecast.files.iter().map(|(path, _)| path.clone());
+        self.files = FileTable::below(&self.key.root, paths);
         self.forecast = forecast;
     }
 
@@ -162,7 +164,12 @@ impl Maio {
             tp: self.config.tp,
             order: None,
         };
-        let prediction = match predict_reads(&HostLibrary { host }, &wanted) {
+        let library = HostLibrary {
+            host,
+            root: &self.key.root,
+            family: self.key.family.as_deref(),
+        };
+        let prediction = match predict_reads(&library, &wanted) {
             Ok(prediction) => prediction,
             Err(error) => {
                 host.log(
@@ -322,8 +329,9 @@ impl Maio {
 }
 
 /// Whether the files are still those of a template.
-fn fits(host: &Host<'_>, template: &Template) -> bool {
-    let mut files = FileTable::new(template.files.iter().map(|file| file.path.clone()));
+fn fits(host: &Host<'_>, root: &str, template: &Template) -> bool {
+    let paths = template.files.iter().map(|file| file.path.clone());
+    let mut files = FileTable::below(root, paths);
     let changed = (0..).zip(&template.files).find(|(number, then)| {
         // Its beginning is only read where times do not tell.
         let mut like = |header| {
@@ -341,12 +349,36 @@ fn fits(host: &Host<'_>, template: &Template) -> bool {
     changed.is_none()
 }
 
-/// Of a service without a name: the same for the same files.
-pub(super) fn name_of_files(host: &Host<'_>) -> String {
-    use crate::predict::Library as _;
+/// What a model's templates are called: after the service, which each of several models of a mount has
+/// its own of, or if that has no name after the files, the same for the same ones.
+pub(super) fn name_of(
+    host: &Host<'_>,
+    service: Option<&str>,
+    key: &ModelKey,
+    alone: bool,
+) -> String {
+    let pairs = match service {
+        Some(service) if alone => return service.to_owned(),
+        Some(service) => vec![
+            ("service".to_owned(), service.to_owned()),
+            ("folder".to_owned(), key.root.clone()),
+            ("family".to_owned(), key.family.clone().unwrap_or_default()),
+        ],
+        None => {
+            use crate::predict::Library as _;
 
-    let files = HostLibrary { host }.files();
-    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
-    let pairs = [("files".to_owned(), text.collect::<String>())];
-    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
+            let library = HostLibrary {
+                host,
+                root: &key.root,
+                family: key.family.as_deref(),
+            };
+            let files = library.files().into_iter();
+            let text = files.map(|(path, size)| format!("{path} {size};"));
+            vec![("files".to_owned(), text.collect::<String>())]
+        }
+    };
+    let id = service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned());
+    let Some(service) = service else { return id };
+    let named = format!("{service}.{}", id.get(..8).unwrap_or(&id));
+    if valid_name(&named) { named } else { id }
 }
