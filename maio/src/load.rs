@@ -557,6 +557,24 @@ impl Load {
         self.window.drop_all();
     }
 
+    /// Who was which worker: as the parts number them if it was `recorded` from its beginning, otherwise as
+    /// they were expected.
+    pub(crate) fn seats(&self, recorded: bool) -> HashMap<u32, Option<u32>> {
+        let workers = self.workers();
+        let numbers = self.workers.numbers(|process| workers.contains(&process));
+        let seat = |(process, member): (u32, &Worker)| {
+            let worker = if recorded {
+                numbers.get(&process).copied()
+            } else {
+                member
+                    .place
+                    .and_then(|(group, _)| self.workers.expected(group))
+            };
+            (process, worker)
+        };
+        self.workers.members().map(seat).collect()
+    }
+
     /// The processes that are there, as far as is known.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let there = self.workers.members().filter(|(_, member)| !member.gone);

@@ -6,13 +6,14 @@
 //! events, memory, processes ─────────────────────────────────────┘     └─ record ─▶ template
 //! ```
 
+mod late;
 mod life;
 mod share;
 mod templates;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -23,9 +24,11 @@ use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, NodeWatch};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
 use crate::models::ModelKey;
+use crate::predict::{is_small, kind};
 use crate::save::TemplateThread;
 use crate::template::Template;
 use crate::workers::ProcessFacts;
+use late::LateReads;
 use templates::Search;
 
 pub(crate) use share::Share;
@@ -79,8 +82,7 @@ pub(crate) struct Model {
     exchanged_ns: u64,
     looked_ns: u64,
     recording: Recorded,
-    /// Who has loaded the model and is still there.
-    served: HashSet<u32>,
+    late: LateReads,
     /// All of a load is heard, or of what may become one.
     alert: bool,
     wanted: (Kinds, u64),
@@ -214,7 +216,7 @@ impl Model {
 
     /// What waits is looked at again, at the latest then.
     fn stay_awake(&self, host: &Host<'_>) -> Result<()> {
-        if !self.waiting.is_empty() && self.load.is_none() {
+        if self.load.is_none() && (!self.waiting.is_empty() || self.late.waits()) {
             host.wake(TICK)?;
         }
         if self.has_urgent() {
@@ -296,7 +298,14 @@ impl Model {
             return Ok(());
         }
         if self.load.is_none() {
-            if !begins(event) || self.is_served(event.process, number) {
+            if !begins(event) {
+                return Ok(());
+            }
+            if self.is_served(event, number) {
+                self.hear_late(event, number);
+                return Ok(());
+            }
+            if !self.is_part(number) {
                 return Ok(());
             }
             self.begin(host, event, number)?;
@@ -332,10 +341,25 @@ impl Model {
         }
     }
 
-    /// Whether this process has its model, and now reads something else: a tokenizer, an adapter.
-    fn is_served(&self, process: u32, file: u32) -> bool {
+    /// Whether this process has its model, and now reads something else, a tokenizer or an adapter, or of
+    /// what it has open still.
+    fn is_served(&self, event: &Event, file: u32) -> bool {
+        let opens = self.wanted.0.contains(Kind::Open);
         let file = self.forecast.files.get(file as usize);
-        self.served.contains(&process) && file.is_none_or(|(_, size)| *size < WEIGHTS)
+        let is_late =
+            (opens && event.kind == Kind::Miss) || file.is_none_or(|(_, size)| *size < WEIGHTS);
+        self.late.is_served(event.process) && is_late
+    }
+
+    /// Whether a file is one that a framework reads: a description of the model is not.
+    fn is_part(&self, file: u32) -> bool {
+        let known = self.forecast.files.len();
+        let is_known = known == 0 || usize::try_from(file).is_ok_and(|file| file < known);
+        is_known
+            || self
+                .files
+                .path(file)
+                .is_some_and(|path| is_small(path) || kind(path).is_some())
     }
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
@@ -472,7 +496,8 @@ impl Model {
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
         self.node.end_load();
-        self.served = load.processes().into_iter().collect();
+        let seats = load.seats(self.recording == Recorded::Whole);
+        self.late.serve(seats.into_iter());
         let Outcome {
             parts,
             read,

@@ -33,6 +33,7 @@ pub use directory::Directory;
 pub use error::PredictError;
 pub(crate) use files::{family, format_of, index_of, kind};
 
+pub(crate) use small::is_small;
 pub(crate) use units::Units;
 
 use crate::Extent;

@@ -87,6 +87,11 @@ impl Workers {
         self.of_rank(rank).filter(|&group| !self.taken[group])
     }
 
+    /// The number of the worker that a group is of.
+    pub(crate) fn expected(&self, group: usize) -> Option<u32> {
+        self.expected.get(group).map(|group| group.worker)
+    }
+
     /// The groups that nobody has turned out to be.
     pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
         let taken = self.taken.iter().enumerate();

@@ -1,9 +1,11 @@
 //! The life of a model: how it is opened, called and closed.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use ppc::{Event, Host, Io, Kinds, Memory, Plan, Result};
 
+use super::late::LateReads;
 use super::share::{Share, share};
 use super::templates::{Search, name_of};
 use super::{BEACON, Model, Recorded, io, is_absent, memory};
@@ -64,7 +66,7 @@ impl Model {
             exchanged_ns: 0,
             looked_ns: 0,
             recording: Recorded::Nothing,
-            served: HashSet::new(),
+            late: LateReads::default(),
             alert: false,
             wanted: (Kinds::default(), BEACON),
             others: Vec::new(),
@@ -77,6 +79,7 @@ impl Model {
         if let Some(load) = self.load.take() {
             self.finish(host, load);
         }
+        self.extend_template(host, Duration::ZERO);
         if let Some(templates) = self.templates.take() {
             templates.finish(host);
         }
@@ -98,6 +101,7 @@ impl Model {
         if event.is_none() {
             self.begin_early(host)?;
             self.tick(host, plan)?;
+            self.extend_template(host, self.config.idle);
         }
         self.advise(host, plan)?;
         self.stay_awake(host)

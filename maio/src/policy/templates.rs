@@ -1,13 +1,15 @@
 //! Which template a load goes by: what the store has, whether that fits the files, and what comes of it
 //! when the load is over.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ppc::{Host, Level};
+use ppc::{Event, Host, Kind, Level};
 
 use super::{Model, PROVEN, WEIGHTS};
-use crate::extent::PAGE;
+use crate::config::Recording;
+use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
 use crate::models::ModelKey;
@@ -15,7 +17,7 @@ use crate::predict::{Deployment, predict_reads};
 use crate::proof::Proof;
 use crate::save::{Finding, complete_parts, forecast, forecast_of, make_template};
 use crate::service::service_id;
-use crate::template::{FoundTemplate, Sameness, Template, valid_name};
+use crate::template::{FoundTemplate, Group, Sameness, Template, valid_name};
 use crate::workers::ExpectedWorker;
 
 /// A store that takes longer is not waited for at the beginning,
@@ -319,6 +321,43 @@ impl Model {
         self.adopt_template(host, template);
     }
 
+    /// A process that has its model reads of it.
+    pub(super) fn hear_late(&mut self, event: &Event, number: u32) {
+        let Some(template) = &self.template else {
+            return;
+        };
+        let range = event.offset..event.end();
+        let extent = Extent::of_bytes(number, &range).filter(|_| event.kind == Kind::Miss);
+        if let Some(extent) = extent {
+            let group = |worker| extents_of(template, worker).unwrap_or_default();
+            self.late.add(event.process, &extent, event.time_ns, group);
+        }
+    }
+
+    /// What was read after the end comes behind the rest, when it has been quiet for so long.
+    pub(super) fn extend_template(&mut self, host: &Host<'_>, idle: Duration) {
+        if self.load.is_some() || self.config.recording == Recording::Never {
+            return;
+        }
+        let idle = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let pages = self.forecast.pieces.total();
+        let (Some(new), Some(template)) = (
+            self.late.take(host.now(), idle, pages),
+            self.template.clone(),
+        ) else {
+            return;
+        };
+        let added: usize = new.values().map(Vec::len).sum();
+        if let Some(template) = extended(host, &mut self.files, template, new) {
+            let line =
+                format_args!("{added} ranges that were read after the end are in the template");
+            host.log(Level::Info, line);
+            self.save(&template);
+            self.forget_search();
+            self.adopt_template(host, template);
+        }
+    }
+
     /// The next load goes by this template.
     fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
         if let Some(forecast) = forecast_of(host, &template) {
@@ -326,6 +365,42 @@ impl Model {
             self.template = Some(template);
         }
     }
+}
+
+/// What a worker reads by a template.
+fn extents_of(template: &Template, worker: u32) -> Option<Vec<Extent>> {
+    let mut groups = template.groups.iter();
+    groups.find(|it| it.worker == worker)?.extents().ok()
+}
+
+/// A template with what its workers have read besides.
+fn extended(
+    host: &Host<'_>,
+    files: &mut FileTable,
+    mut template: Template,
+    new: BTreeMap<u32, Vec<Extent>>,
+) -> Option<Template> {
+    for (worker, more) in new {
+        let mut extents = extents_of(&template, worker)?;
+        for extent in more {
+            // The template's files come first in the table.
+            let path = files.path(extent.file)?;
+            let known = template.files.iter().position(|it| it.path == path);
+            let file = if let Some(known) = known {
+                known
+            } else {
+                template
+                    .files
+                    .push(files.identity(host, extent.file, true)?);
+                template.files.len() - 1
+            };
+            let file = u32::try_from(file).ok()?;
+            extents.push(Extent { file, ..extent });
+        }
+        let group = template.groups.iter_mut().find(|it| it.worker == worker)?;
+        *group = Group::new(worker, group.xpu, &extents).ok()?;
+    }
+    Some(template)
 }
 
 /// Whether the files are still those of a template.
