@@ -51,6 +51,9 @@ const ASTRAY: u64 = (16 << 20) / PAGE;
 /// of a large model, a part.
 const ASTRAY_PART: u64 = 128;
 
+/// Who has read so much of another's course follows that one.
+const COURSE: u64 = (4 << 20) / PAGE;
+
 /// This part of the budget is for what readers bring in by themselves.
 const OWN: u64 = 8;
 
@@ -124,6 +127,8 @@ pub(crate) struct Load {
     opens: bool,
     /// Pages that nobody was expected to read, less those that somebody was, since.
     astray: u64,
+    /// Pages that workers have read though by their ranks they were others'.
+    off_course: u64,
     /// Everybody who was heard is gone.
     deserted: bool,
     /// What was issued has been taken back.
@@ -169,6 +174,7 @@ impl Load {
             open: HashMap::new(),
             opens: false,
             astray: 0,
+            off_course: 0,
             deserted: false,
             held_back: false,
             early: false,
@@ -429,17 +435,11 @@ impl Load {
     /// Says whether anybody was expected to read that.
     fn follow(&mut self, process: u32, extent: &Extent, step: Access, read: u64) -> bool {
         let place = self.workers.member(process).and_then(|member| member.place);
-        if let Some((_, reader)) = place {
+        if let Some((group, reader)) = place {
             let heard = self.window.hear(reader, extent, step, read);
-            if heard != Expectation::Others {
-                return heard == Expectation::Own;
-            }
-            let rank = self
-                .workers
-                .member(process)
-                .and_then(|member| member.facts.rank);
-            if rank.is_some() || self.window.progress(reader).0 * PAGE > Self::SURE {
-                return true;
+            let sure = self.window.progress(reader).0 * PAGE > Self::SURE;
+            if self.stays(process, group, heard, sure, extent) {
+                return heard != Expectation::Unexpected;
             }
             self.workers.unassign(process);
         }
@@ -475,6 +475,41 @@ impl Load {
             self.window.hear(reader, extent, step, read);
         }
         true
+    }
+
+    /// Whether a process is still taken for the worker of a group, of which it may be `sure`. One that has a rank,
+    /// or has come far, may look at what is another's; when it has read a few MiB of that it is that one.
+    fn stays(
+        &mut self,
+        process: u32,
+        group: usize,
+        heard: Expectation,
+        sure: bool,
+        extent: &Extent,
+    ) -> bool {
+        let ranked = self.workers.ranked(process);
+        let Some(member) = self.workers.member(process) else {
+            return true;
+        };
+        let pages = u64::from(extent.pages);
+        let by_rank = ranked.is_some() && !member.by_course;
+        let elsewhere = ranked.is_some_and(|it| it != group);
+        if heard == Expectation::Others {
+            member.strayed += pages;
+        } else {
+            member.strayed = member.strayed.saturating_sub(pages);
+        }
+        let strays = heard == Expectation::Others && (by_rank || sure);
+        let leaves =
+            heard == Expectation::Others && (member.strayed > COURSE || !(by_rank || sure));
+        if leaves {
+            member.by_course |= by_rank;
+            member.strayed = 0;
+        }
+        if strays || (elsewhere && heard != Expectation::Unexpected) {
+            self.off_course += pages;
+        }
+        !leaves
     }
 
     fn is_small(&self, file: u32) -> bool {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use ppc::ranks::Layout;
 use ppc::{Event, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Result};
 
 use crate::config::{Beginning, Config, Recording};
@@ -65,6 +66,8 @@ const MOST_WAITING: usize = 4096;
 pub(crate) struct Model {
     key: ModelKey,
     config: Config,
+    /// How the model is split, as far as that is known.
+    layout: Layout,
     service: String,
     files: FileTable,
     forecast: Forecast,
@@ -211,7 +214,15 @@ impl Model {
         if direct == Some(None) && patient {
             return false;
         }
-        self.load.is_some() || direct == Some(Some(true)) || self.is_prepared(host)
+        if self.load.is_some() || direct == Some(Some(true)) {
+            return true;
+        }
+        let prepared = self.is_prepared(host);
+        let process = event.process;
+        if prepared {
+            self.fit_layout(host, process);
+        }
+        prepared
     }
 
     /// What waits is looked at again, at the latest then.
@@ -504,7 +515,9 @@ impl Model {
             expected,
             unknown,
             direct,
+            off_course,
         } = load.end();
+        let drift = unknown + off_course;
         let mib = |pages: u64| (pages * PAGE) >> 20;
         // Somebody had a look at the configuration.
         let level = if read > 0 { Level::Info } else { Level::Debug };
@@ -523,10 +536,10 @@ impl Model {
             (Recorded::Whole, Err(why)) => {
                 host.log(Level::Info, format_args!("It is not kept: {why}"));
             }
-            (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts),
+            (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts, off_course),
             _ if self.template.is_some()
-                && unknown * PAGE >= STRAY
-                && unknown * 100 > (read + unknown) * DRIFT =>
+                && drift * PAGE >= STRAY
+                && drift * 100 > (read + unknown) * DRIFT =>
             {
                 host.log(
                     Level::Info,

@@ -28,13 +28,15 @@ pub(crate) struct Outcome {
     pub(crate) unknown: u64,
     /// Readers of the weights bypassed the page cache; what else was recorded are the parts.
     pub(crate) direct: bool,
+    /// Pages that were another worker's, by the ranks of both.
+    pub(crate) off_course: u64,
 }
 
 impl Load {
     /// It is over.
     pub(crate) fn end(self) -> Outcome {
         let (read, expected) = (self.read(), self.pieces.total());
-        let unknown = self.window.unknown();
+        let (unknown, off_course) = (self.window.unknown(), self.off_course);
         let parts = if self.lost {
             Err("some events were lost")
         } else if self.bypass.is_likely() && self.records.is_some() {
@@ -52,6 +54,7 @@ impl Load {
             expected,
             unknown,
             direct: self.bypass.is_likely(),
+            off_course,
         }
     }
 

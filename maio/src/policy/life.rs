@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ppc::ranks::Layout;
 use ppc::{Event, Host, Io, Kinds, Memory, Plan, Result};
 
 use super::late::LateReads;
@@ -52,6 +53,7 @@ impl Model {
         let templates = config.store.clone().map(start).transpose();
         Ok(Self {
             config,
+            layout: Layout::default(),
             service,
             files: FileTable::below(&key.root, []),
             key,

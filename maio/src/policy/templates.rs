@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ppc::ranks::Layout;
 use ppc::{Event, Host, Kind, Level};
 
-use super::{Model, PROVEN, WEIGHTS};
+use super::{DRIFT, Model, PROVEN, WEIGHTS};
 use crate::config::Recording;
 use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, HostLibrary};
@@ -44,7 +45,8 @@ impl Model {
     pub(super) fn search_store(&mut self, host: &Host<'_>) {
         self.search = match self.templates.as_mut().filter(|_| !self.stale) {
             Some(templates) => {
-                templates.find(&self.service, &self.config.node, self.config.tp);
+                let workers = self.config.tp.unwrap_or(1);
+                templates.find(&self.service, &self.config.node, workers);
                 Search::Asked(host.now())
             }
             None => Search::Done(None),
@@ -108,6 +110,18 @@ impl Model {
         true
     }
 
+    /// The command of who reads first says how the model is split, which headers do not.
+    pub(super) fn fit_layout(&mut self, host: &Host<'_>, process: u32) {
+        let Some(layout) = self.node.layout(process) else {
+            return;
+        };
+        let of = |layout: &Layout| (layout.tensor, layout.expert);
+        if self.template.is_none() && of(&layout) != of(&self.layout) {
+            self.layout = layout;
+            self.prepare(host, None);
+        }
+    }
+
     /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
     /// headers.
     fn prepare(&mut self, host: &Host<'_>, found: Option<FoundTemplate>) {
@@ -163,7 +177,8 @@ impl Model {
 
     fn of_headers(&self, host: &Host<'_>) -> Forecast {
         let wanted = Deployment {
-            tp: self.config.tp,
+            tp: self.config.tp.or(self.layout.tensor).unwrap_or(1),
+            experts: self.layout.expert,
             order: None,
         };
         let library = HostLibrary {
@@ -242,21 +257,33 @@ impl Model {
     /// Compares the template with a load that went by it. Where it was wrong the next load is recorded from
     /// its beginning, and goes by what was read now if something was missing; what was only not read this
     /// time stays until that is known to be so.
-    pub(super) fn prove_template(&mut self, host: &Host<'_>, mut parts: Vec<Part>) {
+    pub(super) fn prove_template(
+        &mut self,
+        host: &Host<'_>,
+        mut parts: Vec<Part>,
+        off_course: u64,
+    ) {
         let mut proof = Proof::new(&self.forecast.pieces, &parts);
         if !proof.is_right() {
             complete_parts(host, &mut self.files, &mut parts);
             proof = Proof::new(&self.forecast.pieces, &parts);
         }
-        if proof.is_right() {
+        // Each page may be one that several workers read.
+        let of_others = off_course * 100 > proof.read * DRIFT;
+        if proof.is_right() && !of_others {
             host.log(Level::Debug, format_args!("The template is right: {proof}"));
             return self.confirm_template();
+        }
+        if of_others {
+            let mib = (off_course * PAGE) >> 20;
+            let line = format_args!("{mib} MiB were read by other workers than the template says");
+            host.log(Level::Info, line);
         }
         host.log(
             Level::Info,
             format_args!("The template is not right, {proof}: the next load is recorded"),
         );
-        if proof.is_incomplete() {
+        if proof.is_incomplete() || of_others {
             self.keep_recording(host, parts, 0);
         } else if let Some(template) = &mut self.template {
             template.loads = 0;

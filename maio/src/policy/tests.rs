@@ -499,6 +499,33 @@ fn each_worker_is_served_near_its_accelerator() {
 }
 
 #[test]
+fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
+    use crate::predict::shard_of;
+
+    // Two of four rows are each worker's own.
+    let weights = shard_of(&[("a.up_proj.weight", &[4, 1 << 20])]);
+    let host = FakeHost::new()
+        .contents("config.json", b"{}")
+        .contents("model.safetensors", &weights);
+    let (mut maio, _) = host
+        .start::<Library>(&[("store", "none"), ("leases", "none")])
+        .expect("it starts");
+    let mut server = std::process::Command::new("sh")
+        .args(["-c", "sleep 60; :", "serve", "-tp", "2"])
+        .spawn()
+        .expect("a shell");
+    let mut open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    open.process = server.id();
+    let plan = hear_first(&host, &mut maio, &open);
+    server.kill().and_then(|()| server.wait()).expect("it goes");
+    // Both begin at once, each with its own rows.
+    let id = host.id("model.safetensors");
+    let loads = loaded(&plan).into_iter().filter(|load| load.0 == id);
+    let starts: Vec<u64> = loads.map(|load| load.1 / MIB).collect();
+    assert!(starts.contains(&4), "{plan:?}");
+}
+
+#[test]
 fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_own() {
     let scratch = Scratch::new("nodes");
     let settings = |node| {
