@@ -37,7 +37,7 @@ pub(super) enum Search {
     /// What it has, at this time.
     Asked(u64),
     /// That, and the answer is to be looked at.
-    Done(Option<FoundTemplate>),
+    Done(Vec<FoundTemplate>),
 }
 
 impl Model {
@@ -49,7 +49,7 @@ impl Model {
                 templates.find(&self.service, &self.config.node, workers);
                 Search::Asked(host.now())
             }
-            None => Search::Done(None),
+            None => Search::Done(Vec::new()),
         };
     }
 
@@ -71,7 +71,7 @@ impl Model {
             Search::Done(found) => found,
             slow => {
                 self.search = slow;
-                None
+                Vec::new()
             }
         };
         self.prepare(host, found);
@@ -103,7 +103,7 @@ impl Model {
             Search::Done(found) => found,
             // What the store says later is for the next load.
             Search::Asked(_) | Search::Idle if !self.has_changed(host) => return true,
-            Search::Asked(_) | Search::Idle => None,
+            Search::Asked(_) | Search::Idle => Vec::new(),
         };
         self.prepare(host, found);
         self.rest(host);
@@ -118,18 +118,18 @@ impl Model {
         let of = |layout: &Layout| (layout.tensor, layout.expert);
         if self.template.is_none() && of(&layout) != of(&self.layout) {
             self.layout = layout;
-            self.prepare(host, None);
+            self.prepare(host, Vec::new());
         }
     }
 
     /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
     /// headers.
-    fn prepare(&mut self, host: &Host<'_>, found: Option<FoundTemplate>) {
+    fn prepare(&mut self, host: &Host<'_>, found: Vec<FoundTemplate>) {
         // Headers tell more than a record of readers that bypassed the page cache and do so no longer.
         let outdated = |it: &Template| it.loads == 0 && it.bypasses_cache();
-        let found = found.filter(|found| !outdated(&found.template));
         let root = &self.key.root;
-        let fitting = found.filter(|found| fits(host, root, &found.template));
+        let mut found = found.into_iter().filter(|found| !outdated(&found.template));
+        let fitting = found.find(|found| fits(host, root, &found.template));
         let by_template = fitting.and_then(|found| {
             let forecast = forecast_of(host, &found.template)?;
             let several = found.several;
@@ -157,14 +157,14 @@ impl Model {
         self.expect(host, forecast);
     }
 
-    fn usable(&self, host: &Host<'_>, finding: Finding) -> Option<FoundTemplate> {
+    fn usable(&self, host: &Host<'_>, finding: Finding) -> Vec<FoundTemplate> {
         finding.unwrap_or_else(|error| {
             let service = &self.service;
             host.log(
                 Level::Warn,
                 format_args!("Template of {service} is not used: {error}"),
             );
-            None
+            Vec::new()
         })
     }
 
@@ -227,7 +227,7 @@ impl Model {
         }
         self.stale = true;
         self.forget_search();
-        self.prepare(host, None);
+        self.prepare(host, Vec::new());
     }
 
     /// One load more went by this template.
