@@ -21,10 +21,13 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
+    ("cprt_models_of_a_folder", &[Way::Plain]),
+    ("cprt_models_of_a_hub", &[Way::Plain]),
     ("cprt_record_any_order", &[Way::Plain]),
     ("cprt_record_children", &[Way::Plain]),
     ("cprt_record_closed_mappings", &[Way::Plain]),
     ("cprt_record_heads_first", &[Way::Plain]),
+    ("cprt_record_stages", &[Way::Plain]),
     ("cprt_record_threads", &[Way::Plain]),
     ("cprt_record_titles", &[Way::Plain]),
     // Two mirrors of one directory cannot both be where the other one's pages are.
