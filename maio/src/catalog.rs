@@ -10,13 +10,13 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::time::Duration;
 
 use ppc::{
-    Configure, Event, Evict, Features, Host, Kind, Kinds, Level, Plan, Policy, Prefetch, Result,
-    Settings,
+    Configure, Event, Evict, Features, FileId, Host, Kind, Kinds, Level, Plan, Policy, Prefetch,
+    Result, Settings,
 };
 
 use crate::config::{Beginning, Config, Recording, beginning};
@@ -27,6 +27,8 @@ use routes::{Route, Routes, reference};
 
 /// So many models are kept open beside those that are being loaded.
 const MOST: usize = 32;
+/// So many ways of events are remembered.
+const MOST_WAYS: usize = 1 << 14;
 /// More models of a mount are not counted.
 const COUNTED: usize = 64;
 
@@ -42,6 +44,8 @@ pub struct Maio {
     unknown: BTreeSet<ModelKey>,
     slots: Vec<Slot>,
     routes: Routes,
+    /// Where events of a file by a process went last: there are many, and few files.
+    ways: HashMap<(FileId, u32), usize>,
     heard: Option<(Kinds, u64)>,
     loading: usize,
 }
@@ -71,6 +75,7 @@ impl Policy for Maio {
             unknown: models.into_iter().take(COUNTED).collect(),
             slots: Vec::new(),
             routes: Routes::default(),
+            ways: HashMap::new(),
             heard: None,
             loading: 0,
         };
@@ -157,6 +162,27 @@ impl Maio {
         event: &Event,
         plan: &mut Plan<'_>,
     ) -> Result<Option<usize>> {
+        let way = (event.file, event.process);
+        let known = self.ways.get(&way).filter(|_| event.kind != Kind::Open);
+        if let Some(&slot) = known.filter(|&&slot| self.slots[slot].model.is_some()) {
+            self.slots[slot].used_ns = event.time_ns;
+            return Ok(Some(slot));
+        }
+        let slot = self.find(host, event, plan)?;
+        if event.kind == Kind::Open || self.ways.len() >= MOST_WAYS {
+            // It may show that a process loads another revision.
+            self.ways.clear();
+        }
+        self.ways.extend(slot.map(|slot| (way, slot)));
+        Ok(slot)
+    }
+
+    fn find(
+        &mut self,
+        host: &Host<'_>,
+        event: &Event,
+        plan: &mut Plan<'_>,
+    ) -> Result<Option<usize>> {
         let key = match self.routes.of(host, event.file) {
             Route::Nothing => None,
             Route::Model(key) => Some(key),
@@ -218,10 +244,8 @@ impl Maio {
 
     /// The revision of a repository that is being loaded.
     fn loading_revision(&self, repository: &str) -> Option<String> {
-        let loading = self.slots.iter().filter(|slot| {
-            let loads = slot.model.as_ref().and_then(Model::loads);
-            loads.is_some()
-        });
+        let is_loading = |slot: &&Slot| slot.model.as_ref().is_some_and(Model::is_loading);
+        let loading = self.slots.iter().filter(is_loading);
         let revision = |slot: &Slot| {
             let revision = crate::models::revision(repository, &slot.key.root)?;
             Some((slot.used_ns, revision.to_owned()))
@@ -253,6 +277,9 @@ impl Maio {
 
     /// A model is told what is loaded beside it.
     fn tell_others(&mut self, at: usize) {
+        if self.slots.len() < 2 {
+            return;
+        }
         let others = self.slots.iter().enumerate().filter(|&(it, _)| it != at);
         let others = others.filter_map(|(_, slot)| slot.model.as_ref()?.loads());
         let others: Vec<Share> = others.collect();
@@ -267,7 +294,7 @@ impl Maio {
         let excess = self.slots.iter().filter(|&it| open(it)).count();
         for _ in MOST..excess {
             let idle = self.slots.iter_mut().enumerate().filter(|(at, slot)| {
-                let rests = slot.model.as_ref().is_some_and(|it| it.loads().is_none());
+                let rests = slot.model.as_ref().is_some_and(|it| !it.is_loading());
                 rests && Some(*at) != self.prime
             });
             let oldest = idle.map(|(_, slot)| slot).min_by_key(|slot| slot.used_ns);
@@ -292,11 +319,12 @@ impl Maio {
             host.want(kinds, beacon)?;
             self.heard = Some((kinds, beacon));
         }
-        let loading = models().filter(|model| model.loads().is_some()).count();
+        let loading = models().filter(|model| model.is_loading()).count();
         let waits = models().any(Model::has_urgent);
         if loading == 0 && self.loading > 0 {
             // Numbers of files may come again.
             self.routes.forget();
+            self.ways.clear();
         }
         self.loading = loading;
         if waits {
@@ -306,12 +334,13 @@ impl Maio {
         Ok(())
     }
 
-    /// Without a model that is open: what begins a load. Of models that nobody has opened it is not known
-    /// whether their templates are right, and nothing of what is read first is to be missed.
+    /// Without a model that is open: what begins a load. Of a mount of many models it is not known whether the
+    /// templates of those that nobody has opened are right, and nothing of what is read first is to be missed.
     fn wanted_anyway(&self, host: &Host<'_>) -> Kinds {
         let has = |feature| host.features().contain(feature);
         let records = self.config.store.is_some()
             && self.config.recording != Recording::Never
+            && self.prime.is_none()
             && !self.unknown.is_empty();
         let kinds = [
             Some(Kind::Miss),

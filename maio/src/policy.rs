@@ -90,6 +90,8 @@ pub(crate) struct Model {
     alert: bool,
     wanted: (Kinds, u64),
     others: Vec<Share>,
+    /// Bytes that are going to be read.
+    total: u64,
 }
 
 /// What is recorded of loads.

@@ -11,7 +11,6 @@ use super::share::{Share, share};
 use super::templates::{Search, name_of};
 use super::{BEACON, Model, Recorded, io, is_absent, memory};
 use crate::config::{Beginning, Config};
-use crate::extent::PAGE;
 use crate::host::{FileTable, NodeWatch, failed};
 use crate::load::Load;
 use crate::models::ModelKey;
@@ -72,6 +71,7 @@ impl Model {
             alert: false,
             wanted: (Kinds::default(), BEACON),
             others: Vec::new(),
+            total: 0,
         })
     }
 
@@ -138,8 +138,13 @@ impl Model {
         let load = self.load.as_ref()?;
         Some(Share {
             held: load.held(),
-            total: self.forecast.pieces.total() * PAGE,
+            total: self.total,
         })
+    }
+
+    /// Whether it is being loaded.
+    pub(crate) const fn is_loading(&self) -> bool {
+        self.load.is_some()
     }
 
     /// What else is being loaded by this policy.

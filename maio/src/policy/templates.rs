@@ -172,6 +172,7 @@ impl Model {
         self.files.close(host);
         let paths = forecast.files.iter().map(|(path, _)| path.clone());
         self.files = FileTable::below(&self.key.root, paths);
+        self.total = forecast.pieces.total() * PAGE;
         self.forecast = forecast;
     }
 
