@@ -40,7 +40,7 @@ pub struct Maio {
     prime: Option<usize>,
     /// It holds nothing else.
     is_alone: bool,
-    /// Models that nobody has opened yet.
+    /// Models that no reader has opened yet.
     unknown: BTreeSet<ModelKey>,
     slots: Vec<Slot>,
     routes: Routes,
@@ -155,7 +155,7 @@ impl Evict for Maio {
 }
 
 impl Maio {
-    /// Which model an event is about; one that nobody has opened yet is opened with what begins a load.
+    /// Which model an event is about; one that no reader has opened yet is opened with what begins a load.
     fn route(
         &mut self,
         host: &Host<'_>,
@@ -288,7 +288,7 @@ impl Maio {
         }
     }
 
-    /// Closes the models that nobody has read for longest, if they are many.
+    /// Closes the models that have been unread for longest, if they are many.
     fn retire(&mut self, host: &Host<'_>) -> Result<()> {
         let open = |slot: &Slot| slot.model.is_some();
         let excess = self.slots.iter().filter(|&it| open(it)).count();
@@ -335,7 +335,7 @@ impl Maio {
     }
 
     /// Without a model that is open: what begins a load. Of a mount of many models it is not known whether the
-    /// templates of those that nobody has opened are right, and nothing of what is read first is to be missed.
+    /// templates of those that no reader has opened are right, and nothing of what is read first is to be missed.
     fn wanted_anyway(&self, host: &Host<'_>) -> Kinds {
         let has = |feature| host.features().contain(feature);
         let records = self.config.store.is_some()

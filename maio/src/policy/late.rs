@@ -114,7 +114,7 @@ mod tests {
         };
         late.add(10, &extent(50, 20), 5, group);
         late.add(11, &extent(500, 20), 5, group);
-        assert!(!late.waits(), "it is known, or nobody's");
+        assert!(!late.waits(), "it is known, or no worker's");
         late.add(10, &extent(90, 20), 5, group);
         late.add(10, &extent(95, 20), 6, group);
         assert_eq!(late.take(7, 2, 100_000), None);

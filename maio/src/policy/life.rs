@@ -158,7 +158,7 @@ impl Model {
         self.node.has_urgent() || templates.is_some_and(TemplateThread::has_urgent)
     }
 
-    /// It turns out that another model is loaded, and so far nobody has read any of this one's weights.
+    /// It turns out that another model is loaded, and so far no reader has read any of this one's weights.
     /// Says whether that is so.
     pub(crate) fn abandon(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<bool> {
         let Some(mut load) = self.load.take_if(|load| !load.has_workers()) else {

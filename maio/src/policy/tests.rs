@@ -292,7 +292,7 @@ fn what_is_read_after_the_end_extends_the_template() {
     let path = |it: &Extent| template.files[it.file as usize].path.as_str();
     let read: Vec<_> = read.iter().map(|it| (path(it), it.pages)).collect();
     assert_eq!(read, [("a.bin", 2048), ("config.json", 1)]);
-    // What describes the model is no part of it, whoever reads it.
+    // What describes the model is no part of it.
     let mut open = newcomer(&host, 1, 5000);
     open.file = host.id("README.md");
     hear_in_vain(&host, &mut maio, &open);

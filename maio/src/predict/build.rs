@@ -51,7 +51,7 @@ impl Notes {
 pub(super) struct PredictionBuilder<'a> {
     library: &'a dyn Library,
     order: Order,
-    /// Each expert is one worker's, and nobody knows whose.
+    /// Each expert is one worker's, and headers do not tell whose.
     whole_experts: bool,
     heads: Heads,
     files: Vec<(String, u64)>,

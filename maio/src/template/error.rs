@@ -46,7 +46,7 @@ pub enum TemplateError {
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// It may be anybody's.
-    #[error("{} is not believed, as {why}: remove it, or have it belong to who reads it and nobody else write it",
+    #[error("{} is not believed, as {why}: remove it, or give it to the user who reads it and to no other",
         path.display())]
     Untrusted {
         /// What.

@@ -20,6 +20,8 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_maio_bears_any_order", &[Way::Plain]),
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
+    ("cprt_maio_slides_for_replicas", &[Way::Plain]),
+    ("cprt_maio_slides_for_stages", &[Way::Plain]),
     ("cprt_misbehave_beyond", &[]),
     ("cprt_models_of_a_folder", &[Way::Plain]),
     ("cprt_models_of_a_hub", &[Way::Plain]),

@@ -1,4 +1,4 @@
-//! How long templates are kept: those that nobody has read for long go, as names of pods never come again, and
+//! How long templates are kept: those that have been unread for long go, as names of pods never come again, and
 //! the ones that were unread for longest if there are too many.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::trust::TrustedFolder;
 use super::{SUFFIX, Store, names, valid_name};
 
-/// A template that nobody has read or written for so long goes.
+/// A template that no process has read or written for so long goes.
 const UNREAD: Duration = Duration::from_hours(90 * 24);
 /// So many are kept,
 const MOST_FILES: usize = 1 << 14;
@@ -29,7 +29,7 @@ struct Kept {
 }
 
 impl Store {
-    /// Removes what nobody needs any more, once a day.
+    /// Removes what is not needed any more, once a day.
     pub(super) fn tidy_now_and_then(&self, now: SystemTime) {
         let mark = self.root.join(MARK);
         let last = mark.symlink_metadata().and_then(|it| it.modified());
@@ -107,7 +107,7 @@ mod tests {
     use crate::template::samples::small;
 
     #[test]
-    fn what_nobody_reads_goes_and_so_does_what_is_too_much() {
+    fn what_is_not_read_goes_and_so_does_what_is_too_much() {
         let root = std::env::temp_dir().join(format!("maio-life-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let store = Store::at(&root);
