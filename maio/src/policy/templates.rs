@@ -364,7 +364,8 @@ impl Model {
 
     /// What was read after the end comes behind the rest, when it has been quiet for so long.
     pub(super) fn extend_template(&mut self, host: &Host<'_>, idle: Duration) {
-        if self.load.is_some() || self.config.recording == Recording::Never {
+        let wanted = self.late.waits() && self.config.recording != Recording::Never;
+        if self.load.is_some() || !wanted {
             return;
         }
         let idle = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
