@@ -31,7 +31,7 @@ pub(crate) enum Beginning {
 }
 
 /// All of it, with what holds where nothing is said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// `None`: named after the files.
     pub(crate) service: Option<String>,
@@ -40,7 +40,8 @@ pub(crate) struct Config {
     pub(crate) store: Option<Store>,
     /// Where services of this node tell each other what they need; `None`: this one does not.
     pub(crate) leases: Option<PathBuf>,
-    pub(crate) tp: u32,
+    /// How many workers share each layer; `None`: as the command of the first reader says.
+    pub(crate) tp: Option<u32>,
     pub(crate) recording: Recording,
     pub(crate) beginning: Beginning,
     /// Hold no more than this many bytes.
@@ -107,7 +108,7 @@ pub(crate) fn beginning(settings: &mut Settings) -> Result<Option<Beginning>> {
 }
 
 /// The service's ID, and how many workers share each layer.
-fn service(settings: &mut Settings) -> Result<(Option<String>, u32)> {
+fn service(settings: &mut Settings) -> Result<(Option<String>, Option<u32>)> {
     let id = settings.text("service-id");
     let pairs = settings.text("service");
     let tp = settings.text("tp");
@@ -140,13 +141,14 @@ fn service(settings: &mut Settings) -> Result<(Option<String>, u32)> {
     Ok((Some(id), workers(tp.as_deref())?))
 }
 
-fn workers(tp: Option<&str>) -> Result<u32> {
-    let Some(tp) = tp else { return Ok(1) };
+fn workers(tp: Option<&str>) -> Result<Option<u32>> {
+    let Some(tp) = tp else { return Ok(None) };
     let number = tp
         .parse()
         .ok()
         .filter(|tp| (1..=crate::predict::MOST_WORKERS).contains(tp));
-    number.ok_or_else(|| problem("tp", tp, "not 1 to 256 workers"))
+    let number = number.ok_or_else(|| problem("tp", tp, "not 1 to 256 workers"))?;
+    Ok(Some(number))
 }
 
 fn path(
@@ -177,7 +179,7 @@ mod tests {
         let config = config(&[]).expect("all of it");
         assert_eq!(
             (config.service, config.tp, config.recording),
-            (None, 1, Recording::Auto)
+            (None, None, Recording::Auto)
         );
         assert!(config.budget == u64::MAX && valid_name(&config.node));
     }
@@ -186,7 +188,7 @@ mod tests {
     fn a_service_is_named_by_its_parameters_in_any_order() {
         let one = config(&[("service", "model=llama,tp=4")]).expect("a service");
         let other = config(&[("service", "tp=4,model=llama")]).expect("a service");
-        assert_eq!((one.tp, one.service.clone()), (4, other.service));
+        assert_eq!((one.tp, one.service.clone()), (Some(4), other.service));
         let id = one.service.expect("an ID");
         assert_eq!(
             config(&[("service-id", &id)]).expect("a service").service,

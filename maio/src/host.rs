@@ -7,7 +7,7 @@ mod processes;
 mod ranks;
 mod thread;
 
-pub(crate) use files::{FileTable, HostLibrary};
+pub(crate) use files::{FileTable, HostLibrary, files_below, info_of};
 pub(crate) use node::NodeWatch;
 pub(crate) use thread::{IoThread, Reply};
 

@@ -13,12 +13,14 @@
 //! to the store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
 mod bypass;
+mod catalog;
 mod complete;
 mod config;
 mod extent;
 mod host;
 mod library;
 mod load;
+mod models;
 mod order;
 mod peers;
 mod policy;
@@ -33,9 +35,10 @@ pub mod template;
 mod window;
 mod workers;
 
+pub use catalog::Maio;
 pub use extent::{Extent, PAGE};
 pub use library::Library;
-pub use policy::Maio;
+
 pub use start::{NextStart, Start, next_start};
 
 ppc::export_policy!(Library);

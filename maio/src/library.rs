@@ -6,7 +6,7 @@ use ppc::{
     Configure, Error, Event, Evict, Features, Host, Plan, Policy, Prefetch, Result, Settings,
 };
 
-use crate::policy::Maio;
+use crate::catalog::Maio;
 use crate::start::Start;
 use crate::template::valid_name;
 

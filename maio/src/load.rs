@@ -1,6 +1,10 @@
 //! One load of a model, from the first event to the end: who reads, where they are, what is to be
 //! loaded and dropped, and what of it is worth remembering. It knows the world only by what it is told.
 
+mod outcome;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,8 @@ use crate::ranges::Ranges;
 use crate::record::Record;
 use crate::window::{Access, Expectation, Leftover, Prefetch, TABLE, Window};
 use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
+
+pub(crate) use outcome::{Outcome, Part};
 
 /// A reader that has not been heard for so long does not hold up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -44,6 +50,9 @@ const EARLY: Duration = Duration::from_mins(10);
 const ASTRAY: u64 = (16 << 20) / PAGE;
 /// of a large model, a part.
 const ASTRAY_PART: u64 = 128;
+
+/// Who has read so much of another's course follows that one.
+const COURSE: u64 = (4 << 20) / PAGE;
 
 /// This part of the budget is for what readers bring in by themselves.
 const OWN: u64 = 8;
@@ -91,27 +100,6 @@ pub(crate) struct Advice {
     pub(crate) loads: Vec<Request>,
 }
 
-/// A worker's part of a load, when it is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) worker: u32,
-    pub(crate) xpu: Option<Xpu>,
-    pub(crate) extents: Vec<Extent>,
-}
-
-/// What a load came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// What was recorded, unless it is not to be trusted.
-    pub(crate) parts: Result<Vec<Part>, &'static str>,
-    /// Pages read, as far as heard, pages that were expected, and pages that nobody expected.
-    pub(crate) read: u64,
-    pub(crate) expected: u64,
-    pub(crate) unknown: u64,
-    /// Readers of the weights bypassed the page cache; what else was recorded are the parts.
-    pub(crate) direct: bool,
-}
-
 #[derive(Debug)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -139,6 +127,8 @@ pub(crate) struct Load {
     opens: bool,
     /// Pages that nobody was expected to read, less those that somebody was, since.
     astray: u64,
+    /// Pages that workers have read though by their ranks they were others'.
+    off_course: u64,
     /// Everybody who was heard is gone.
     deserted: bool,
     /// What was issued has been taken back.
@@ -184,6 +174,7 @@ impl Load {
             open: HashMap::new(),
             opens: false,
             astray: 0,
+            off_course: 0,
             deserted: false,
             held_back: false,
             early: false,
@@ -214,6 +205,16 @@ impl Load {
     pub(crate) const fn suspect_bypass(&mut self) {
         self.early = false;
         self.bypass.suspect();
+    }
+
+    /// Bytes that are held.
+    pub(crate) fn held(&self) -> u64 {
+        self.window.held() * PAGE
+    }
+
+    /// Whether anybody has read more than a little of it.
+    pub(crate) fn has_workers(&self) -> bool {
+        !self.workers().is_empty()
     }
 
     /// How much memory there is.
@@ -434,17 +435,11 @@ impl Load {
     /// Says whether anybody was expected to read that.
     fn follow(&mut self, process: u32, extent: &Extent, step: Access, read: u64) -> bool {
         let place = self.workers.member(process).and_then(|member| member.place);
-        if let Some((_, reader)) = place {
+        if let Some((group, reader)) = place {
             let heard = self.window.hear(reader, extent, step, read);
-            if heard != Expectation::Others {
-                return heard == Expectation::Own;
-            }
-            let rank = self
-                .workers
-                .member(process)
-                .and_then(|member| member.facts.rank);
-            if rank.is_some() || self.window.progress(reader).0 * PAGE > Self::SURE {
-                return true;
+            let sure = self.window.progress(reader).0 * PAGE > Self::SURE;
+            if self.stays(process, group, heard, sure, extent) {
+                return heard != Expectation::Unexpected;
             }
             self.workers.unassign(process);
         }
@@ -480,6 +475,41 @@ impl Load {
             self.window.hear(reader, extent, step, read);
         }
         true
+    }
+
+    /// Whether a process is still taken for the worker of a group, of which it may be `sure`. One that has a rank,
+    /// or has come far, may look at what is another's; when it has read a few MiB of that it is that one.
+    fn stays(
+        &mut self,
+        process: u32,
+        group: usize,
+        heard: Expectation,
+        sure: bool,
+        extent: &Extent,
+    ) -> bool {
+        let ranked = self.workers.ranked(process);
+        let Some(member) = self.workers.member(process) else {
+            return true;
+        };
+        let pages = u64::from(extent.pages);
+        let by_rank = ranked.is_some() && !member.by_course;
+        let elsewhere = ranked.is_some_and(|it| it != group);
+        if heard == Expectation::Others {
+            member.strayed += pages;
+        } else {
+            member.strayed = member.strayed.saturating_sub(pages);
+        }
+        let strays = heard == Expectation::Others && (by_rank || sure);
+        let leaves =
+            heard == Expectation::Others && (member.strayed > COURSE || !(by_rank || sure));
+        if leaves {
+            member.by_course |= by_rank;
+            member.strayed = 0;
+        }
+        if strays || (elsewhere && heard != Expectation::Unexpected) {
+            self.off_course += pages;
+        }
+        !leaves
     }
 
     fn is_small(&self, file: u32) -> bool {
@@ -604,60 +634,6 @@ impl Load {
             }
         }
     }
-
-    /// It is over.
-    pub(crate) fn end(self) -> Outcome {
-        let (read, expected) = (self.read(), self.pieces.total());
-        let unknown = self.window.unknown();
-        let parts = if self.lost {
-            Err("some events were lost")
-        } else if self.bypass.is_likely() && self.records.is_some() {
-            Ok(self.parts().unwrap_or_default())
-        } else if self.midway.is_some() {
-            Err("it had begun before")
-        } else if self.cut_short {
-            Err("a reader ended in the midst of it")
-        } else {
-            self.parts()
-        };
-        Outcome {
-            parts,
-            read,
-            expected,
-            unknown,
-            direct: self.bypass.is_likely(),
-        }
-    }
-
-    fn parts(&self) -> Result<Vec<Part>, &'static str> {
-        let records = self.records.as_ref().ok_or("it was not recorded")?;
-        let is_worker = |process| {
-            let record: Option<&Record> = records.get(&process);
-            record.is_some_and(|record| record.pages() >= WORKER)
-        };
-        let numbers = self.workers.numbers(is_worker);
-        if numbers.is_empty() {
-            return Err("hardly anything was read");
-        }
-        let xpus: HashMap<u32, Option<Xpu>> = self
-            .workers
-            .members()
-            .map(|(process, member)| (process, member.facts.xpu))
-            .collect();
-        let mut parts: Vec<_> = numbers
-            .into_iter()
-            .map(|(process, worker)| Part {
-                worker,
-                xpu: xpus.get(&process).copied().flatten(),
-                extents: records
-                    .get(&process)
-                    .map(Record::extents)
-                    .unwrap_or_default(),
-            })
-            .collect();
-        parts.sort_by_key(|part| part.worker);
-        Ok(parts)
-    }
 }
 
 /// How much may be held, with so much held now and so much taken by others at the beginning.
@@ -669,6 +645,3 @@ fn budget(memory: Memory, held: u64, others: u64) -> u64 {
         .max(others.min(memory.used));
     memory.threshold.saturating_sub(others)
 }
-
-#[cfg(test)]
-mod tests;

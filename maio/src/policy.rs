@@ -1,4 +1,4 @@
-//! MAIO as a policy: hears the host, keeps templates, and turns advice into plans.
+//! A model: hears what is read of it, keeps its templates, and turns advice into plans.
 //!
 //! ```text
 //! files and their headers ─ prepare ─▶ what is going to be read ─┐
@@ -6,28 +6,33 @@
 //! events, memory, processes ─────────────────────────────────────┘     └─ record ─▶ template
 //! ```
 
+mod late;
+mod life;
+mod share;
 mod templates;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
-use std::ffi::CStr;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use ppc::{
-    Configure, Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Policy,
-    Prefetch, Result, Settings,
-};
+use ppc::ranks::Layout;
+use ppc::{Event, Features, FileId, Host, Io, Kind, Kinds, Level, Memory, Plan, Result};
 
-use crate::config::{Beginning, Config, Recording, beginning};
+use crate::config::{Beginning, Config, Recording};
 use crate::extent::{Extent, PAGE};
-use crate::host::{FileTable, NodeWatch, failed};
+use crate::host::{FileTable, NodeWatch};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
-use crate::save::{TemplateThread, forecast};
+use crate::models::ModelKey;
+use crate::predict::{is_small, kind};
+use crate::save::TemplateThread;
 use crate::template::Template;
 use crate::workers::ProcessFacts;
-use templates::{Search, name_of_files};
+use late::LateReads;
+use templates::Search;
+
+pub(crate) use share::Share;
 
 /// While a model is loaded, memory and processes are looked at this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,10 +61,13 @@ const PATIENCE: u64 = 2_000_000_000;
 /// nor while more events than this wait behind it.
 const MOST_WAITING: usize = 4096;
 
-/// The policy.
+/// A model of the mount, and its loads.
 #[derive(Debug)]
-pub struct Maio {
+pub(crate) struct Model {
+    key: ModelKey,
     config: Config,
+    /// How the model is split, as far as that is known.
+    layout: Layout,
     service: String,
     files: FileTable,
     forecast: Forecast,
@@ -77,10 +85,13 @@ pub struct Maio {
     exchanged_ns: u64,
     looked_ns: u64,
     recording: Recorded,
-    /// Who has loaded the model and is still there.
-    served: HashSet<u32>,
+    late: LateReads,
     /// All of a load is heard, or of what may become one.
     alert: bool,
+    wanted: (Kinds, u64),
+    others: Vec<Share>,
+    /// Bytes that are going to be read.
+    total: u64,
 }
 
 /// What is recorded of loads.
@@ -122,123 +133,27 @@ impl Processes for HostProcesses<'_, '_> {
     }
 }
 
-impl Policy for Maio {
-    const NAME: &'static CStr = c"maio";
-    const VERSION: &'static CStr = c"1";
-    const DESCRIPTION: &'static CStr =
-        c"Loads models: replays who reads what ahead of the readers, drops what has been read";
-
-    fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
-        let config = Config::from_settings(settings)?;
-        let service = config
-            .service
-            .clone()
-            .unwrap_or_else(|| name_of_files(host));
-        let node = NodeWatch::start(host.waker()).map_err(|it| failed(&it))?;
-        let start = |store| TemplateThread::start(store, host.waker());
-        let templates = config.store.clone().map(start).transpose();
-        let mut maio = Self {
-            config,
-            service,
-            files: FileTable::default(),
-            forecast: forecast(Vec::new(), &[], Vec::new()),
-            template: None,
-            stale: false,
-            load: None,
-            waiting: VecDeque::new(),
-            node,
-            templates: templates.map_err(|it| failed(&it))?,
-            search: Search::Idle,
-            exchanged_ns: 0,
-            looked_ns: 0,
-            recording: Recorded::Nothing,
-            served: HashSet::new(),
-            alert: false,
-        };
-        maio.prepare_first(host)?;
-        maio.begin_early(host)?;
-        maio.advise(host, plan)?;
-        Ok(maio)
-    }
-
-    fn exit(mut self, host: &Host<'_>) -> Result<()> {
-        let heard = self.collect(host).and_then(|()| self.hear_rest(host));
-        if let Some(load) = self.load.take() {
-            self.finish(host, load);
-        }
-        if let Some(templates) = self.templates.take() {
-            templates.finish(host);
-        }
-        self.files.close(host);
-        heard
-    }
-}
-
-impl Prefetch for Maio {
-    fn prefetch(
-        &mut self,
-        host: &Host<'_>,
-        event: Option<&Event>,
-        plan: &mut Plan<'_>,
-    ) -> Result<()> {
-        self.collect(host)?;
-        if let Some(event) = event {
-            self.line_up(host, event)?;
-        }
-        self.hear_waiting(host)?;
-        if event.is_none() {
-            self.begin_early(host)?;
-            self.tick(host, plan)?;
-        }
-        self.advise(host, plan)?;
-        self.stay_awake(host)
-    }
-}
-
-impl Configure for Maio {
-    fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
-        if let Some(beginning) = beginning(settings)? {
-            self.config.beginning = beginning;
-            host.wake(Duration::ZERO)?;
-        }
-        Ok(())
-    }
-}
-
-impl Evict for Maio {
-    fn evict(&mut self, host: &Host<'_>, _: Option<&Event>, plan: &mut Plan<'_>) -> Result<()> {
-        let Some(load) = &mut self.load else {
-            return Ok(());
-        };
-        load.set_memory(memory(host));
-        for extent in load.drop_passed() {
-            if let Some(io) = io(&mut self.files, host, &extent, Io::drop) {
-                plan.add(io)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Maio {
+impl Model {
     /// Takes in what the threads have found out.
-    fn collect(&mut self, host: &Host<'_>) -> Result<()> {
+    fn collect(&mut self, host: &Host<'_>) {
         match (self.node.collect(), &mut self.load) {
             (Some(Ok(claims)), Some(load)) => load.set_claims(claims),
             (Some(Err(line)), _) => host.log(Level::Debug, line),
             _ => {}
         }
         let found = self.templates.as_ref().and_then(|it| it.collect(host));
-        found.map_or(Ok(()), |found| self.found(host, found))
+        if let Some(found) = found {
+            self.found(host, found);
+        }
     }
 
     /// Puts an event behind those that wait, and asks what has to be known of its process.
-    fn line_up(&mut self, host: &Host<'_>, event: &Event) -> Result<()> {
+    fn line_up(&mut self, host: &Host<'_>, event: &Event) {
         let mut ticket = None;
         if event.kind != Kind::Lost && !event.direct && (self.load.is_some() || begins(event)) {
             if self.load.is_none() && !self.alert {
                 // What follows at once is part of it.
-                self.listen(host, true)?;
+                self.listen(host, true);
             }
             self.node.ask_rank(event.process);
             if event.kind == Kind::Open && event.length > WEIGHTS {
@@ -251,12 +166,11 @@ impl Maio {
             since_ns: host.now(),
             ticket,
         });
-        Ok(())
     }
 
     fn hear_waiting(&mut self, host: &Host<'_>) -> Result<()> {
         while let Some(first) = self.waiting.pop_front() {
-            if !self.is_ready(host, &first)? {
+            if !self.is_ready(host, &first) {
                 self.waiting.push_front(first);
                 break;
             }
@@ -264,7 +178,7 @@ impl Maio {
         }
         if self.alert && self.load.is_none() && self.waiting.is_empty() {
             // It was no load after all.
-            self.listen(host, false)?;
+            self.listen(host, false);
         }
         Ok(())
     }
@@ -275,7 +189,7 @@ impl Maio {
         let until = Instant::now() + Duration::from_nanos(PATIENCE);
         while let Some(first) = self.waiting.pop_front() {
             let left = || until.saturating_duration_since(Instant::now());
-            while !self.is_ready(host, &first)? && self.node.wait(left()) {}
+            while !self.is_ready(host, &first) && self.node.wait(left()) {}
             self.node.give_up_rank(first.event.process);
             self.hear(host, &first)?;
         }
@@ -283,35 +197,42 @@ impl Maio {
     }
 
     /// Whether all is known that hearing an event takes, or has been waited for long enough.
-    fn is_ready(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<bool> {
+    fn is_ready(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> bool {
         let event = &waiting.event;
         let heard = self.load.is_some() || begins(event);
         if event.kind == Kind::Lost || event.direct || !heard {
-            return Ok(true);
+            return true;
         }
         let patient = host.now() < waiting.since_ns + PATIENCE && self.waiting.len() < MOST_WAITING;
         if !self.node.knows(event.process) {
             // It may have been asked for a load that is over.
             self.node.ask_rank(event.process);
             if patient {
-                return Ok(false);
+                return false;
             }
             self.node.give_up_rank(event.process);
         }
         let direct = waiting.ticket.map(|ticket| self.node.direct(ticket));
         if direct == Some(None) && patient {
-            return Ok(false);
+            return false;
         }
-        Ok(self.load.is_some() || direct == Some(Some(true)) || self.is_prepared(host)?)
+        if self.load.is_some() || direct == Some(Some(true)) {
+            return true;
+        }
+        let prepared = self.is_prepared(host);
+        let process = event.process;
+        if prepared {
+            self.fit_layout(host, process);
+        }
+        prepared
     }
 
     /// What waits is looked at again, at the latest then.
     fn stay_awake(&self, host: &Host<'_>) -> Result<()> {
-        if !self.waiting.is_empty() && self.load.is_none() {
+        if self.load.is_none() && (!self.waiting.is_empty() || self.late.waits()) {
             host.wake(TICK)?;
         }
-        let templates = self.templates.as_ref();
-        if self.node.has_urgent() || templates.is_some_and(TemplateThread::has_urgent) {
+        if self.has_urgent() {
             // The wake of the thread that has answered may just have been replaced.
             host.wake(Duration::ZERO)?;
         }
@@ -334,7 +255,7 @@ impl Maio {
 
     /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
     /// to be missed.
-    fn rest(&mut self, host: &Host<'_>) -> Result<()> {
+    fn rest(&mut self, host: &Host<'_>) {
         // One without a load was made from headers, or has been wrong.
         let unproven = self.template.as_ref().is_none_or(|it| it.loads == 0);
         self.recording = match self.config.recording {
@@ -345,10 +266,10 @@ impl Maio {
             Recording::Auto if !unproven => Recorded::Proof,
             Recording::Always | Recording::Auto => Recorded::Whole,
         };
-        self.listen(host, false)
+        self.listen(host, false);
     }
 
-    fn listen(&mut self, host: &Host<'_>, loads: bool) -> Result<()> {
+    fn listen(&mut self, host: &Host<'_>, loads: bool) {
         self.alert = loads;
         let has = |feature, kind: Kind| host.features().contain(feature).then_some(kind);
         let records = match self.recording {
@@ -367,7 +288,7 @@ impl Maio {
         .flatten()
         .collect();
         let held = memory(host).threshold.min(self.config.budget);
-        host.want(kinds, (held / BEACONS).clamp(PAGE, BEACON))
+        self.wanted = (kinds, (held / BEACONS).clamp(PAGE, BEACON));
     }
 
     fn hear(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<()> {
@@ -390,7 +311,14 @@ impl Maio {
             return Ok(());
         }
         if self.load.is_none() {
-            if !begins(event) || self.is_served(event.process, number) {
+            if !begins(event) {
+                return Ok(());
+            }
+            if self.is_served(event, number) {
+                self.hear_late(event, number);
+                return Ok(());
+            }
+            if !self.is_part(number) {
                 return Ok(());
             }
             self.begin(host, event, number)?;
@@ -426,10 +354,25 @@ impl Maio {
         }
     }
 
-    /// Whether this process has its model, and now reads something else: a tokenizer, an adapter.
-    fn is_served(&self, process: u32, file: u32) -> bool {
+    /// Whether this process has its model, and now reads something else, a tokenizer or an adapter, or of
+    /// what it has open still.
+    fn is_served(&self, event: &Event, file: u32) -> bool {
+        let opens = self.wanted.0.contains(Kind::Open);
         let file = self.forecast.files.get(file as usize);
-        self.served.contains(&process) && file.is_none_or(|(_, size)| *size < WEIGHTS)
+        let is_late =
+            (opens && event.kind == Kind::Miss) || file.is_none_or(|(_, size)| *size < WEIGHTS);
+        self.late.is_served(event.process) && is_late
+    }
+
+    /// Whether a file is one that a framework reads: a description of the model is not.
+    fn is_part(&self, file: u32) -> bool {
+        let known = self.forecast.files.len();
+        let is_known = known == 0 || usize::try_from(file).is_ok_and(|file| file < known);
+        is_known
+            || self
+                .files
+                .path(file)
+                .is_some_and(|path| is_small(path) || kind(path).is_some())
     }
 
     fn begin(&mut self, host: &Host<'_>, event: &Event, number: u32) -> Result<()> {
@@ -464,7 +407,7 @@ impl Maio {
         now_ns: u64,
     ) -> Load {
         let (forecast, cap) = (self.forecast.clone(), self.config.budget);
-        let mut load = Load::new(forecast, memory(host), cap, quiet, now_ns);
+        let mut load = Load::new(forecast, self.memory(host), cap, quiet, now_ns);
         match self.recording {
             Recorded::Whole => load.record(midway),
             Recorded::Proof if !quiet => load.record(None),
@@ -477,7 +420,7 @@ impl Maio {
         self.load = Some(load);
         self.join_peers(host);
         self.exchange_claims(host);
-        self.listen(host, true)?;
+        self.listen(host, true);
         host.wake(TICK)
     }
 
@@ -512,10 +455,11 @@ impl Maio {
     }
 
     fn tick(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        let memory = self.memory(host);
         let Some(load) = &mut self.load else {
             return Ok(());
         };
-        load.set_memory(memory(host));
+        load.set_memory(memory);
         let node = &self.node;
         let processes = HostProcesses { host, node };
         let over = load.tick(host.now(), self.config.idle, &processes);
@@ -536,7 +480,8 @@ impl Maio {
             self.carry_out(host, &advice, plan)?;
             self.finish(host, load);
         }
-        self.rest(host)
+        self.rest(host);
+        Ok(())
     }
 
     fn carry_out(&mut self, host: &Host<'_>, advice: &Advice, plan: &mut Plan<'_>) -> Result<()> {
@@ -564,14 +509,17 @@ impl Maio {
 
     fn finish(&mut self, host: &Host<'_>, load: Load) {
         self.node.end_load();
-        self.served = load.processes().into_iter().collect();
+        let seats = load.seats(self.recording == Recorded::Whole);
+        self.late.serve(seats.into_iter());
         let Outcome {
             parts,
             read,
             expected,
             unknown,
             direct,
+            off_course,
         } = load.end();
+        let drift = unknown + off_course;
         let mib = |pages: u64| (pages * PAGE) >> 20;
         // Somebody had a look at the configuration.
         let level = if read > 0 { Level::Info } else { Level::Debug };
@@ -590,10 +538,10 @@ impl Maio {
             (Recorded::Whole, Err(why)) => {
                 host.log(Level::Info, format_args!("It is not kept: {why}"));
             }
-            (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts),
+            (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts, off_course),
             _ if self.template.is_some()
-                && unknown * PAGE >= STRAY
-                && unknown * 100 > (read + unknown) * DRIFT =>
+                && drift * PAGE >= STRAY
+                && drift * 100 > (read + unknown) * DRIFT =>
             {
                 host.log(
                     Level::Info,

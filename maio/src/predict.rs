@@ -26,10 +26,14 @@ mod tests;
 mod tp;
 mod units;
 
+use std::collections::BTreeSet;
 use std::io;
 
 pub use directory::Directory;
 pub use error::PredictError;
+pub(crate) use files::{family, format_of, index_of, kind};
+
+pub(crate) use small::is_small;
 pub(crate) use units::Units;
 
 use crate::Extent;
@@ -79,13 +83,19 @@ pub enum Format {
 pub struct Deployment {
     /// Workers that share each layer (tensor parallelism), 1 if none do.
     pub tp: u32,
+    /// Whether each of them has experts of its own, whole ones (expert parallelism).
+    pub experts: bool,
     /// The framework's order, if it is known.
     pub order: Option<Order>,
 }
 
 impl Default for Deployment {
     fn default() -> Self {
-        Self { tp: 1, order: None }
+        Self {
+            tp: 1,
+            experts: false,
+            order: None,
+        }
     }
 }
 
@@ -102,6 +112,17 @@ pub struct Prediction {
     pub groups: Vec<Vec<Extent>>,
     /// Sentences about what was left out or not understood.
     pub notes: Vec<String>,
+}
+
+/// A file of safetensors with these tensors.
+#[cfg(test)]
+pub(crate) fn shard_of(tensors: &[(&str, &[u64])]) -> Vec<u8> {
+    testing::shard(tensors).bytes()
+}
+
+/// The files that an index names; `None` if it cannot be read.
+pub(crate) fn indexed(library: &dyn Library, path: &str, size: u64) -> Option<BTreeSet<String>> {
+    index::files(library, path, size).ok()
 }
 
 /// Says what will be read of a model.
@@ -127,7 +148,7 @@ pub fn predict_reads(
     if order == Order::Transformers {
         model.weights.sort();
     }
-    let mut builder = PredictionBuilder::new(library, wanted.tp, order, model.notes);
+    let mut builder = PredictionBuilder::new(library, *wanted, order, model.notes);
     for (path, size) in model.small {
         builder.whole(path, size);
     }

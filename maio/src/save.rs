@@ -43,8 +43,8 @@ enum StoreAnswer {
     },
 }
 
-/// What the store has of a service, or why that is not used.
-pub(crate) type Finding = Result<Option<FoundTemplate>, TemplateError>;
+/// What the store has of a service, the best first, or why that is not used.
+pub(crate) type Finding = Result<Vec<FoundTemplate>, TemplateError>;
 
 /// The store, as the policy's callbacks see it.
 #[derive(Debug)]
@@ -150,24 +150,53 @@ fn answer(store: &Store, question: StoreQuestion) -> StoreAnswer {
     }
 }
 
+/// So many others are looked at beside one's own: files may have changed since that was recorded.
+const BESIDE: usize = 2;
+
 fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
-    match store.load(service, node)? {
-        Some(template) if template.kind == TemplateKind::Start => Err(TemplateError::OfAStart),
-        Some(template) => Ok(Some(FoundTemplate {
-            template,
-            several: false,
-        })),
-        None => {
-            let others = store.load_all(service)?;
-            let of_models = others.filter(|it| it.kind == TemplateKind::Model);
-            Ok(learn(of_models, workers))
-        }
+    let own = store.load(service, node)?;
+    if own
+        .as_ref()
+        .is_some_and(|it| it.kind == TemplateKind::Start)
+    {
+        return Err(TemplateError::OfAStart);
     }
+    let alone = |template| FoundTemplate {
+        template,
+        several: false,
+    };
+    let good = |it: &Template| it.kind == TemplateKind::Model && it.loads > 0;
+    Ok(match own {
+        Some(own) if own.loads > 0 => {
+            let since = store.saved_at(service, node)?;
+            let newer = store.load_others(service, node, since)?;
+            let newer = newer.filter(good).take(BESIDE).map(alone);
+            std::iter::once(alone(own.clone())).chain(newer).collect()
+        }
+        // One that was wrong: another node may have recorded since what is right now.
+        Some(own) => {
+            let newer = store.load_others(service, node, None)?;
+            let newer = newer.filter(|it| good(it) && it.made_s > own.made_s);
+            let all = u32::try_from(own.groups.len()).unwrap_or(u32::MAX);
+            let learnt = learn(newer, workers.max(all));
+            learnt.into_iter().chain([alone(own)]).collect()
+        }
+        None => {
+            let others = store.load_others(service, node, None)?;
+            let of_models = others.filter(|it| it.kind == TemplateKind::Model);
+            learn(of_models, workers).into_iter().collect()
+        }
+    })
 }
 
 /// Adds what was read though nobody heard of it; returns how many pages.
 pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut [Part]) -> u64 {
-    let library = HostLibrary { host };
+    let root = files.root().to_owned();
+    let library = HostLibrary {
+        host,
+        root: &root,
+        family: None,
+    };
     let mut units = Units::new(&library);
     let mut known: HashMap<u32, Vec<Range<u32>>> = HashMap::new();
     let mut added = 0;
@@ -294,15 +323,54 @@ mod tests {
         store
             .save(&of("other", TemplateKind::Start))
             .expect("to save");
-        assert!(found().expect("to look").is_none());
+        assert!(found().expect("to look").is_empty());
         store
             .save(&of("third", TemplateKind::Model))
             .expect("to save");
-        assert!(found().expect("to look").is_some());
+        assert_eq!(found().expect("to look").len(), 1);
         store
             .save(&of("here", TemplateKind::Start))
             .expect("to save");
         assert!(matches!(found(), Err(TemplateError::OfAStart)));
+        let _ = std::fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn the_freshest_good_template_wins_over_ones_own_that_was_wrong() {
+        let root = std::env::temp_dir().join(format!("maio-save-{}-fresh", std::process::id()));
+        let store = Store::at(&root);
+        let save = |node: &str, made_s, loads| {
+            let template = Template {
+                kind: TemplateKind::Model,
+                service: "s".to_owned(),
+                node: node.to_owned(),
+                made_s,
+                loads,
+                files: Vec::new(),
+                groups: vec![Group::new(0, None, &[]).expect("a group")],
+            };
+            store.save(&template).expect("to save");
+        };
+        let found = || {
+            let found = find(&store, "s", "here", 1).expect("to look");
+            let nodes = found.into_iter().map(|it| it.template.node);
+            nodes.collect::<Vec<_>>()
+        };
+        save("older", 1, 1);
+        save("here", 2, 0);
+        assert_eq!(found(), ["here"], "what is older may be wrong like it");
+        save("newer", 3, 1);
+        save("wrong", 4, 0);
+        assert_eq!(found(), ["newer", "here"]);
+        save("here", 5, 1);
+        assert_eq!(found(), ["here"]);
+        std::thread::sleep(Duration::from_millis(20));
+        save("later", 6, 1);
+        assert_eq!(
+            found(),
+            ["here", "later"],
+            "should its files not fit any more"
+        );
         let _ = std::fs::remove_dir_all(&root);
     }
 }

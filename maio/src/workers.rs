@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ppc::Xpu;
+use ppc::ranks::Ranks;
 
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub(crate) struct Worker {
     /// When it was heard last.
     pub(crate) heard_ns: u64,
     pub(crate) gone: bool,
+    /// Pages that it has read of others' courses, less those of its own since.
+    pub(crate) strayed: u64,
+    /// It reads another course than its rank's.
+    pub(crate) by_course: bool,
 }
 
 /// Who takes part in a load.
@@ -77,14 +82,45 @@ impl Workers {
             .map(|(&process, member)| (process, member))
     }
 
+    /// The group of a rank. Where all groups are told by their tensor rank alone, a replica or a stage of a
+    /// pipeline reads as the worker of its tensor rank does, as far as is known.
     fn of_rank(&self, rank: Option<u32>) -> Option<usize> {
-        let mut groups = self.expected.iter();
-        groups.position(|group| rank == Some(group.worker))
+        let rank = rank?;
+        let group = |worker| {
+            let mut groups = self.expected.iter();
+            groups.position(|group| group.worker == worker)
+        };
+        let told = |worker: u32| Ranks::of_number(worker);
+        let of_tensor = |it: &ExpectedWorker| told(it.worker).tensor == Some(it.worker);
+        let tensor = told(rank)
+            .tensor
+            .filter(|_| self.expected.iter().all(of_tensor));
+        group(rank).or_else(|| group(tensor?))
+    }
+
+    /// Whether another process that reads has this one's rank: then it is neither's.
+    fn shares_rank(&self, process: u32, rank: Option<u32>) -> bool {
+        let mut others = self.members.iter().filter(|(other, _)| **other != process);
+        let same = |it: &Worker| it.facts.rank == rank && it.place.is_some() && !it.gone;
+        rank.is_some() && others.any(|(_, it)| same(it))
+    }
+
+    /// The group of a process by its rank, unless that tells nothing.
+    pub(crate) fn ranked(&self, process: u32) -> Option<usize> {
+        let member = self.members.get(&process)?;
+        let rank = member.facts.rank;
+        self.of_rank(rank)
+            .filter(|_| !self.shares_rank(process, rank))
     }
 
     /// The group of a rank that nobody has been yet.
     pub(crate) fn unassigned_of_rank(&self, rank: Option<u32>) -> Option<usize> {
         self.of_rank(rank).filter(|&group| !self.taken[group])
+    }
+
+    /// The number of the worker that a group is of.
+    pub(crate) fn expected(&self, group: usize) -> Option<u32> {
+        self.expected.get(group).map(|group| group.worker)
     }
 
     /// The groups that nobody has turned out to be.
@@ -114,6 +150,8 @@ impl Workers {
             place: None,
             heard_ns: now_ns,
             gone: false,
+            strayed: 0,
+            by_course: false,
         };
         self.members.insert(process, member);
     }
@@ -128,7 +166,8 @@ impl Workers {
             .unwrap_or_default();
         let all = || (0..self.expected.len()).filter(|&group| fits(group));
         // Who has a rank knows better than what it looks at first, which may be a header.
-        let by_rank = self.of_rank(facts.rank);
+        let by_course = self.members.get(&process).is_some_and(|it| it.by_course);
+        let by_rank = self.ranked(process).filter(|_| !by_course);
         let xpu = |it: &usize| facts.xpu.is_some() && facts.xpu == self.expected[*it].xpu;
         let known = by_rank.or_else(|| all().find(xpu));
         let free = || all().find(|&it| !self.taken[it]);
@@ -273,6 +312,26 @@ mod tests {
             workers.choose(12, |group| group == 2),
             Some(Assignment::Expected(2))
         );
+    }
+
+    #[test]
+    fn stages_and_replicas_have_seats_of_their_own_where_these_are_known() {
+        let number = |title: &str| {
+            let ranks = Ranks::in_title(title).expect("a worker");
+            ranks.number().expect("a number")
+        };
+        let expected = |worker| ExpectedWorker { worker, xpu: None };
+        let titles = ["PP0_TP0", "PP0_TP1", "PP1_TP0", "PP1_TP1"];
+        let numbers = titles.map(|title| number(&format!("VLLM::Worker_{title}")));
+        for (groups, seats) in [(4, [0, 1, 2, 3]), (2, [0, 1, 0, 1])] {
+            let known = numbers.iter().take(groups);
+            let mut workers = Workers::new(known.map(|&it| expected(it)).collect());
+            for (process, rank) in (10..).zip(numbers) {
+                workers.add(process, unassigned_of_rank(rank), 0);
+            }
+            let seat = |process| workers.ranked(process).expect("a seat");
+            assert_eq!([10, 11, 12, 13].map(seat), seats);
+        }
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! The files of a model: by number as MAIO counts them, by id as the host does, and as what they are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use ppc::{FileId, FileInfo, Host};
 
+use crate::models::{Folders, below, join, own};
 use crate::peers::FileKey;
-use crate::predict::Library;
+use crate::predict::{Library, indexed};
 use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
-/// Those that are known, in the order in which they came to be.
+/// Those that are known, in the order in which they came to be, by their paths from the model's folder.
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
+    root: String,
+    /// What is in that folder, by device and inode: events name what its links lead to.
+    links: HashMap<(u64, u64), String>,
     paths: Vec<String>,
     numbers: HashMap<String, u32>,
     by_id: HashMap<FileId, Option<u32>>,
@@ -26,6 +30,19 @@ impl FileTable {
             files.add(path);
         }
         files
+    }
+
+    /// The same of a model that is in this folder of the mount.
+    pub(crate) fn below(root: &str, paths: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            root: root.to_owned(),
+            ..Self::new(paths)
+        }
+    }
+
+    /// The folder that the paths are from.
+    pub(crate) fn root(&self) -> &str {
+        &self.root
     }
 
     /// The number of a file by its path; one that is not known yet gets one.
@@ -57,6 +74,10 @@ impl FileTable {
             .path(id)
             .ok()
             .and_then(|path| path.into_os_string().into_string().ok());
+        let path = path.and_then(|path| match below(&self.root, &path) {
+            Some(path) => Some(path.to_owned()),
+            None => self.linked(host, id),
+        });
         let number = path.and_then(|path| self.named(path));
         if self.by_id.len() >= 2 * MAX_FILES {
             // They are looked up once more.
@@ -66,13 +87,30 @@ impl FileTable {
         number
     }
 
+    /// The path in the model's folder of a link that leads to this file.
+    fn linked(&mut self, host: &Host<'_>, id: FileId) -> Option<String> {
+        let info = host.info(id).ok()?;
+        let key = (info.device, info.inode);
+        if !self.links.contains_key(&key) {
+            for (path, size) in files_below(host, &self.root) {
+                // Another size is another file.
+                if size == info.size
+                    && let Some(info) = info_of(host, &join(&self.root, &path))
+                {
+                    self.links.insert((info.device, info.inode), path);
+                }
+            }
+        }
+        self.links.get(&key).cloned()
+    }
+
     /// What the host calls a file.
     pub(crate) fn id(&mut self, host: &Host<'_>, number: u32) -> Option<FileId> {
         let at = usize::try_from(number).ok()?;
         if let Some(known) = self.open.get(at)? {
             return Some(*known);
         }
-        let id = host.open(&self.paths[at]).ok()?;
+        let id = host.open(join(&self.root, &self.paths[at])).ok()?;
         self.open[at] = Some(id);
         self.by_id.insert(id, Some(number));
         Some(id)
@@ -91,6 +129,7 @@ impl FileTable {
             let _ = host.close(id);
         }
         self.by_id.clear();
+        self.links.clear();
     }
 
     /// What a file is on this node.
@@ -146,27 +185,61 @@ fn beginning(host: &Host<'_>, id: FileId, most: usize) -> ppc::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The host's files, to say from their headers what will be read.
+/// What a file is that the mount has at this path.
+pub(crate) fn info_of(host: &Host<'_>, path: &str) -> Option<FileInfo> {
+    let id = host.open(path).ok()?;
+    let info = host.info(id).ok();
+    // It was only opened for this.
+    let _ = host.close(id);
+    info
+}
+
+/// All files below a folder, by their paths from there.
+pub(crate) fn files_below(host: &Host<'_>, root: &str) -> Vec<(String, u64)> {
+    let entries = host.list(root, true).unwrap_or_default();
+    let file = |entry: ppc::Entry| {
+        let path = entry.path.into_os_string().into_string().ok()?;
+        Some((below(root, &path)?.to_owned(), entry.size?))
+    };
+    entries.into_iter().filter_map(file).collect()
+}
+
+/// A model's files, to say from their headers what will be read.
 pub(crate) struct HostLibrary<'a, 'b> {
     pub(crate) host: &'a Host<'b>,
+    /// Its folder,
+    pub(crate) root: &'a str,
+    /// and the name of its weights, where that has others.
+    pub(crate) family: Option<&'a str>,
 }
 
 impl Library for HostLibrary<'_, '_> {
     fn files(&self) -> Vec<(String, u64)> {
-        let entries = self.host.list("", true).unwrap_or_default();
-        let file = |entry: ppc::Entry| {
-            let path = entry.path.into_os_string().into_string().ok()?;
-            Some((path, entry.size?))
-        };
-        entries.into_iter().filter_map(file).collect()
+        own(files_below(self.host, self.root), self.family, self)
     }
 
     fn read(&self, path: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let failed = |error: ppc::Error| io::Error::from_raw_os_error(error.errno());
-        let id = self.host.open(path).map_err(failed)?;
+        let id = self.host.open(join(self.root, path)).map_err(failed)?;
         let read = self.host.read(id, offset, buf).map_err(failed);
         // It was only opened for this.
         let _ = self.host.close(id);
         read
+    }
+}
+
+impl Folders for HostLibrary<'_, '_> {
+    fn list(&self, folder: &str) -> Vec<(String, Option<u64>)> {
+        let folder = join(self.root, folder);
+        let entries = self.host.list(&folder, false).unwrap_or_default();
+        let entry = |entry: ppc::Entry| {
+            let name = entry.path.file_name()?.to_str()?;
+            Some((name.to_owned(), entry.size))
+        };
+        entries.into_iter().filter_map(entry).collect()
+    }
+
+    fn index(&self, path: &str, size: u64) -> Option<BTreeSet<String>> {
+        indexed(self, path, size)
     }
 }

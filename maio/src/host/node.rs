@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ppc::Waker;
+use ppc::ranks::Layout;
 
 use super::processes;
 use super::thread::{IoThread, Reply};
@@ -29,9 +30,16 @@ enum NodeQuestion {
     Leave,
 }
 
+/// What a process says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct ProcessWords {
+    rank: Option<u32>,
+    layout: Option<Layout>,
+}
+
 #[derive(Debug)]
 enum NodeAnswer {
-    Rank(u32, Option<u32>),
+    Words(u32, ProcessWords),
     Direct(u64, bool),
     Gone(HashSet<u32>),
     /// Of this load, as files have other numbers in the next one.
@@ -43,7 +51,7 @@ enum NodeAnswer {
 pub(crate) struct NodeWatch {
     thread: IoThread<NodeQuestion, NodeAnswer>,
     asked: HashSet<u32>,
-    ranks: HashMap<u32, Option<u32>>,
+    words: HashMap<u32, ProcessWords>,
     direct: HashMap<u64, bool>,
     tickets: u64,
     gone: HashSet<u32>,
@@ -60,7 +68,7 @@ impl NodeWatch {
         Ok(Self {
             thread: IoThread::start("maio-node", waker, answer)?,
             asked: HashSet::new(),
-            ranks: HashMap::new(),
+            words: HashMap::new(),
             direct: HashMap::new(),
             tickets: 0,
             gone: HashSet::new(),
@@ -83,8 +91,8 @@ impl NodeWatch {
 
     fn sort(&mut self, answer: NodeAnswer) -> Option<Result<Claims, String>> {
         match answer {
-            NodeAnswer::Rank(process, rank) => {
-                self.ranks.insert(process, rank);
+            NodeAnswer::Words(process, words) => {
+                self.words.insert(process, words);
             }
             NodeAnswer::Direct(ticket, direct) => {
                 self.direct.insert(ticket, direct);
@@ -105,7 +113,7 @@ impl NodeWatch {
         if self.asked.len() >= MOST_PROCESSES {
             // They are asked for once more.
             self.asked.clear();
-            self.ranks.clear();
+            self.words.clear();
         }
         if self.asked.insert(process) {
             self.thread.ask(NodeQuestion::Rank(process));
@@ -114,16 +122,21 @@ impl NodeWatch {
 
     /// Whether the rank of a process has been found out, or that it has none.
     pub(crate) fn knows(&self, process: u32) -> bool {
-        self.ranks.contains_key(&process)
+        self.words.contains_key(&process)
     }
 
     /// It took too long: the process is taken to have no rank.
     pub(crate) fn give_up_rank(&mut self, process: u32) {
-        self.ranks.entry(process).or_default();
+        self.words.entry(process).or_default();
     }
 
     pub(crate) fn rank(&self, process: u32) -> Option<u32> {
-        self.ranks.get(&process).copied().flatten()
+        self.words.get(&process)?.rank
+    }
+
+    /// How the service of a process splits its model, if that is known.
+    pub(crate) fn layout(&self, process: u32) -> Option<Layout> {
+        self.words.get(&process)?.layout
     }
 
     /// Asks whether a process has a file open for I/O around the page cache; by this number it is told.
@@ -176,7 +189,7 @@ impl NodeWatch {
     pub(crate) fn end_load(&mut self) {
         self.thread.ask(NodeQuestion::Leave);
         self.asked.clear();
-        self.ranks.clear();
+        self.words.clear();
         self.direct.clear();
         self.gone.clear();
     }
@@ -185,7 +198,11 @@ impl NodeWatch {
 fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<NodeAnswer> {
     match question {
         NodeQuestion::Rank(process) => {
-            Reply::Urgent(NodeAnswer::Rank(process, processes::read_rank(process)))
+            let words = ProcessWords {
+                rank: processes::read_rank(process),
+                layout: processes::read_layout(process),
+            };
+            Reply::Urgent(NodeAnswer::Words(process, words))
         }
         NodeQuestion::Direct {
             ticket,

@@ -3,7 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::ranks::rank_of;
+use ppc::ranks::Layout;
+
+use super::ranks::{layout_of, rank_of};
+
+/// Above a worker are its engine, the server and what started that: no more say how many workers there are.
+const ANCESTORS: usize = 6;
 
 fn folder(process: u32) -> PathBuf {
     Path::new("/proc").join(process.to_string())
@@ -14,12 +19,25 @@ pub(super) fn is_alive(process: u32) -> bool {
     folder(process).exists()
 }
 
-/// Its rank, by the variables of the usual launchers or by what it calls itself.
+/// Its number among the workers of its service, by what it calls itself or the variables of the usual launchers.
 pub(super) fn read_rank(process: u32) -> Option<u32> {
     let folder = folder(process);
     let environment = fs::read(folder.join("environ")).unwrap_or_default();
     let title = fs::read(folder.join("cmdline")).unwrap_or_default();
     rank_of(&environment, &title)
+}
+
+/// How its service splits its model, by its own command line or that of one above it.
+pub(super) fn read_layout(process: u32) -> Option<Layout> {
+    let above = |&process: &u32| parent(process).filter(|&it| it > 1);
+    let mut all = std::iter::successors(Some(process), above).take(ANCESTORS);
+    all.find_map(|process| layout_of(&fs::read(folder(process).join("cmdline")).ok()?))
+}
+
+fn parent(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(folder(process).join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line?.trim().parse().ok()
 }
 
 /// Whether it has this file open for I/O that goes around the page cache.
@@ -62,5 +80,7 @@ mod tests {
         assert!(is_alive(std::process::id()));
         assert!(!reads_direct(std::process::id(), 1));
         assert!(!is_alive(u32::MAX));
+        let above = std::os::unix::process::parent_id();
+        assert_eq!(parent(std::process::id()), Some(above));
     }
 }

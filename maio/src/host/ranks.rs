@@ -1,8 +1,9 @@
-//! The rank of a process among the workers of its service, from what it was started with. Pure.
+//! Which worker of its service a process is, and how that splits its model, by what they were started with. Pure.
 
-use ppc::ranks::{self, Ranks};
+use ppc::ranks::{self, Layout, Ranks};
 
-/// By its environment and its command line, both as `/proc` has them.
+/// Its number among all workers, by its command line and its environment, both as `/proc` has them. A title
+/// is a worker's own; variables may be those of the process that started all workers.
 pub(super) fn rank_of(environment: &[u8], title: &[u8]) -> Option<u32> {
     let variable = |name: &str| {
         let all = environment.split(|&byte| byte == 0);
@@ -10,11 +11,18 @@ pub(super) fn rank_of(environment: &[u8], title: &[u8]) -> Option<u32> {
             all.filter_map(|variable| std::str::from_utf8(variable).ok()?.split_once('='));
         all.find_map(|(key, value)| (key == name).then_some(value))
     };
-    let by_title = || {
-        let title = title.split(|&byte| byte == 0).next()?;
-        Ranks::in_title(std::str::from_utf8(title).ok()?)?.tensor
-    };
-    ranks::global(variable).or_else(by_title)
+    let title = title.split(|&byte| byte == 0).next();
+    let title = title.and_then(|it| std::str::from_utf8(it).ok());
+    match title.and_then(Ranks::in_title) {
+        Some(ranks) => ranks.number(),
+        None => ranks::global(variable),
+    }
+}
+
+/// By a command line.
+pub(super) fn layout_of(command: &[u8]) -> Option<Layout> {
+    let words = command.split(|&byte| byte == 0);
+    Layout::in_arguments(words.filter_map(|word| std::str::from_utf8(word).ok()))
 }
 
 #[cfg(test)]
@@ -26,8 +34,19 @@ mod tests {
         let of = |environment: &str, title: &str| rank_of(environment.as_bytes(), title.as_bytes());
         assert_eq!(of("A=1\0RANK=3\0B=", "python"), Some(3));
         assert_eq!(of("LOCAL_RANK=3", "VLLM::Worker_TP2"), Some(2));
-        assert_eq!(of("RANK=x", "VLLM::Worker_PP1_TP12 "), Some(12));
+        let stage = Some((1 << 12) + 12);
+        assert_eq!(of("RANK=x", "VLLM::Worker_PP1_TP12 "), stage);
+        assert_eq!(of("SLURM_PROCID=0", "VLLM::Worker_PP1_TP12"), stage);
+        assert_eq!(of("SLURM_PROCID=0\0SLURM_NTASKS=1", "python"), None);
+        assert_eq!(of("RANK=0", "VLLM::Worker_TP1_DCP1"), None);
         assert_eq!(of("", "sglang::scheduler_TP0\0x"), Some(0));
         assert_eq!(of("RANKS=1", "VLLM::EngineCore"), None);
+    }
+
+    #[test]
+    fn a_command_says_how_a_model_is_split() {
+        let layout = layout_of(b"vllm\0serve\0m\0-tp\x004\0").expect("a layout");
+        assert_eq!(layout.tensor, Some(4));
+        assert_eq!(layout_of(b"VLLM::Worker_TP0\0"), None);
     }
 }

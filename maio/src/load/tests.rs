@@ -261,6 +261,80 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
 }
 
 #[test]
+fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
+    let mut fake = FakeProcesses::default();
+    // The other way round than the template has them.
+    fake.ranks.extend([(10, 1), (11, 0)]);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.record(None);
+    load.advise(|_| true);
+    let place = |load: &mut Load, process| {
+        let member = load.workers.member(process);
+        member.and_then(|it| it.place).map(|(group, _)| group)
+    };
+    reads(&mut load, 10, &[extent(0, 2 * PAGES)], 1, &fake);
+    reads(&mut load, 11, &[extent(16 * PAGES, 2 * PAGES)], 1, &fake);
+    assert_eq!(
+        (place(&mut load, 10), place(&mut load, 11)),
+        (Some(1), Some(0))
+    );
+    reads(&mut load, 10, &[extent(2 * PAGES, 8 * PAGES)], 2, &fake);
+    reads(&mut load, 11, &[extent(18 * PAGES, 8 * PAGES)], 2, &fake);
+    assert_eq!(
+        (place(&mut load, 10), place(&mut load, 11)),
+        (Some(0), Some(1))
+    );
+    reads(&mut load, 10, &[extent(10 * PAGES, 6 * PAGES)], 3, &fake);
+    reads(&mut load, 11, &[extent(26 * PAGES, 6 * PAGES)], 3, &fake);
+    let outcome = load.end();
+    assert_eq!(outcome.unknown, 0);
+    assert!(
+        outcome.off_course >= 28 * u64::from(PAGES),
+        "{}",
+        outcome.off_course
+    );
+    // A look at what is another's is not that.
+    let mut fake = FakeProcesses::default();
+    fake.ranks.extend([(10, 0), (11, 1)]);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.advise(|_| true);
+    reads(
+        &mut load,
+        10,
+        &[extent(0, 8 * PAGES), extent(16 * PAGES, PAGES)],
+        1,
+        &fake,
+    );
+    reads(&mut load, 10, &[extent(8 * PAGES, 8 * PAGES)], 1, &fake);
+    assert_eq!(place(&mut load, 10), Some(0));
+}
+
+#[test]
+fn workers_that_share_a_rank_are_told_by_what_they_read() {
+    let mut fake = FakeProcesses::default();
+    // As a launcher's variable that all of them have inherited.
+    fake.ranks.extend([(10, 0), (11, 0)]);
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.record(None);
+    load.advise(|_| true);
+    reads(&mut load, 10, &[extent(0, 16 * PAGES)], 1, &fake);
+    reads(&mut load, 11, &[extent(16 * PAGES, 16 * PAGES)], 1, &fake);
+    let place = |load: &mut Load, process| {
+        let member = load.workers.member(process);
+        member.and_then(|it| it.place).map(|(group, _)| group)
+    };
+    assert_eq!(
+        (place(&mut load, 10), place(&mut load, 11)),
+        (Some(0), Some(1))
+    );
+    let outcome = load.end();
+    assert_eq!(outcome.off_course, 0);
+    let parts = outcome.parts.expect("it was whole");
+    let numbers: Vec<_> = parts.iter().map(|part| part.worker).collect();
+    assert_eq!(numbers, [0, 1]);
+}
+
+#[test]
 fn who_rests_does_not_hold_up_who_reads() {
     let fake = FakeProcesses::default();
     // Room for a third of it.

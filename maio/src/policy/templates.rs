@@ -1,20 +1,24 @@
 //! Which template a load goes by: what the store has, whether that fits the files, and what comes of it
 //! when the load is over.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ppc::{Host, Level, Result};
+use ppc::ranks::Layout;
+use ppc::{Event, Host, Kind, Level};
 
-use super::{Maio, PROVEN, WEIGHTS};
-use crate::extent::PAGE;
+use super::{DRIFT, Model, PROVEN, WEIGHTS};
+use crate::config::Recording;
+use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, HostLibrary};
 use crate::load::{Forecast, Part};
+use crate::models::ModelKey;
 use crate::predict::{Deployment, predict_reads};
 use crate::proof::Proof;
 use crate::save::{Finding, complete_parts, forecast, forecast_of, make_template};
 use crate::service::service_id;
-use crate::template::{FoundTemplate, Sameness, Template};
+use crate::template::{FoundTemplate, Group, Sameness, Template, valid_name};
 use crate::workers::ExpectedWorker;
 
 /// A store that takes longer is not waited for at the beginning,
@@ -33,24 +37,25 @@ pub(super) enum Search {
     /// What it has, at this time.
     Asked(u64),
     /// That, and the answer is to be looked at.
-    Done(Option<FoundTemplate>),
+    Done(Vec<FoundTemplate>),
 }
 
-impl Maio {
+impl Model {
     /// Asks the store what it has of this service, unless that is known to be of no use.
-    fn search_store(&mut self, host: &Host<'_>) {
+    pub(super) fn search_store(&mut self, host: &Host<'_>) {
         self.search = match self.templates.as_mut().filter(|_| !self.stale) {
             Some(templates) => {
-                templates.find(&self.service, &self.config.node, self.config.tp);
+                let workers = self.config.tp.unwrap_or(1);
+                templates.find(&self.service, &self.config.node, workers);
                 Search::Asked(host.now())
             }
-            None => Search::Done(None),
+            None => Search::Done(Vec::new()),
         };
     }
 
     /// At the beginning a template is waited for, as nothing is read yet; a store that takes longer is
     /// heard later.
-    pub(super) fn prepare_first(&mut self, host: &Host<'_>) -> Result<()> {
+    pub(super) fn prepare_first(&mut self, host: &Host<'_>) {
         self.search_store(host);
         if let (Some(templates), Search::Asked(_)) = (&self.templates, &self.search) {
             let deadline = host.deadline().unwrap_or(FIRST);
@@ -66,53 +71,65 @@ impl Maio {
             Search::Done(found) => found,
             slow => {
                 self.search = slow;
-                None
+                Vec::new()
             }
         };
         self.prepare(host, found);
-        self.rest(host)
+        self.rest(host);
     }
 
     /// The store has answered.
-    pub(super) fn found(&mut self, host: &Host<'_>, finding: Finding) -> Result<()> {
+    pub(super) fn found(&mut self, host: &Host<'_>, finding: Finding) {
         self.search = Search::Done(self.usable(host, finding));
         if self.load.is_none() {
-            self.is_prepared(host)?;
+            self.is_prepared(host);
         }
-        Ok(())
     }
 
     /// Whether it is known what a load that begins now reads. If files have changed the store is asked
     /// again, as it may have a template of these by now.
-    pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> Result<bool> {
+    pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> bool {
         if matches!(self.search, Search::Idle) {
             if !self.has_changed(host) {
-                return Ok(true);
+                return true;
             }
             self.search_store(host);
         }
         let found = match std::mem::take(&mut self.search) {
             Search::Asked(since_ns) if host.now() < since_ns + SEARCH => {
                 self.search = Search::Asked(since_ns);
-                return Ok(false);
+                return false;
             }
             Search::Done(found) => found,
             // What the store says later is for the next load.
-            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return Ok(true),
-            Search::Asked(_) | Search::Idle => None,
+            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return true,
+            Search::Asked(_) | Search::Idle => Vec::new(),
         };
         self.prepare(host, found);
-        self.rest(host)?;
-        Ok(true)
+        self.rest(host);
+        true
+    }
+
+    /// The command of who reads first says how the model is split, which headers do not.
+    pub(super) fn fit_layout(&mut self, host: &Host<'_>, process: u32) {
+        let Some(layout) = self.node.layout(process) else {
+            return;
+        };
+        let of = |layout: &Layout| (layout.tensor, layout.expert);
+        if self.template.is_none() && of(&layout) != of(&self.layout) {
+            self.layout = layout;
+            self.prepare(host, Vec::new());
+        }
     }
 
     /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
     /// headers.
-    fn prepare(&mut self, host: &Host<'_>, found: Option<FoundTemplate>) {
+    fn prepare(&mut self, host: &Host<'_>, found: Vec<FoundTemplate>) {
         // Headers tell more than a record of readers that bypassed the page cache and do so no longer.
         let outdated = |it: &Template| it.loads == 0 && it.bypasses_cache();
-        let found = found.filter(|found| !outdated(&found.template));
-        let fitting = found.filter(|found| fits(host, &found.template));
+        let root = &self.key.root;
+        let mut found = found.into_iter().filter(|found| !outdated(&found.template));
+        let fitting = found.find(|found| fits(host, root, &found.template));
         let by_template = fitting.and_then(|found| {
             let forecast = forecast_of(host, &found.template)?;
             let several = found.several;
@@ -140,29 +157,37 @@ impl Maio {
         self.expect(host, forecast);
     }
 
-    fn usable(&self, host: &Host<'_>, finding: Finding) -> Option<FoundTemplate> {
+    fn usable(&self, host: &Host<'_>, finding: Finding) -> Vec<FoundTemplate> {
         finding.unwrap_or_else(|error| {
             let service = &self.service;
             host.log(
                 Level::Warn,
                 format_args!("Template of {service} is not used: {error}"),
             );
-            None
+            Vec::new()
         })
     }
 
     fn expect(&mut self, host: &Host<'_>, forecast: Forecast) {
         self.files.close(host);
-        self.files = FileTable::new(forecast.files.iter().map(|(path, _)| path.clone()));
+        let paths = forecast.files.iter().map(|(path, _)| path.clone());
+        self.files = FileTable::below(&self.key.root, paths);
+        self.total = forecast.pieces.total() * PAGE;
         self.forecast = forecast;
     }
 
     fn of_headers(&self, host: &Host<'_>) -> Forecast {
         let wanted = Deployment {
-            tp: self.config.tp,
+            tp: self.config.tp.or(self.layout.tensor).unwrap_or(1),
+            experts: self.layout.expert,
             order: None,
         };
-        let prediction = match predict_reads(&HostLibrary { host }, &wanted) {
+        let library = HostLibrary {
+            host,
+            root: &self.key.root,
+            family: self.key.family.as_deref(),
+        };
+        let prediction = match predict_reads(&library, &wanted) {
             Ok(prediction) => prediction,
             Err(error) => {
                 host.log(
@@ -203,7 +228,7 @@ impl Maio {
         }
         self.stale = true;
         self.forget_search();
-        self.prepare(host, None);
+        self.prepare(host, Vec::new());
     }
 
     /// One load more went by this template.
@@ -233,21 +258,33 @@ impl Maio {
     /// Compares the template with a load that went by it. Where it was wrong the next load is recorded from
     /// its beginning, and goes by what was read now if something was missing; what was only not read this
     /// time stays until that is known to be so.
-    pub(super) fn prove_template(&mut self, host: &Host<'_>, mut parts: Vec<Part>) {
+    pub(super) fn prove_template(
+        &mut self,
+        host: &Host<'_>,
+        mut parts: Vec<Part>,
+        off_course: u64,
+    ) {
         let mut proof = Proof::new(&self.forecast.pieces, &parts);
         if !proof.is_right() {
             complete_parts(host, &mut self.files, &mut parts);
             proof = Proof::new(&self.forecast.pieces, &parts);
         }
-        if proof.is_right() {
+        // Each page may be one that several workers read.
+        let of_others = off_course * 100 > proof.read * DRIFT;
+        if proof.is_right() && !of_others {
             host.log(Level::Debug, format_args!("The template is right: {proof}"));
             return self.confirm_template();
+        }
+        if of_others {
+            let mib = (off_course * PAGE) >> 20;
+            let line = format_args!("{mib} MiB were read by other workers than the template says");
+            host.log(Level::Info, line);
         }
         host.log(
             Level::Info,
             format_args!("The template is not right, {proof}: the next load is recorded"),
         );
-        if proof.is_incomplete() {
+        if proof.is_incomplete() || of_others {
             self.keep_recording(host, parts, 0);
         } else if let Some(template) = &mut self.template {
             template.loads = 0;
@@ -312,6 +349,44 @@ impl Maio {
         self.adopt_template(host, template);
     }
 
+    /// A process that has its model reads of it.
+    pub(super) fn hear_late(&mut self, event: &Event, number: u32) {
+        let Some(template) = &self.template else {
+            return;
+        };
+        let range = event.offset..event.end();
+        let extent = Extent::of_bytes(number, &range).filter(|_| event.kind == Kind::Miss);
+        if let Some(extent) = extent {
+            let group = |worker| extents_of(template, worker).unwrap_or_default();
+            self.late.add(event.process, &extent, event.time_ns, group);
+        }
+    }
+
+    /// What was read after the end comes behind the rest, when it has been quiet for so long.
+    pub(super) fn extend_template(&mut self, host: &Host<'_>, idle: Duration) {
+        let wanted = self.late.waits() && self.config.recording != Recording::Never;
+        if self.load.is_some() || !wanted {
+            return;
+        }
+        let idle = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let pages = self.forecast.pieces.total();
+        let (Some(new), Some(template)) = (
+            self.late.take(host.now(), idle, pages),
+            self.template.clone(),
+        ) else {
+            return;
+        };
+        let added: usize = new.values().map(Vec::len).sum();
+        if let Some(template) = extended(host, &mut self.files, template, new) {
+            let line =
+                format_args!("{added} ranges that were read after the end are in the template");
+            host.log(Level::Info, line);
+            self.save(&template);
+            self.forget_search();
+            self.adopt_template(host, template);
+        }
+    }
+
     /// The next load goes by this template.
     fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
         if let Some(forecast) = forecast_of(host, &template) {
@@ -321,9 +396,46 @@ impl Maio {
     }
 }
 
+/// What a worker reads by a template.
+fn extents_of(template: &Template, worker: u32) -> Option<Vec<Extent>> {
+    let mut groups = template.groups.iter();
+    groups.find(|it| it.worker == worker)?.extents().ok()
+}
+
+/// A template with what its workers have read besides.
+fn extended(
+    host: &Host<'_>,
+    files: &mut FileTable,
+    mut template: Template,
+    new: BTreeMap<u32, Vec<Extent>>,
+) -> Option<Template> {
+    for (worker, more) in new {
+        let mut extents = extents_of(&template, worker)?;
+        for extent in more {
+            // The template's files come first in the table.
+            let path = files.path(extent.file)?;
+            let known = template.files.iter().position(|it| it.path == path);
+            let file = if let Some(known) = known {
+                known
+            } else {
+                template
+                    .files
+                    .push(files.identity(host, extent.file, true)?);
+                template.files.len() - 1
+            };
+            let file = u32::try_from(file).ok()?;
+            extents.push(Extent { file, ..extent });
+        }
+        let group = template.groups.iter_mut().find(|it| it.worker == worker)?;
+        *group = Group::new(worker, group.xpu, &extents).ok()?;
+    }
+    Some(template)
+}
+
 /// Whether the files are still those of a template.
-fn fits(host: &Host<'_>, template: &Template) -> bool {
-    let mut files = FileTable::new(template.files.iter().map(|file| file.path.clone()));
+fn fits(host: &Host<'_>, root: &str, template: &Template) -> bool {
+    let paths = template.files.iter().map(|file| file.path.clone());
+    let mut files = FileTable::below(root, paths);
     let changed = (0..).zip(&template.files).find(|(number, then)| {
         // Its beginning is only read where times do not tell.
         let mut like = |header| {
@@ -341,12 +453,36 @@ fn fits(host: &Host<'_>, template: &Template) -> bool {
     changed.is_none()
 }
 
-/// Of a service without a name: the same for the same files.
-pub(super) fn name_of_files(host: &Host<'_>) -> String {
-    use crate::predict::Library as _;
+/// What a model's templates are called: after the service, which each of several models of a mount has
+/// its own of, or if that has no name after the files, the same for the same ones.
+pub(super) fn name_of(
+    host: &Host<'_>,
+    service: Option<&str>,
+    key: &ModelKey,
+    alone: bool,
+) -> String {
+    let pairs = match service {
+        Some(service) if alone => return service.to_owned(),
+        Some(service) => vec![
+            ("service".to_owned(), service.to_owned()),
+            ("folder".to_owned(), key.root.clone()),
+            ("family".to_owned(), key.family.clone().unwrap_or_default()),
+        ],
+        None => {
+            use crate::predict::Library as _;
 
-    let files = HostLibrary { host }.files();
-    let text = files.iter().map(|(path, size)| format!("{path} {size};"));
-    let pairs = [("files".to_owned(), text.collect::<String>())];
-    service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned())
+            let library = HostLibrary {
+                host,
+                root: &key.root,
+                family: key.family.as_deref(),
+            };
+            let files = library.files().into_iter();
+            let text = files.map(|(path, size)| format!("{path} {size};"));
+            vec![("files".to_owned(), text.collect::<String>())]
+        }
+    };
+    let id = service_id(&pairs).unwrap_or_else(|_| "unnamed".to_owned());
+    let Some(service) = service else { return id };
+    let named = format!("{service}.{}", id.get(..8).unwrap_or(&id));
+    if valid_name(&named) { named } else { id }
 }

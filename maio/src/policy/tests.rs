@@ -268,6 +268,37 @@ fn who_has_its_model_and_reads_something_small_begins_no_load() {
 }
 
 #[test]
+fn what_is_read_after_the_end_extends_the_template() {
+    let scratch = Scratch::new("after");
+    let host = host().file("README.md", MIB);
+    let mut maio = recorded(&scratch, &host, &["a.bin"]);
+    // Of what it has open still, and something that it had no need of before.
+    let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 400);
+    hear_in_vain(&host, &mut maio, &miss);
+    let miss = event(&host, Kind::Miss, "config.json", 0, 2, 401);
+    hear_in_vain(&host, &mut maio, &miss);
+    let before = kept(&host);
+    host.advance(Duration::from_mins(20));
+    for _ in 0..500 {
+        maio.prefetch(None).expect("a plan");
+        if kept(&host) > before {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let template = scratch.store().load("test", "n").expect("readable");
+    let template = template.expect("a template");
+    let read = template.groups[0].extents().expect("ranges");
+    let path = |it: &Extent| template.files[it.file as usize].path.as_str();
+    let read: Vec<_> = read.iter().map(|it| (path(it), it.pages)).collect();
+    assert_eq!(read, [("a.bin", 2048), ("config.json", 1)]);
+    // What describes the model is no part of it.
+    let mut open = newcomer(&host, 1, 5000);
+    open.file = host.id("README.md");
+    hear_in_vain(&host, &mut maio, &open);
+}
+
+#[test]
 fn a_template_of_other_files_is_not_used() {
     let scratch = Scratch::new("changed");
     let settings = [
@@ -328,8 +359,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     host.advance(Duration::from_hours(1));
     maio.prefetch(None).expect("a plan");
     assert!(host.wanted().0.contains(Kind::Touch), "{:?}", host.logs());
-    let mut open = open;
-    open.time_ns = 5_000_000_000_000;
+    let open = newcomer(&host, parent_id(), 5000);
     let plan = hear_first(&host, &mut maio, &open);
     assert_eq!(loaded(&plan).len(), 3, "by headers again");
     drop(maio);
@@ -466,6 +496,33 @@ fn each_worker_is_served_near_its_accelerator() {
     let plan = hear_first(&host, &mut maio, &miss);
     let here = |io: &Io| io.xpu == Some(Xpu(1)) && io.process == Some(std::process::id());
     assert!(!plan.is_empty() && plan.iter().all(here), "{plan:?}");
+}
+
+#[test]
+fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
+    use crate::predict::shard_of;
+
+    // Two of four rows are each worker's own.
+    let weights = shard_of(&[("a.up_proj.weight", &[4, 1 << 20])]);
+    let host = FakeHost::new()
+        .contents("config.json", b"{}")
+        .contents("model.safetensors", &weights);
+    let (mut maio, _) = host
+        .start::<Library>(&[("store", "none"), ("leases", "none")])
+        .expect("it starts");
+    let mut server = std::process::Command::new("sh")
+        .args(["-c", "sleep 60; :", "serve", "-tp", "2"])
+        .spawn()
+        .expect("a shell");
+    let mut open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    open.process = server.id();
+    let plan = hear_first(&host, &mut maio, &open);
+    server.kill().and_then(|()| server.wait()).expect("it goes");
+    // Both begin at once, each with its own rows.
+    let id = host.id("model.safetensors");
+    let loads = loaded(&plan).into_iter().filter(|load| load.0 == id);
+    let starts: Vec<u64> = loads.map(|load| load.1 / MIB).collect();
+    assert!(starts.contains(&4), "{plan:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::heads::Heads;
 use super::pages::{self, WorkerPages};
 use super::safetensors::Tensor;
 use super::tp::{self, Share};
-use super::{Format, Library, Order, Prediction, gguf, names, safetensors};
+use super::{Deployment, Format, Library, Order, Prediction, gguf, names, safetensors};
 use crate::template::{MAX_EXTENTS, MAX_FILES};
 
 /// So much of headers is read for one model; the largest models have 15 MiB.
@@ -51,6 +51,8 @@ impl Notes {
 pub(super) struct PredictionBuilder<'a> {
     library: &'a dyn Library,
     order: Order,
+    /// Each expert is one worker's, and headers do not tell whose.
+    whole_experts: bool,
     heads: Heads,
     files: Vec<(String, u64)>,
     groups: Vec<WorkerPages>,
@@ -60,7 +62,13 @@ pub(super) struct PredictionBuilder<'a> {
 }
 
 impl<'a> PredictionBuilder<'a> {
-    pub(super) fn new(library: &'a dyn Library, tp: u32, order: Order, notes: Notes) -> Self {
+    pub(super) fn new(
+        library: &'a dyn Library,
+        wanted: Deployment,
+        order: Order,
+        notes: Notes,
+    ) -> Self {
+        let tp = wanted.tp;
         // How layers are cut matters to several workers only.
         let heads = match tp {
             1 => Heads::default(),
@@ -70,6 +78,7 @@ impl<'a> PredictionBuilder<'a> {
         Self {
             library,
             order,
+            whole_experts: wanted.experts,
             heads,
             files: Vec::new(),
             groups: (0..tp).map(|_| WorkerPages::new(most as usize)).collect(),
@@ -152,7 +161,11 @@ impl<'a> PredictionBuilder<'a> {
 
     fn tensor(&mut self, tensor: &Tensor) {
         let of = self.groups.len() as u64;
-        let split = names::split(&tensor.name);
+        let split = if self.whole_experts && names::is_experts(&tensor.name) {
+            names::Cut::Whole
+        } else {
+            names::split(&tensor.name)
+        };
         for (rank, group) in (0..).zip(&mut self.groups) {
             let share = Share {
                 rank,

@@ -94,13 +94,53 @@ fn weights(
 }
 
 fn ending_in(files: &BTreeMap<String, u64>, endings: &[&str]) -> SizedFiles {
-    let wanted = |path: &str| {
-        let name = natural::file_name(path);
-        let ending = name.rsplit_once('.').map(|(_, ending)| ending);
-        ending.is_some_and(|ending| endings.contains(&ending)) && !TRAINING.contains(&name)
-    };
-    let found = files.iter().filter(|(path, _)| wanted(path));
+    let found = files.iter().filter(|(path, _)| ends_in(path, endings));
     found.map(|(path, &size)| (path.clone(), size)).collect()
+}
+
+fn ends_in(path: &str, endings: &[&str]) -> bool {
+    let name = natural::file_name(path);
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+    ending.is_some_and(|ending| endings.contains(&ending)) && !TRAINING.contains(&name)
+}
+
+/// Which kind of weights a file is, the one that frameworks prefer first; `None` if it is none.
+pub(crate) fn kind(path: &str) -> Option<usize> {
+    KINDS
+        .iter()
+        .position(|(endings, ..)| ends_in(path, endings))
+}
+
+/// What weights of this kind have in common that belong together: the path without numbers of parts.
+pub(crate) fn family(path: &str, kind: usize) -> &str {
+    let Some((endings, format, _)) = KINDS.get(kind) else {
+        return path;
+    };
+    let whole = without_part(path, endings);
+    match format {
+        // What is behind a sign is a size of the model, mostly.
+        Format::Gguf => whole,
+        Format::Safetensors | Format::Plain => {
+            let stem = whole.trim_end_matches(|it: char| it.is_ascii_digit());
+            let signed = stem.len() < whole.len() && stem.ends_with(['-', '_', '.']);
+            let stem = stem.trim_end_matches(['-', '_', '.']);
+            if signed && !stem.is_empty() {
+                stem
+            } else {
+                whole
+            }
+        }
+    }
+}
+
+/// What weights of this kind are stored as.
+pub(crate) fn format_of(kind: usize) -> Option<Format> {
+    KINDS.get(kind).map(|&(_, format, _)| format)
+}
+
+/// The index that says which weights of this kind count, if there is such a thing.
+pub(crate) fn index_of(kind: usize) -> Option<&'static str> {
+    KINDS.get(kind).and_then(|&(_, _, index)| index)
 }
 
 /// What the index names, if it can be read and something of it is there.
@@ -161,7 +201,10 @@ fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
 
 /// A folder of GGUF files often has one model in several sizes, of which one is loaded.
 fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
-    let models: BTreeSet<_> = found.iter().map(|(path, _)| without_part(path)).collect();
+    let models: BTreeSet<_> = found
+        .iter()
+        .map(|(path, _)| without_part(path, &["gguf"]))
+        .collect();
     if models.len() > 1 {
         notes.add(format!(
             "There are {} GGUF models side by side, and which one is loaded is not known",
@@ -170,15 +213,19 @@ fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
     }
 }
 
-/// A path without what splitting appends, `-00001-of-00005.gguf`.
-fn without_part(path: &str) -> &str {
-    let part = |path: &'_ str| -> Option<usize> {
-        let (rest, all) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+/// A path without its ending and what splitting appends, `-00001-of-00005`.
+fn without_part<'p>(path: &'p str, endings: &[&str]) -> &'p str {
+    let stem = match path.rsplit_once('.') {
+        Some((stem, ending)) if endings.contains(&ending) => stem,
+        _ => path,
+    };
+    let part = |stem: &'p str| -> Option<&'p str> {
+        let (rest, all) = stem.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
-        (digits(all) && digits(number)).then_some(stem.len())
+        (digits(all) && digits(number)).then_some(stem)
     };
-    part(path).map_or(path, |length| &path[..length])
+    part(stem).unwrap_or(stem)
 }
 
 #[cfg(test)]
@@ -275,6 +322,24 @@ mod tests {
         let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
         assert_eq!(chosen(&parts, None).2, 0);
         assert_eq!(chosen(&["m-Q4.gguf", "m-Q8.gguf"], None).2, 1);
-        assert_eq!(without_part("a-1-of-x.gguf"), "a-1-of-x.gguf");
+        assert_eq!(without_part("a-1-of-x.gguf", &["gguf"]), "a-1-of-x");
+    }
+
+    #[test]
+    fn parts_of_a_model_have_a_family() {
+        let table = [
+            ("model-00001-of-00002.safetensors", "model"),
+            ("model-2.safetensors", "model"),
+            ("sd15.safetensors", "sd15"),
+            ("consolidated.00.pth", "consolidated"),
+            ("m-q4-00001-of-00002.gguf", "m-q4"),
+            ("m-7.gguf", "m-7"),
+            ("7.bin", "7"),
+        ];
+        for (path, expected) in table {
+            let kind = kind(path).expect("weights");
+            assert_eq!(family(path, kind), expected, "{path}");
+        }
+        assert_eq!(kind("optimizer.pt").or(kind("config.json")), None);
     }
 }

@@ -59,6 +59,11 @@ pub(super) fn split(name: &str) -> Cut {
     }
 }
 
+/// Whether a tensor is one of many experts', not of those that all words go to.
+pub(super) fn is_experts(name: &str) -> bool {
+    name.split('.').any(|part| part == "experts")
+}
+
 /// A row for each output.
 fn is_by_outputs(parameter: &str) -> bool {
     let parameters = [

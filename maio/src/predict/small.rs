@@ -46,7 +46,8 @@ pub(super) fn of(files: &BTreeMap<String, u64>) -> (Vec<(String, u64)>, usize) {
     (chosen, too_many)
 }
 
-fn is_small(path: &str) -> bool {
+/// Whether a framework reads a file of this name before the weights.
+pub(crate) fn is_small(path: &str) -> bool {
     let name = natural::file_name(path);
     match name.rsplit_once('.') {
         Some((_, "json" | "jinja" | "model" | "py" | "tiktoken")) => true,

@@ -16,13 +16,16 @@ use crate::template::Group;
 const WORDS: u64 = PAGE / 2;
 
 fn tp(tp: u32) -> Deployment {
-    Deployment { tp, order: None }
+    Deployment {
+        tp,
+        ..Deployment::default()
+    }
 }
 
 fn in_order(order: Order) -> Deployment {
     Deployment {
-        tp: 1,
         order: Some(order),
+        ..Deployment::default()
     }
 }
 
@@ -118,6 +121,24 @@ fn workers_read_their_rows_and_all_of_what_is_not_cut() {
         gate.extend(quarter.1..quarter.1 + quarter.2);
     }
     assert!(gate.into_iter().eq(513..577));
+}
+
+#[test]
+fn experts_that_each_have_a_worker_are_cut_for_none() {
+    let blob = shard(&[
+        ("a.mlp.experts.0.up_proj.weight", &[4, WORDS]),
+        ("a.mlp.shared_experts.up_proj.weight", &[4, WORDS]),
+    ]);
+    let experts = Deployment {
+        experts: true,
+        ..tp(2)
+    };
+    let library = single(blob);
+    let prediction = made(&library, experts);
+    assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 7)]);
+    assert_eq!(ranges(&prediction.groups[1]), [(0, 0, 5), (0, 7, 2)]);
+    let prediction = made(&library, tp(2));
+    assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 3), (0, 5, 2)]);
 }
 
 #[test]

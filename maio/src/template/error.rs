@@ -45,6 +45,15 @@ pub enum TemplateError {
     /// There is something else in its place.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
+    /// It may be anybody's.
+    #[error("{} is not believed, as {why}: remove it, or give it to the user who reads it and to no other",
+        path.display())]
+    Untrusted {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        why: &'static str,
+    },
     /// Nothing can be kept there. Loads go on without.
     #[error("{} cannot be written to: {source}", path.display())]
     ReadOnly {

@@ -4,17 +4,22 @@
 //! renaming, so that readers see the old one or the new one. Names of temporary files begin with a
 //! dot, which names of nodes do not.
 
+mod life;
 mod recent;
+#[cfg(test)]
+mod tests;
+mod trust;
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::{Group, MAX_BYTES, Template, TemplateError, TemplateKind};
+use trust::{TrustedFolder, untrusted};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
@@ -131,8 +136,11 @@ impl Store {
     /// # Errors
     /// Whatever keeps it from being used.
     pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
-        let path = self.folder(service)?.join(file_name(node)?);
-        let bytes = match read(&path) {
+        let name = file_name(node)?;
+        let Some(folder) = TrustedFolder::open(&self.root, checked(service)?)? else {
+            return Ok(None);
+        };
+        let bytes = match folder.read(&name) {
             Err(TemplateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
@@ -144,16 +152,49 @@ impl Store {
         Ok(Some(template))
     }
 
-    /// The usable templates of a service, whichever nodes', the newest first. Each is read when it is
-    /// asked for.
+    /// The usable templates of a service of nodes other than this one, the newest first: of those that were
+    /// saved `since` then, if that is said, and no more than one template may have bytes in all. Each is read
+    /// when it is asked for.
+    ///
+    /// # Errors
+    /// Of the name or of reading the directory.
+    pub fn load_others(
+        &self,
+        service: &str,
+        node: &str,
+        since: Option<SystemTime>,
+    ) -> Result<impl Iterator<Item = Template>, TemplateError> {
+        let mut found = nodes(&self.folder(service)?)?;
+        found.retain(|kept| kept.node != node && since.is_none_or(|since| kept.modified > since));
+        let mut left = MAX_BYTES as u64;
+        let fits = move |kept: &StoredFile| match left.checked_sub(kept.bytes) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        };
+        Ok(self.newest_first(service, found, fits))
+    }
+
+    /// The same of all nodes, however many bytes they have. For tools.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
     pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, TemplateError> {
-        let mut found = nodes(&self.folder(service)?)?;
+        let found = nodes(&self.folder(service)?)?;
+        Ok(self.newest_first(service, found, |_| true))
+    }
+
+    fn newest_first(
+        &self,
+        service: &str,
+        mut found: Vec<StoredFile>,
+        fits: impl FnMut(&StoredFile) -> bool,
+    ) -> impl Iterator<Item = Template> {
         found.sort_by_key(|kept| kept.modified);
         let usable = |kept: StoredFile| self.load(service, &kept.node).ok().flatten();
-        Ok(found.into_iter().rev().filter_map(usable))
+        found.into_iter().rev().filter(fits).filter_map(usable)
     }
 
     /// Keeps a template, in place of the one there was.
@@ -172,6 +213,11 @@ impl Store {
             .mode(0o755)
             .create(&folder)
             .map_err(&writing)?;
+        let Some(trusted) = TrustedFolder::open(&self.root, &template.service)? else {
+            return Err(writing(io::ErrorKind::NotFound.into()));
+        };
+        // What is put at its path from now on is not written to.
+        let folder = trusted.within();
         let temporary = folder.join(temporary_name(&template.node));
         let written = write(&temporary, &bytes)
             .and_then(|now| fs::rename(&temporary, folder.join(name)).map(|()| now));
@@ -181,6 +227,7 @@ impl Store {
         })?;
         sync(&folder).map_err(&writing)?;
         clean(&folder, now);
+        self.tidy_now_and_then(now);
         Ok(())
     }
 
@@ -230,6 +277,9 @@ impl Store {
     /// [`TemplateError::ReadOnly`] where nothing can be removed; otherwise what the kernel said.
     pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, TemplateError> {
         let folder = self.folder(service)?;
+        if is_link(&folder) {
+            return Err(untrusted(&folder, "it is no directory of its own"));
+        }
         let nodes = match node {
             Some(node) => vec![node.to_owned()],
             None => nodes(&folder)?.into_iter().map(|kept| kept.node).collect(),
@@ -312,32 +362,6 @@ fn clean(folder: &Path, now: SystemTime) {
     }
 }
 
-/// Reads a regular file of no more than [`MAX_BYTES`].
-fn read(path: &Path) -> Result<Vec<u8>, TemplateError> {
-    let reading = TemplateError::io(path);
-    // A pipe would wait for its writer.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
-            return Err(TemplateError::NotAFile(path.to_owned()));
-        }
-        file => file.map_err(&reading)?,
-    };
-    let found = file.metadata().map_err(&reading)?;
-    if !found.is_file() {
-        return Err(TemplateError::NotAFile(path.to_owned()));
-    }
-    if found.len() > MAX_BYTES as u64 {
-        return Err(TemplateError::TooLarge(found.len()));
-    }
-    let mut bytes = Vec::new();
-    // It may grow meanwhile.
-    file.take(MAX_BYTES as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(&reading)?;
-    Ok(bytes)
-}
-
 /// A template's file.
 struct StoredFile {
     node: String,
@@ -357,7 +381,15 @@ fn nodes(folder: &Path) -> Result<Vec<StoredFile>, TemplateError> {
             modified: found.modified().ok()?,
         })
     };
+    if is_link(folder) {
+        return Ok(Vec::new());
+    }
     Ok(names(folder)?.filter_map(node).collect())
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|found| found.file_type().is_symlink())
 }
 
 /// What is in a directory, by names of UTF-8. Nothing if it is none or does not exist.
@@ -375,316 +407,4 @@ fn names(folder: &Path) -> Result<impl Iterator<Item = String>, TemplateError> {
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
     Ok(entries.into_iter().flatten().filter_map(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::super::samples::small;
-    use super::*;
-
-    /// A directory that goes with its test.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new() -> Self {
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("maio-store-{}-{count}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir(&path).expect("it is ours");
-            Self(path)
-        }
-
-        fn store(&self) -> Store {
-            Store::at(self.0.join("deep/templates"))
-        }
-
-        fn of_service(&self) -> PathBuf {
-            self.0.join("deep/templates/qwen")
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn of(node: &str, loads: u32) -> Template {
-        Template {
-            node: node.to_owned(),
-            loads,
-            ..small()
-        }
-    }
-
-    /// Whose the newest template is.
-    fn newest(store: &Store) -> Option<String> {
-        let mut all = store.load_all("qwen").expect("to load");
-        all.next().map(|template| template.node)
-    }
-
-    fn names_of(store: &Store) -> Vec<(String, bool)> {
-        let entries = store.list().expect("to list").into_iter();
-        entries
-            .map(|it| (format!("{}/{}", it.service, it.node), it.state.is_ok()))
-            .collect()
-    }
-
-    #[test]
-    fn names_are_plain() {
-        for name in ["a", "A-1_b.c", "0", "-", &"a".repeat(128)] {
-            assert!(valid_name(name), "{name:?}");
-        }
-        for name in [
-            "",
-            ".",
-            "..",
-            ".a",
-            "a/b",
-            "a b",
-            "é",
-            "a\0",
-            "a\n",
-            &"a".repeat(129),
-        ] {
-            assert!(!valid_name(name), "{name:?}");
-            let store = Store::at("/nonexistent");
-            assert!(matches!(store.load(name, "n"), Err(TemplateError::Name(_))));
-            assert!(matches!(store.load("s", name), Err(TemplateError::Name(_))));
-            assert!(matches!(
-                store.remove(name, None),
-                Err(TemplateError::Name(_))
-            ));
-            assert!(matches!(
-                store.save(&of(name, 1)),
-                Err(TemplateError::Name(_))
-            ));
-        }
-    }
-
-    #[test]
-    fn roots_are_where_state_is_kept() {
-        let path = |text: &str| Some(PathBuf::from(text));
-        assert_eq!(
-            root(true, path("/s"), path("/h")),
-            path("/var/lib/ppc/templates")
-        );
-        assert_eq!(
-            root(false, path("/s"), path("/h")),
-            path("/s/ppc/templates")
-        );
-        let home = path("/h/.local/state/ppc/templates");
-        assert_eq!(root(false, None, path("/h")), home);
-        assert_eq!(root(false, path("s"), path("/h")), home);
-        assert_eq!(root(false, None, None), None);
-    }
-
-    #[test]
-    fn what_is_saved_is_loaded_listed_and_removed() {
-        let folder = Folder::new();
-        let store = folder.store();
-        assert_eq!(store.load("qwen", "node-1").expect("to load"), None);
-        assert_eq!(newest(&store), None);
-        assert!(store.list().expect("to list").is_empty());
-        assert_eq!(store.remove("qwen", None).expect("to remove"), 0);
-
-        store.save(&of("node-2", 1)).expect("to save");
-        store.save(&of("node-1", 1)).expect("to save");
-        store.save(&of("node-1", 2)).expect("to save");
-        assert_eq!(
-            store.load("qwen", "node-1").expect("to load"),
-            Some(of("node-1", 2))
-        );
-        assert_eq!(store.load("qwen", "node-3").expect("to load"), None);
-        let saved = |node| store.saved_at("qwen", node).expect("to ask");
-        assert!(saved("node-1") >= saved("node-2") && saved("node-2").is_some());
-        assert_eq!(saved("node-3"), None);
-        let entries = store.list().expect("to list");
-        assert_eq!(
-            entries[0].state.as_ref().expect("a summary"),
-            &Summary::of(&of("node-1", 2))
-        );
-        assert_eq!(
-            entries[0].bytes,
-            of("node-1", 2).to_bytes().expect("bytes").len() as u64
-        );
-        let names = [
-            ("qwen/node-1".to_owned(), true),
-            ("qwen/node-2".to_owned(), true),
-        ];
-        assert_eq!(names_of(&store), names);
-        let mode = |path: &Path| {
-            fs::metadata(path)
-                .expect("it is there")
-                .permissions()
-                .mode()
-                & 0o7777
-        };
-        assert_eq!(mode(&folder.of_service().join("node-1.maio")) & !0o644, 0);
-
-        assert_eq!(store.remove("qwen", Some("node-9")).expect("to remove"), 0);
-        assert_eq!(store.remove("qwen", Some("node-2")).expect("to remove"), 1);
-        assert_eq!(store.remove("qwen", None).expect("to remove"), 1);
-        assert!(!folder.of_service().exists());
-    }
-
-    #[test]
-    fn the_newest_usable_template_of_others_is_found() {
-        let folder = Folder::new();
-        let store = folder.store();
-        let hour = |hour: u64| SystemTime::UNIX_EPOCH + Duration::from_hours(hour);
-        let set = |node: &str, time| {
-            let path = folder.of_service().join(format!("{node}.maio"));
-            File::options()
-                .write(true)
-                .open(path)
-                .expect("it is ours")
-                .set_modified(time)
-                .expect("it is ours");
-        };
-        for (node, time) in [("a", 100), ("b", 300), ("c", 200)] {
-            store.save(&of(node, 1)).expect("to save");
-            set(node, hour(time));
-        }
-        assert_eq!(newest(&store).as_deref(), Some("b"));
-        fs::write(folder.of_service().join("b.maio"), b"MAIOTPL\nno").expect("it is ours");
-        set("b", hour(300));
-        assert_eq!(newest(&store).as_deref(), Some("c"));
-        assert!(matches!(
-            store.load("qwen", "b"),
-            Err(TemplateError::Truncated)
-        ));
-        let states: Vec<bool> = names_of(&store).into_iter().map(|it| it.1).collect();
-        assert_eq!(states, [true, false, true]);
-    }
-
-    #[test]
-    fn a_copy_of_another_nodes_template_is_this_nodes() {
-        let folder = Folder::new();
-        let store = folder.store();
-        store.save(&of("a", 1)).expect("to save");
-        let copy = folder.of_service().join("b.maio");
-        fs::copy(folder.of_service().join("a.maio"), copy).expect("it is ours");
-        assert_eq!(
-            store
-                .load("qwen", "b")
-                .expect("to load")
-                .expect("a template")
-                .node,
-            "b"
-        );
-    }
-
-    #[test]
-    fn writers_at_once_leave_one_whole_template() {
-        let folder = Folder::new();
-        let store = folder.store();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let store = &store;
-                scope.spawn(move || {
-                    for load in 0..10 {
-                        store.save(&of("n", thread * 10 + load)).expect("to save");
-                        let found = store
-                            .load("qwen", "n")
-                            .expect("to load")
-                            .expect("a template");
-                        assert_eq!(found, of("n", found.loads));
-                    }
-                });
-            }
-        });
-        let left: Vec<String> = names(&folder.of_service()).expect("a directory").collect();
-        assert_eq!(left, ["n.maio"]);
-    }
-
-    #[test]
-    fn temporary_files_are_invisible_and_old_ones_go() {
-        let folder = Folder::new();
-        let store = folder.store();
-        store.save(&of("n", 1)).expect("to save");
-        let (young, old) = (temporary_name("n"), temporary_name("m"));
-        for name in [&young, &old] {
-            fs::write(folder.of_service().join(name), b"MAIOTPL").expect("it is ours");
-        }
-        let file = File::options()
-            .write(true)
-            .open(folder.of_service().join(&old))
-            .expect("it is ours");
-        file.set_modified(SystemTime::now() - ABANDONED - Duration::from_mins(1))
-            .expect("it is ours");
-        assert_eq!(names_of(&store), [("qwen/n".to_owned(), true)]);
-        assert_eq!(newest(&store).as_deref(), Some("n"));
-
-        store.save(&of("n", 2)).expect("to save");
-        assert!(folder.of_service().join(&young).exists());
-        assert!(!folder.of_service().join(&old).exists());
-    }
-
-    #[test]
-    fn only_regular_files_of_a_sane_size_are_read() {
-        let folder = Folder::new();
-        let store = folder.store();
-        store.save(&of("a", 1)).expect("to save");
-        let path = |node: &str| folder.of_service().join(format!("{node}.maio"));
-        symlink(path("a"), path("link")).expect("it is ours");
-        fs::create_dir(path("folder")).expect("it is ours");
-        nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("it is ours");
-        for node in ["link", "folder", "pipe"] {
-            let error = store.load("qwen", node);
-            assert!(
-                matches!(error, Err(TemplateError::NotAFile(_))),
-                "{node} {error:?}"
-            );
-        }
-        File::create(path("large"))
-            .expect("it is ours")
-            .set_len(MAX_BYTES as u64 + 1)
-            .expect("it is ours");
-        assert!(matches!(
-            store.load("qwen", "large"),
-            Err(TemplateError::TooLarge(_))
-        ));
-        // Saving replaces the link, not what it leads to.
-        store.save(&of("link", 5)).expect("to save");
-        assert_eq!(
-            store
-                .load("qwen", "a")
-                .expect("to load")
-                .expect("a template")
-                .loads,
-            1
-        );
-        assert_eq!(
-            store
-                .load("qwen", "link")
-                .expect("to load")
-                .expect("a template")
-                .loads,
-            5
-        );
-    }
-
-    #[test]
-    fn a_store_that_cannot_be_written_says_so() {
-        // Nobody can make directories there, root neither.
-        let error = Store::at("/proc/self/templates").save(&of("n", 1));
-        assert!(error.is_err());
-        let error = Store::at("/sys/kernel/templates").save(&of("n", 1));
-        assert!(
-            matches!(error, Err(TemplateError::ReadOnly { .. })),
-            "{error:?}"
-        );
-        let folder = Folder::new();
-        fs::write(folder.0.join("deep"), b"").expect("it is ours");
-        assert!(matches!(
-            folder.store().save(&of("n", 1)),
-            Err(TemplateError::Io { .. })
-        ));
-        assert!(folder.store().list().expect("to list").is_empty());
-    }
 }

@@ -3,6 +3,7 @@
 //! For tools: `ppcctl template show` prints it, and the fuzzer checks that whatever is read can be shown. The
 //! policy has no use for it.
 
+use ppc::Ranks;
 use serde::Serialize;
 
 use super::{Group, Identity, Template, TemplateError, TemplateKind};
@@ -47,6 +48,8 @@ pub struct FileView<'a> {
 pub struct GroupView<'a> {
     /// The worker.
     pub worker: u32,
+    /// Its ranks, such as `PP1 TP0`; of a start its number.
+    pub name: String,
     /// The accelerator it loads for.
     pub xpu: Option<u16>,
     /// How much it reads, in whole pages.
@@ -105,6 +108,7 @@ impl<'a> GroupView<'a> {
         let ranges = extents.iter().map(range).collect::<Option<_>>();
         Ok(Self {
             worker: group.worker,
+            name: Ranks::of_number(group.worker).to_string(),
             xpu: group.xpu,
             bytes: group.bytes(),
             ranges: ranges.ok_or(TemplateError::Inconsistent("a range is of no file"))?,

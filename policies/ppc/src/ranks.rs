@@ -5,8 +5,20 @@
 //! parallelism. Launchers set variables; workers of vLLM and `SGLang` get their ranks through a pipe and
 //! name themselves after them, as in `VLLM::Worker_PP1_TP0`.
 
-/// Variables with the rank among all workers of a service, wherever they run.
-const GLOBAL: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+mod layout;
+
+use std::fmt;
+
+pub use layout::Layout;
+
+/// Variables with the rank among all workers of a service, wherever they run, and that which holds their
+/// number: a rank that is the only one was given to the process that starts the workers.
+const GLOBAL: [(&str, &str); 4] = [
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+];
 
 /// Variables with the rank among the processes of the machine, and where there is one, that which holds
 /// their number. A launcher's variables are inherited by all that the one process it started starts
@@ -23,6 +35,16 @@ const LOCAL: [(&str, Option<&str>); 5] = [
     ),
     ("MPI_LOCALRANKID", Some("MPI_LOCALNRANKS")),
     ("SLURM_LOCALID", Some("SLURM_STEP_TASKS_PER_NODE")),
+];
+
+/// Bits of a number that hold the tensor rank, and those of it and the pipeline rank.
+const TENSOR_BITS: u32 = 12;
+const STAGE_BITS: u32 = 22;
+/// More of each there are not.
+const MOST: [u32; 3] = [
+    1 << TENSOR_BITS,
+    1 << (STAGE_BITS - TENSOR_BITS),
+    1 << (u32::BITS - STAGE_BITS),
 ];
 
 /// What such titles begin with.
@@ -50,8 +72,14 @@ impl Ranks {
         let name = title.split([' ', '\0']).next()?;
         let parts = TITLES.iter().find_map(|start| name.strip_prefix(start))?;
         let mut ranks = Self::default();
-        for part in parts.split('_') {
-            let digits = part.find(|c: char| c.is_ascii_digit())?;
+        let mut parts = parts.split('_').peekable();
+        while let Some(part) = parts.next() {
+            let Some(digits) = part.find(|c: char| c.is_ascii_digit()) else {
+                // The first word of a dimension of two, as in `ATTN_CP0`.
+                parts.peek()?;
+                ranks.others = true;
+                continue;
+            };
             let (dimension, number) = part.split_at(digits);
             let number = number.parse().ok()?;
             match dimension {
@@ -64,19 +92,67 @@ impl Ranks {
         }
         Some(ranks)
     }
+
+    /// One number for all of them, the tensor rank where there is nothing else; `None` where they do not tell
+    /// one worker from all others. A worker that has experts of its own is told by the other ranks: experts
+    /// are shared by workers that these tell apart.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        let known = [self.tensor.or(self.expert), self.pipeline, self.data];
+        if self.others || known == [None; 3] {
+            return None;
+        }
+        let ranks = known.map(Option::unwrap_or_default);
+        let fit = ranks.iter().zip(MOST).all(|(&rank, most)| rank < most);
+        let [tensor, pipeline, data] = ranks;
+        fit.then_some(data << STAGE_BITS | pipeline << TENSOR_BITS | tensor)
+    }
+
+    /// The ranks that have this number.
+    #[must_use]
+    pub fn of_number(number: u32) -> Self {
+        let some = |rank: u32| (rank > 0).then_some(rank);
+        Self {
+            data: some(number >> STAGE_BITS),
+            pipeline: some(number >> TENSOR_BITS & (MOST[1] - 1)),
+            tensor: Some(number & (MOST[0] - 1)),
+            ..Self::default()
+        }
+    }
+}
+
+/// As titles have it, such as `PP1 TP0`; the tensor rank alone is a number.
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensor = self.tensor.unwrap_or_default();
+        if let (None, None) = (self.data, self.pipeline) {
+            return write!(f, "{tensor}");
+        }
+        if let Some(data) = self.data {
+            write!(f, "DP{data} ")?;
+        }
+        if let Some(pipeline) = self.pipeline {
+            write!(f, "PP{pipeline} ")?;
+        }
+        write!(f, "TP{tensor}")
+    }
 }
 
 /// Whether a variable of this name tells a rank, or how many there are.
 #[must_use]
 pub fn is_told_by(name: &str) -> bool {
     let local = |&(rank, size): &(&str, Option<&str>)| name == rank || Some(name) == size;
-    GLOBAL.contains(&name) || LOCAL.iter().any(local)
+    let global = |&(rank, size): &(&str, &str)| name == rank || name == size;
+    GLOBAL.iter().any(global) || LOCAL.iter().any(local)
 }
 
 /// The rank among all workers of the service, by the variables of a process.
 pub fn global<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Option<u32> {
-    let told = |name: &&str| variable(name)?.trim().parse().ok();
-    GLOBAL.iter().find_map(told)
+    GLOBAL.iter().find_map(|&(rank, size)| {
+        let is_alone = variable(size).is_some_and(|size| size.trim() == "1");
+        let rank = variable(rank)?.trim().parse().ok()?;
+        (!is_alone).then_some(rank)
+    })
 }
 
 /// The rank among the processes of the machine, by the variables of a process.
@@ -133,6 +209,28 @@ mod tests {
         assert_eq!((expert.tensor, expert.expert), (Some(1), Some(3)));
         let more = Ranks::in_title("VLLM::Worker_PCP0_TP1_DCP0").expect("a worker");
         assert_eq!((more.tensor, more.others), (Some(1), true));
+        let more = Ranks::in_title("sglang::scheduler_TP1_ATTN_CP0").expect("a worker");
+        assert_eq!((more.tensor, more.others), (Some(1), true));
+    }
+
+    #[test]
+    fn no_two_workers_have_one_number() {
+        let number = |title: &str| Ranks::in_title(title).and_then(|ranks| ranks.number());
+        let mut seen = std::collections::HashSet::new();
+        for (data, pipeline, tensor) in
+            (0..3).flat_map(|d| (0..3).flat_map(move |p| (0..3).map(move |t| (d, p, t))))
+        {
+            let title = format!("VLLM::Worker_DP{data}_PP{pipeline}_TP{tensor}_EP{tensor}");
+            assert!(seen.insert(number(&title).expect("a number")), "{title}");
+        }
+        assert_eq!(number("VLLM::Worker_TP7"), Some(7));
+        assert_eq!(number("sglang::scheduler_TP1_EP1_PP2"), Some(2 << 12 | 1));
+        assert_eq!(number("VLLM::Worker_TP1_DCP1"), None, "it is not all");
+        assert_eq!(number("VLLM::Worker_TP4096"), None);
+        let shown = |title: &str| Ranks::of_number(number(title).expect("a number")).to_string();
+        assert_eq!(shown("VLLM::Worker_TP3"), "3");
+        assert_eq!(shown("VLLM::Worker_PP1_TP0"), "PP1 TP0");
+        assert_eq!(shown("VLLM::Worker_DP2_TP1_EP5"), "DP2 TP1");
     }
 
     #[test]
@@ -147,6 +245,9 @@ mod tests {
         assert_eq!(local(|name| of(&set, name)), Some(1));
         let alone = [("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")];
         assert_eq!(local(|name| of(&alone, name)), None);
+        assert_eq!(global(|name| of(&alone, name)), None);
+        // What was given to the one process that starts all workers is inherited by each.
+        let alone = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
         assert_eq!(global(|name| of(&alone, name)), None);
         assert!(is_told_by("PMI_RANK") && is_told_by("MPI_LOCALNRANKS") && !is_told_by("RANKS"));
     }

@@ -20,6 +20,8 @@ struct State {
     features: Features,
     /// In the order of their ids, which begin with 1.
     files: Vec<Fake>,
+    /// Where links lead to.
+    links: BTreeMap<PathBuf, PathBuf>,
     memory: Memory,
     processes: BTreeMap<u32, Xpu>,
     now: u64,
@@ -74,6 +76,13 @@ impl FakeHost {
     #[must_use]
     pub fn contents(self, path: &str, bytes: &[u8]) -> Self {
         self.add(path, bytes.len() as u64, bytes)
+    }
+
+    /// Has a link at `path` that leads to the file at `target`: events and [`Services::path`] name that one.
+    #[must_use]
+    pub fn link(self, path: &str, target: &str) -> Self {
+        self.state().links.insert(path.into(), target.into());
+        self
     }
 
     /// Can do only this.
@@ -195,7 +204,9 @@ impl FakeHost {
     }
 
     fn find(&self, path: &Path) -> Result<FileId> {
-        let found = self.state().files.iter().position(|fake| fake.path == path);
+        let state = self.state();
+        let path = state.links.get(path).map_or(path, PathBuf::as_path);
+        let found = state.files.iter().position(|fake| fake.path == path);
         found
             .map(|at| FileId(at as u64 + 1))
             .ok_or(Error::Errno(libc::ENOENT))
@@ -253,14 +264,21 @@ impl Services for FakeHost {
     fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>> {
         let state = self.state();
         let mut entries = BTreeMap::new();
-        for fake in &state.files {
-            let Ok(below) = fake.path.strip_prefix(path) else {
+        let sized = |target: &Path| state.files.iter().find(|fake| fake.path == target);
+        let links = state.links.iter().filter_map(|(path, target)| {
+            let size = sized(target)?.info.size;
+            Some((path.as_path(), size))
+        });
+        let files = state.files.iter();
+        let files = files.map(|fake| (fake.path.as_path(), fake.info.size));
+        for (file, size) in files.chain(links) {
+            let Ok(below) = file.strip_prefix(path) else {
                 continue;
             };
             let depth = below.components().count();
-            for (up, ancestor) in fake.path.ancestors().take(depth).enumerate() {
+            for (up, ancestor) in file.ancestors().take(depth).enumerate() {
                 if recursive || up + 1 == depth {
-                    let size = (up == 0).then_some(fake.info.size);
+                    let size = (up == 0).then_some(size);
                     entries.insert(ancestor.to_owned(), size);
                 }
             }

@@ -35,6 +35,7 @@ mod t_interrupt;
 mod t_maio;
 mod t_memory;
 mod t_misbehave;
+mod t_models;
 mod t_overhead;
 mod t_record;
 mod t_refusals;
@@ -59,6 +60,7 @@ fn cases() -> Vec<Case> {
         t_maio::CASES,
         t_memory::CASES,
         t_misbehave::CASES,
+        t_models::CASES,
         t_overhead::CASES,
         t_record::CASES,
         t_refusals::CASES,

@@ -48,6 +48,8 @@ pub(crate) struct Model {
     pub(crate) config: Pattern,
     pub(crate) weights: Pattern,
     pub(crate) store: String,
+    /// What workers call themselves, if that tells their ranks.
+    pub(crate) titles: Option<fn(u32) -> String>,
 }
 
 impl Model {
@@ -68,6 +70,7 @@ impl Model {
                 .ok_or("no text")
                 .of("the store's path")?
                 .to_owned(),
+            titles: None,
         })
     }
 
@@ -100,7 +103,11 @@ impl Model {
     /// The worker of a rank, and what it reads.
     pub(crate) fn worker(&self, rank: u32) -> Job {
         let job = Job::new(&self.mount, &self.weights).ranges(part(rank));
-        job.pause(30).rank(rank)
+        let job = job.pause(30);
+        match self.titles {
+            Some(title) => job.unranked().title(title(rank)),
+            None => job.rank(rank),
+        }
     }
 
     /// As a framework does: the configuration, a while of its own, in which so much is loaded, and

@@ -20,6 +20,8 @@ use crate::way::Way;
 pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_maio_records_and_replays", 120, records_and_replays),
     Case::new("cprt_maio_slides_a_window", 120, slides_a_window),
+    Case::new("cprt_maio_slides_for_stages", 120, slides_for_stages),
+    Case::new("cprt_maio_slides_for_replicas", 120, slides_for_replicas),
     Case::new(
         "cprt_maio_survives_its_template",
         120,
@@ -78,14 +80,36 @@ fn records_and_replays() -> Outcome {
 
 /// With room for 45 % of it.
 fn slides_a_window() -> Outcome {
+    slides(None)
+}
+
+/// The same for workers of which two each have one tensor rank.
+fn slides_for_stages() -> Outcome {
+    slides(Some(|rank| {
+        format!("VLLM::Worker_PP{}_TP{}", rank / 2, rank % 2)
+    }))
+}
+
+fn slides_for_replicas() -> Outcome {
+    slides(Some(|rank| {
+        format!("VLLM::Worker_DP{}_TP{}_EP{rank}", rank / 2, rank % 2)
+    }))
+}
+
+fn slides(titles: Option<fn(u32) -> String>) -> Outcome {
     // What the kernel reads on by itself is to be little beside the budget.
     set_readahead("128")?;
     let mapped = Way::now() == Way::Module;
-    let model = Model::new()?;
+    let model = Model {
+        titles,
+        ..Model::new()?
+    };
     let daemon = Daemon::start()?;
     let budget = format!("budget={BUDGET}");
     model.register(&daemon, &[&budget])?;
-    model.record(&daemon, mapped)?;
+    let template = model.record(&daemon, mapped)?;
+    let groups = template["groups"].as_array().map_or(0, Vec::len);
+    ensure_eq!(groups, 4, "workers of {template}");
     let first = daemon.stats(&model.mount)?;
     model.make_cold()?;
     let device = model.device_bytes()?;

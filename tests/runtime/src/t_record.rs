@@ -25,6 +25,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_record_any_order", 120, any_order),
     Case::new("cprt_record_children", 60, children),
     Case::new("cprt_record_titles", 60, titles),
+    Case::new("cprt_record_stages", 60, stages),
     Case::new("cprt_record_two_services", 180, two_services),
 ];
 
@@ -255,6 +256,26 @@ fn titles() -> Outcome {
         model.worker(rank).unranked().title(title)
     };
     let groups = groups_of(&model, &daemon, [3, 1, 0, 2].map(worker).into())?;
+    ensure_exact(&groups, part)?;
+    daemon.stop()
+}
+
+/// Workers of two stages of a pipeline, two in each: those of one tensor rank are not taken for one.
+fn stages() -> Outcome {
+    let model = Model::new()?;
+    let daemon = Daemon::start()?;
+    model.register(&daemon, &[])?;
+    let worker = |(number, rank): (u32, u32)| {
+        let title = format!("VLLM::Worker_PP{}_TP{}", rank / 2, rank % 2);
+        let job = model.worker(rank).unranked().title(title);
+        job.linger(stop(number))
+    };
+    model.make_cold()?;
+    let readers = model.load_by(0, (0..).zip([3, 1, 0, 2]).map(worker))?;
+    let template = template_of_stayers(&model, &daemon, readers)?;
+    let groups = template["groups"].as_array().cloned().unwrap_or_default();
+    let names: Vec<_> = groups.iter().filter_map(|it| it["name"].as_str()).collect();
+    ensure_eq!(names, ["0", "1", "PP1 TP0", "PP1 TP1"], "who they are");
     ensure_exact(&groups, part)?;
     daemon.stop()
 }

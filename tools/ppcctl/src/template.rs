@@ -10,6 +10,7 @@ use maio::template::{
     Diff, Group, Identity, Sameness, Store, Summary, Template, TemplateKind, View, default_root,
     diff, this_node, valid_name,
 };
+use ppc::Ranks;
 use serde::Serialize;
 
 use crate::args::{Named, Order, TemplateCommand};
@@ -185,7 +186,8 @@ fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
     for group in &view.groups {
         let near = group.xpu.map(|xpu| format!(", near XPU {xpu}"));
         let (count, bytes) = (group.ranges.len(), Bytes(group.bytes));
-        let worker = format!("\nworker {}: {bytes} in {count} ranges", group.worker);
+        let name = reader(template.kind, group.worker);
+        let worker = format!("\nworker {name}: {bytes} in {count} ranges");
         text += &(worker + &near.unwrap_or_default() + "\n");
         text += &if ranges {
             of_ranges(&group.ranges)
@@ -305,10 +307,10 @@ fn compare(json: bool, store: &Store, one: &str, other: &str) -> Result<()> {
     print(&shown(&difference, first.kind, one, other))
 }
 
-/// Whose reads a row tells of: a worker's by its number, or those of one of the last starts.
+/// Whose reads a row tells of: a worker's by its ranks, or those of one of the last starts.
 fn reader(kind: TemplateKind, number: u32) -> String {
     match (kind, number) {
-        (TemplateKind::Model, worker) => worker.to_string(),
+        (TemplateKind::Model, worker) => Ranks::of_number(worker).to_string(),
         (TemplateKind::Start, 0) => "the last".to_owned(),
         (TemplateKind::Start, before) => format!("{before} before it"),
     }
@@ -358,7 +360,14 @@ fn make(
         Order::Transformers => predict::Order::Transformers,
         Order::File => predict::Order::File,
     });
-    let prediction = predict_reads(&Directory::new(directory), &Deployment { tp, order })?;
+    let prediction = predict_reads(
+        &Directory::new(directory),
+        &Deployment {
+            tp,
+            order,
+            ..Deployment::default()
+        },
+    )?;
     for note in &prediction.notes {
         remark(note);
     }

@@ -67,6 +67,7 @@ pub(super) fn wanted(byte: u8) -> Deployment {
     let tp = [1, 2, 3, 4];
     Deployment {
         tp: tp[usize::from(byte >> 2) % tp.len()],
+        experts: byte & 16 != 0,
         order: order[usize::from(byte & 3)],
     }
 }

@@ -177,7 +177,10 @@ mod tests {
         for (name, text) in &model.small {
             std::fs::write(folder.join(name), text).expect("to write");
         }
-        let wanted = maio::predict::Deployment { tp: 4, order: None };
+        let wanted = maio::predict::Deployment {
+            tp: 4,
+            ..Default::default()
+        };
         let library = maio::predict::Directory::new(&folder);
         let found = maio::predict::predict_reads(&library, &wanted).expect("a model");
         let _ = std::fs::remove_dir_all(&folder);

@@ -1,0 +1,128 @@
+//! What a process reads when its load is over: a tokenizer, a page of the weights that it had no need of
+//! before. It begins no load, but the template is to have it, behind the rest. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::extent::Extent;
+use crate::ranges::Ranges;
+
+/// More processes than that are not remembered.
+const MOST: usize = 1 << 12;
+/// A part of the template: with more than that behind it, a load that is over before would seem to read too
+/// little of it.
+const PART: u64 = 100;
+
+/// Processes that have their model, and what they have read since.
+#[derive(Debug, Default)]
+pub(super) struct LateReads {
+    /// Which worker they are; of one that is none, nothing is kept.
+    served: HashMap<u32, Option<u32>>,
+    /// What is known to be read by a worker.
+    known: HashMap<u32, HashMap<u32, Ranges>>,
+    new: BTreeMap<u32, Vec<Extent>>,
+    heard_ns: u64,
+}
+
+impl LateReads {
+    /// These processes have read the model, as these workers.
+    pub(super) fn serve(&mut self, processes: impl Iterator<Item = (u32, Option<u32>)>) {
+        if self.served.len() >= MOST {
+            self.served.clear();
+        }
+        self.served.extend(processes);
+        self.known.clear();
+        self.new.clear();
+    }
+
+    pub(super) fn is_served(&self, process: u32) -> bool {
+        self.served.contains_key(&process)
+    }
+
+    /// One of them reads this; what its worker is known to read is asked for once.
+    pub(super) fn add(
+        &mut self,
+        process: u32,
+        extent: &Extent,
+        now_ns: u64,
+        group: impl FnOnce(u32) -> Vec<Extent>,
+    ) {
+        let Some(worker) = self.served.get(&process).copied().flatten() else {
+            return;
+        };
+        let known = self.known.entry(worker).or_insert_with(|| {
+            let mut known: HashMap<u32, Ranges> = HashMap::new();
+            for extent in group(worker) {
+                let file = known.entry(extent.file).or_default();
+                file.insert(&(extent.first..extent.end()), |_| {});
+            }
+            known
+        });
+        let new = self.new.entry(worker).or_default();
+        let file = known.entry(extent.file).or_default();
+        file.insert(&(extent.first..extent.end()), |part| {
+            new.push(Extent {
+                file: extent.file,
+                first: part.start,
+                pages: part.end - part.start,
+            });
+            self.heard_ns = now_ns;
+        });
+    }
+
+    /// Whether anything of it has not been taken.
+    pub(super) fn waits(&self) -> bool {
+        self.new.values().any(|new| !new.is_empty())
+    }
+
+    /// What each worker has read, when none has for so long: in all no more than a small part of so many
+    /// pages that the template has.
+    pub(super) fn take(
+        &mut self,
+        now_ns: u64,
+        idle_ns: u64,
+        pages: u64,
+    ) -> Option<BTreeMap<u32, Vec<Extent>>> {
+        if !self.waits() || now_ns < self.heard_ns.saturating_add(idle_ns) {
+            return None;
+        }
+        let new = std::mem::take(&mut self.new);
+        let sum: u64 = new.values().flatten().map(|it| u64::from(it.pages)).sum();
+        (sum <= pages / PART).then_some(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(first: u32, pages: u32) -> Extent {
+        Extent {
+            file: 0,
+            first,
+            pages,
+        }
+    }
+
+    #[test]
+    fn what_is_new_is_kept_once_and_when_it_is_quiet() {
+        let mut late = LateReads::default();
+        late.serve([(10, Some(3)), (11, None)].into_iter());
+        assert!(late.is_served(11) && !late.is_served(12));
+        let group = |worker| {
+            assert_eq!(worker, 3);
+            vec![extent(0, 100)]
+        };
+        late.add(10, &extent(50, 20), 5, group);
+        late.add(11, &extent(500, 20), 5, group);
+        assert!(!late.waits(), "it is known, or no worker's");
+        late.add(10, &extent(90, 20), 5, group);
+        late.add(10, &extent(95, 20), 6, group);
+        assert_eq!(late.take(7, 2, 100_000), None);
+        let new = late.take(8, 2, 100_000).expect("new");
+        assert_eq!(new[&3], [extent(100, 10), extent(110, 5)]);
+        assert_eq!(late.take(9, 2, 100_000), None);
+        late.add(10, &extent(1000, 2000), 9, group);
+        assert_eq!(late.take(20, 2, 100_000), None, "it is too much");
+        assert!(!late.waits());
+    }
+}
