@@ -514,6 +514,11 @@ fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
         .args(["-c", "sleep 60; :", "serve", "-tp", "2"])
         .spawn()
         .expect("a shell");
+    // It is told to be there before it has its arguments.
+    let arguments = format!("/proc/{}/cmdline", server.id());
+    while std::fs::read(&arguments).expect("it runs").is_empty() {
+        std::thread::yield_now();
+    }
     let mut open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     open.process = server.id();
     let plan = hear_first(&host, &mut maio, &open);
