@@ -73,7 +73,11 @@ impl ReadRequest {
             return;
         }
         let goes_on = self.came.end == range.start;
-        let start = if goes_on { self.came.start } else { range.start };
+        let start = if goes_on {
+            self.came.start
+        } else {
+            range.start
+        };
         self.came = start..range.end;
     }
 
