@@ -40,6 +40,8 @@ int rfs_open(struct inode *inode, struct file *file)
 	file->private_data = lower;
 	rfs_copy_attr(inode);
 	rfs_set_mapping(inode, lower_path.dentry);
+	if (!deny)
+		file->f_mode |= lower->f_mode & FMODE_CAN_ODIRECT;
 	if (!S_ISREG(inode->i_mode))
 		return 0;
 	file->f_op = rfs_fops_for(lower, deny);
@@ -51,8 +53,6 @@ int rfs_open(struct inode *inode, struct file *file)
 	if (lower->f_mapping->host->i_sb->s_magic != TMPFS_MAGIC)
 		file->f_mapping = lower->f_mapping;
 	file->f_mode |= lower->f_mode & (FMODE_NOWAIT | FMODE_BUF_RASYNC);
-	if (!deny)
-		file->f_mode |= lower->f_mode & FMODE_CAN_ODIRECT;
 	rfs_note_open(inode, file, RFS_EVENT_OPEN);
 	return 0;
 }
@@ -219,10 +219,13 @@ static int rfs_fadvise(struct file *file, loff_t offset, loff_t len, int advice)
 	return vfs_fadvise(rfs_lower_file(file), offset, len, advice);
 }
 
-/* nothing is ever dirty here, and syncing what is below is for its writers */
+/*
+ * Nothing is ever dirty here, and syncing what is below is for its writers. Of
+ * what cannot be synced below, as on erofs, the answer is the same here.
+ */
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
 {
-	return 0;
+	return rfs_lower_file(file)->f_op->fsync ? 0 : -EINVAL;
 }
 
 int rfs_flush(struct file *file, fl_owner_t id)

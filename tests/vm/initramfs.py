@@ -25,9 +25,11 @@ MODULES = [
     "fuse",
     "squashfs",
 ]
+# Those that a test loads, as it takes them long to begin: in /modules/NAME.list is which, in order.
+LATE = ["btrfs", "erofs"]
 # What a module is loaded with. The null_blk disks are made later, through configfs.
 PARAMETERS = {"null_blk": "nr_devices=0"}
-PROGRAMS = ["mkfs.ext4", "mkfs.xfs"]
+PROGRAMS = ["mkfs.btrfs", "mkfs.erofs", "mkfs.ext4", "mkfs.xfs"]
 FOLDERS = ["bin", "sbin", "etc", "dev", "proc", "sys", "tmp", "modules", "mnt", "lower", "lib", "lib64"]
 MAGIC = "070701"
 
@@ -120,11 +122,21 @@ def add_programs(root: Initramfs, tree: Path) -> None:
         root.file(str(library), library.read_bytes(), 0o755)
 
 
+def module_name(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
 def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
     """Puts the modules in and returns the lines that tell init to load them."""
     lines = []
+    for late in LATE:
+        needed = [path for path in kernel.load_order([late]) if path not in kernel.load_order(MODULES)]
+        for path in needed:
+            root.file(f"modules/{module_name(path)}.ko", module_bytes(path))
+        listed = "".join(f"/modules/{module_name(path)}.ko\n" for path in needed)
+        root.file(f"modules/{late}.list", listed.encode())
     for path in kernel.load_order(MODULES):
-        name = path.name.split(".")[0]
+        name = module_name(path)
         root.file(f"modules/{name}.ko", module_bytes(path))
         parameters = PARAMETERS.get(name.replace("-", "_"), "")
         lines.append(f"load /modules/{name}.ko {parameters}".rstrip())

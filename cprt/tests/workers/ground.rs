@@ -11,19 +11,24 @@ use std::time::{Duration, Instant};
 use cprt::control::client::Client;
 use cprt::control::protocol::{MountState, PolicyStatus, Status};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use test_support::{Folder, compile, skip};
+use test_support::{Folder, TRUSTED, compile, own_view, skip};
 
 /// By then anything has happened that does, on a machine with much else to do.
 pub(crate) const LATEST: Duration = Duration::from_secs(30);
 
-/// Where policies are that only root can change.
+/// Where policies are made, which each test sees at [`TRUSTED`].
 fn policies() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
     fs::create_dir_all(&folder).expect("it is ours");
     folder
+}
+
+/// A policy that may be changed by root alone, under the path that the daemon takes it by.
+fn trusted(made: &Path) -> PathBuf {
+    fs::set_permissions(made, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    Path::new(TRUSTED).join(made.file_name().expect("a name"))
 }
 
 /// The policy that tells what it hears, and loads what it is told to.
@@ -35,8 +40,7 @@ pub(crate) fn probe() -> &'static Path {
         let made = policies().join(format!("probe-{}.so", std::process::id()));
         let arguments = ["-shared", "-fPIC", "-std=c11", "-pthread"];
         assert!(compile("cc", &arguments, &source, &made), "a C compiler");
-        fs::set_permissions(&made, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        made
+        trusted(&made)
     })
 }
 
@@ -61,13 +65,10 @@ impl Ground {
             skip("there is no C compiler");
             return None;
         }
-        if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
+        if let Err(error) = own_view(&policies()) {
             skip(&format!("no mount namespace: {error}"));
             return None;
         }
-        let nothing = None::<&str>;
-        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-        mount(nothing, "/", nothing, flags, nothing).expect("it is our own view");
         // What is below a temporary folder in memory is never missed.
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         Some(Self {
@@ -89,8 +90,7 @@ impl Ground {
     pub(crate) fn trusted(name: &str, bytes: &[u8]) -> PathBuf {
         let path = policies().join(format!("{}-{name}", std::process::id()));
         fs::write(&path, bytes).expect("it is ours");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        path
+        trusted(&path)
     }
 
     /// Starts the daemon with this besides in its configuration.

@@ -7,6 +7,7 @@ mod container;
 mod folder;
 mod skip;
 mod taken;
+mod view;
 
 pub use cold::drop_cached;
 pub use compile::{compile, policies};
@@ -14,3 +15,4 @@ pub use container::Container;
 pub use folder::Folder;
 pub use skip::{skip, skip_part};
 pub use taken::{pages_taken_back, undisturbed};
+pub use view::{TRUSTED, own_view};

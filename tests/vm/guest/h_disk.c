@@ -23,6 +23,30 @@ void mkfs_on(const char *dev)
 			       "lazy_itable_init=1,nodiscard", dev, NULL), 0);
 }
 
+static void load_module(const char *path)
+{
+	int fd = xopen(path, O_RDONLY);
+
+	CHECK(!syscall(SYS_finit_module, fd, "", 0) || errno == EEXIST);
+	close(fd);
+}
+
+/* A file system of which the modules lie there and are not loaded */
+void need_fs(const char *fs)
+{
+	char list[4096], known[4096], line[64], *next = list, *one;
+
+	snprintf(line, sizeof(line), "/modules/%s.list", fs);
+	CHECK(get_str(line, list, sizeof(list)) >= 0);
+	while ((one = strsep(&next, "\n")))
+		if (*one)
+			load_module(one);
+	CHECK(get_str("/proc/filesystems", known, sizeof(known)) > 0);
+	snprintf(line, sizeof(line), "\t%s\n", fs);
+	if (!strstr(known, line))
+		SKIP("no %s", fs);
+}
+
 /* The node is named after the directory, on older kernels after the index */
 static void find_node(struct disk *d)
 {

@@ -249,6 +249,10 @@ void disk_mount(struct disk *d, const char *mnt);
 void disk_slow(struct disk *d, int mbps);
 void disk_bad(struct disk *d, const char *path, u64 off, u64 len);
 void mkfs_on(const char *dev);
+void need_fs(const char *fs);
+
+/* h_ask.c: what a tree answers */
+void ask_tree(const char *root, const char *into);
 
 /* h_dev.c: the device and its events */
 struct evs {

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A mirror answers as a read-only bind mount of the same directory does: each
+ * question of h_ask.c, on each kind of file system, to root and to others, and
+ * once more after what is below has changed.
+ */
+#include "t.h"
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#define SEED 0x9a17
+#define MOST_SHOWN 60
+
+static char bound[256];
+
+static void set(const char *file, const char *attribute, const void *value, size_t len)
+{
+	/* which ones there are, the file system says */
+	CHECK(!lsetxattr(file, attribute, value, len, 0) || errno == EOPNOTSUPP || errno == EPERM);
+}
+
+/* User 1000 may not read, all others may */
+static void deny_by_acl(const char *file)
+{
+	static const struct { u32 version; struct { u16 tag, perm; u32 id; } e[5]; } __attribute__((packed)) acl = {
+		2, { { 0x01, 6, -1 }, { 0x02, 0, 1000 }, { 0x04, 4, -1 }, { 0x10, 7, -1 }, { 0x20, 4, -1 } },
+	};
+
+	set(file, "system.posix_acl_access", &acl, sizeof(acl));
+}
+
+static void mk_mode(const char *file, mode_t mode, uid_t owner)
+{
+	mk_file(file, SEED + mode, 3000);
+	CHECK_OK(chown(file, owner, owner));
+	CHECK_OK(chmod(file, mode));
+}
+
+/* A file whose name is as long as may be */
+static char *longest_in(const char *in)
+{
+	char longest[NAME_MAX + 1];
+
+	memset(longest, 'l', NAME_MAX);
+	longest[NAME_MAX] = 0;
+	return join(in, longest);
+}
+
+static void mk_files(const char *in)
+{
+	int fd;
+
+	mk_file(join(in, "f"), SEED, 70000);
+	mk_file(join(in, "big"), SEED, 5 * MIB + 77);
+	mk_file(join(in, "empty"), SEED, 0);
+	fd = xopen(join(in, "sparse"), O_RDWR | O_CREAT);
+	write_pat(fd, SEED, MIB, 2 * PAGE);
+	CHECK_OK(ftruncate(fd, 3 * MIB + 5));
+	close(fd);
+	put_str(join(in, "script"), "#!/bin/true\n");
+	CHECK_OK(chmod(join(in, "script"), 0755));
+	mk_mode(join(in, "secret"), 0600, 0);
+	mk_mode(join(in, "theirs"), 0640, 1000);
+	mk_mode(join(in, "unread"), 0000, 0);
+	mk_mode(join(in, "writable"), 0666, 0);
+	mk_mode(join(in, "setuid"), 04755, 0);
+	mk_mode(join(in, "setgid"), 02755, 1000);
+	mk_mode(join(in, "acl"), 0644, 0);
+	deny_by_acl(join(in, "acl"));
+	set(join(in, "f"), "user.a", "some value", 10);
+	set(join(in, "f"), "trusted.t", "another", 7);
+	CHECK_OK(link(join(in, "f"), join(in, "hard")));
+	put_str(longest_in(in), "long");
+	put_str(join(in, " -odd\t\xc3\xbc\xff"), "odd");
+}
+
+static void mk_others(const char *in)
+{
+	static const struct { const char *target, *name; } links[] = {
+		{ "f", "link" }, { "missing", "broken" }, { "loop", "loop" }, { "/nowhere/else", "absolute" },
+		{ "dir", "dirlink" }, { "secret", "to-secret" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(links); i++)
+		CHECK_OK(symlink(links[i].target, join(in, links[i].name)));
+	xmkdir(join(in, "dir"));
+	xmkdir(join(in, "dir/a"));
+	xmkdir(join(in, "dir/a/b"));
+	mk_file(join(in, "dir/a/b/f"), SEED, 100);
+	xmkdir(join(in, "closed"));
+	mk_file(join(in, "closed/f"), SEED, 100);
+	CHECK_OK(chmod(join(in, "closed"), 0700));
+	xmkdir(join(in, "passed"));
+	mk_file(join(in, "passed/f"), SEED, 100);
+	CHECK_OK(chmod(join(in, "passed"), 0711));
+	xmkdir(join(in, "sticky"));
+	CHECK_OK(chmod(join(in, "sticky"), 01777));
+	xmkdir(join(in, "bare"));
+	CHECK_OK(mkfifo(join(in, "fifo"), 0644));
+	CHECK_OK(mknod(join(in, "socket"), S_IFSOCK | 0644, 0));
+	CHECK_OK(mknod(join(in, "null"), S_IFCHR | 0666, makedev(1, 3)));
+}
+
+static void mk_tree(const char *in)
+{
+	mk_files(in);
+	mk_others(in);
+	sync();
+}
+
+/* A line of text, without its end; false at the end */
+static bool next_line(FILE *f, char *line, size_t len)
+{
+	if (!fgets(line, len, f))
+		return false;
+	line[strcspn(line, "\n")] = 0;
+	return true;
+}
+
+static bool ends(const char *line, const char *end)
+{
+	size_t len = strlen(line), end_len = strlen(end);
+
+	return len >= end_len && !strcmp(line + len - end_len, end);
+}
+
+/* What has to differ, as kmod/README.md tells */
+static bool is_known(const char *below, const char *above)
+{
+	static const char *const questions[] = { "a handle", "a handle of no length", "lease", "no lease" };
+	char part[64];
+
+	for (size_t i = 0; i < ARRAY_SIZE(questions); i++) {
+		snprintf(part, sizeof(part), ": %s: ", questions[i]);
+		if (strstr(below, part) && strstr(above, part))
+			return true;
+	}
+	/* Who may not write anyway hears first that the file system cannot be */
+	return ends(below, strerror(EACCES)) && ends(above, strerror(EROFS));
+}
+
+static void same_text(const char *who)
+{
+	static char one[4096], other[4096];
+	FILE *below = fopen("/tmp/parity.bound", "r"), *above = fopen("/tmp/parity.mirror", "r");
+	int differ = 0, lines = 0;
+
+	CHECK(below && above);
+	while (next_line(below, one, sizeof(one))) {
+		lines++;
+		if (next_line(above, other, sizeof(other)) && (!strcmp(one, other) || is_known(one, other)))
+			continue;
+		if (differ++ < MOST_SHOWN)
+			dprintf(2, "bound:  %s\nmirror: %s\n", one, other);
+	}
+	CHECK(!next_line(above, other, sizeof(other)));
+	fclose(below);
+	fclose(above);
+	/* Or nothing was asked */
+	CHECK(lines > 5000);
+	if (differ)
+		t_fail(__FILE__, __LINE__, "to %s %d of %d answers differ", who, differ, lines);
+}
+
+static void ask_both(void)
+{
+	umask(022);
+	ask_tree(bound, "/tmp/parity.bound");
+	ask_tree(t_mnt, "/tmp/parity.mirror");
+	same_text(geteuid() ? "a user" : "root");
+	CHECK_OK(unlink("/tmp/parity.bound"));
+	CHECK_OK(unlink("/tmp/parity.mirror"));
+}
+
+/* Mounts both; what is in the directory is there already */
+static void mount_both(const char *dir)
+{
+	snprintf(bound, sizeof(bound), "%s.bound", t_mnt);
+	CHECK(!mkdir(bound, 0755) || errno == EEXIST);
+	defer_rmdir(bound);
+	do_mount(dir, bound, NULL, MS_BIND, NULL);
+	CHECK_OK(mount(NULL, bound, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+	must_mount_rfs(dir, t_mnt, NULL);
+}
+
+static void all_alike(const char *dir)
+{
+	mount_both(dir);
+	ask_both();
+	AS_USER(1000, 1000, ask_both());
+}
+
+static void warm_mapped(const char *file)
+{
+	int fd = xopen(file, O_RDONLY);
+	volatile u8 *p = xmap(fd, 0, 3 * MIB, PROT_READ, MAP_SHARED);
+
+	for (u64 at = 0; at < 3 * MIB; at += PAGE)
+		p[at];
+	munmap((void *)p, 3 * MIB);
+	close(fd);
+}
+
+/* A place for another file system */
+static char *point(const char *under)
+{
+	char *p = strdup(lo(under));
+
+	CHECK(p);
+	xmkdir(p);
+	return p;
+}
+
+TEST(parity_with_a_bind_mount, 60)
+{
+	mk_tree(t_lower);
+	all_alike(t_lower);
+	AS_USER(2000, 2000, ask_both());
+}
+
+TEST(parity_on_tmpfs, 60)
+{
+	char *dir = point("tmpfs");
+
+	do_mount("tmpfs", dir, "tmpfs", 0, "mode=755");
+	mk_tree(dir);
+	/* A look at a hole fills it */
+	warm_mapped(join(dir, "sparse"));
+	all_alike(dir);
+}
+
+TEST(parity_on_overlayfs, 60)
+{
+	char opts[1024], *dir = point("merged");
+
+	mk_tree(point("lower"));
+	xmkdir(lo("upper"));
+	xmkdir(lo("work"));
+	snprintf(opts, sizeof(opts), "lowerdir=%s,upperdir=%s,workdir=%s", lo("lower"), lo("upper"), lo("work"));
+	kmsg_allow("overlayfs:");
+	do_mount("overlay", dir, "overlay", 0, opts);
+	/* copied up, replaced, covered */
+	CHECK_OK(chmod(join(dir, "theirs"), 0644));
+	CHECK_OK(unlink(join(dir, "writable")));
+	mk_file(join(dir, "dir/new"), SEED, 4096);
+	CHECK_OK(rename(join(dir, "big"), join(dir, "dir/big")));
+	all_alike(dir);
+}
+
+TEST(parity_on_btrfs, 90)
+{
+	char *dir = point("btrfs");
+	struct disk d;
+
+	need_fs("btrfs");
+	disk_make(&d, "parity", 128);
+	CHECK_EQ(t_run("mkfs.btrfs", "-q", d.dev, NULL), 0);
+	kmsg_allow("BTRFS");
+	do_mount(d.dev, dir, "btrfs", 0, NULL);
+	mk_tree(dir);
+	all_alike(dir);
+}
+
+TEST(parity_on_erofs, 90)
+{
+	char *dir = point("erofs");
+
+	need_fs("erofs");
+	mk_tree(point("tree"));
+	/* Which its program cannot */
+	CHECK_OK(unlink(longest_in(lo("tree"))));
+	CHECK_EQ(t_run("mkfs.erofs", lo("image"), lo("tree"), NULL), 0);
+	CHECK_EQ(t_run("mount", "-o", "loop,ro", "-t", "erofs", lo("image"), dir, NULL), 0);
+	defer_umount(dir);
+	all_alike(dir);
+}
+
+/* What changes below has changed above, whatever either knew of it */
+TEST(parity_after_changes_below, 120)
+{
+	mk_tree(t_lower);
+	mount_both(t_lower);
+	ask_both();
+	CHECK_OK(rename(lo("dir"), lo("moved")));
+	CHECK_OK(rename(lo("f"), lo("moved/f")));
+	CHECK_OK(unlink(lo("empty")));
+	xmkdir(lo("empty"));
+	CHECK_OK(truncate(lo("big"), MIB + 1));
+	CHECK_OK(truncate(lo("secret"), 9000));
+	CHECK_OK(chmod(lo("unread"), 0444));
+	CHECK_OK(chmod(lo("closed"), 0755));
+	CHECK_OK(chown(lo("writable"), 1000, 1000));
+	CHECK_OK(rename(lo("setgid"), lo("setuid")));
+	CHECK_OK(unlink(lo("link")));
+	CHECK_OK(symlink("moved", lo("link")));
+	put_str(lo("missing"), "there now");
+	set(lo("acl"), "user.a", "new", 3);
+	CHECK_OK(rmdir(lo("bare")));
+	CHECK_OK(unlink(lo("fifo")));
+	put_str(lo("fifo"), "a file");
+	ask_both();
+	AS_USER(1000, 1000, ask_both());
+}
+
+/* What differs */
+
+TEST(handle_is_refused, 10)
+{
+	char bytes[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+	struct file_handle *handle = (void *)bytes;
+	int mount;
+
+	put_str(lo("f"), "text");
+	setup();
+	handle->handle_bytes = MAX_HANDLE_SZ;
+	CHECK_ERR(name_to_handle_at(AT_FDCWD, up("f"), handle, &mount, 0), EOPNOTSUPP);
+}
+
+TEST(erofs_comes_before_eacces, 10)
+{
+	put_str(lo("f"), "text");
+	setup();
+	AS_USER(1000, 1000,
+		CHECK_ERR(open(lo("f"), O_WRONLY), EACCES);
+		CHECK_ERR(open(up("f"), O_WRONLY), EROFS));
+}
