@@ -268,7 +268,11 @@ fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
             .min_by_key(|mount| mount.point.components().count())
     };
     let ids: HashSet<u64> = mounts.iter().map(|mount| mount.id).collect();
-    let is_root = |mount: &&Mount| mount.point == Path::new("/") && !ids.contains(&mount.parent);
+    // One that nothing is around has a parent that we do not see, or itself, as an initial file system in memory.
+    let is_root = |mount: &&Mount| {
+        let has_parent = mount.parent != mount.id && ids.contains(&mount.parent);
+        mount.point == Path::new("/") && !has_parent
+    };
     let mut found = mounts.iter().find(is_root)?;
     // No way is longer than there are mounts.
     for _ in 0..mounts.len() {
@@ -444,6 +448,10 @@ garbage
         assert_eq!(id("/srv/models/m/f"), Some(33));
         assert_eq!(id("/srvx/m"), Some(35), "words, not letters");
         assert_eq!(around(&[], Path::new("/")), None);
+        let own_parent =
+            parse(b"1 1 0:2 / / rw - rootfs rootfs rw\n40 1 0:50 / /m rw - tmpfs a rw\n");
+        let id = |path: &str| around(&own_parent, Path::new(path)).map(|mount| mount.id);
+        assert_eq!((id("/m/f"), id("/x")), (Some(40), Some(1)));
         assert!(id_around(Path::new("/")).is_some(), "of this machine");
     }
 
