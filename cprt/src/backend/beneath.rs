@@ -15,8 +15,8 @@ use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
 use crate::{Error, Result};
 
 /// On top of those of what observes.
-const LIMIT: &str = "if the worker is killed, files that are open can be read on; others \
-                                cannot be opened until it is mounted again";
+const LIMIT: &str = "if the worker is killed, open files stay readable, and no file can be opened until the directory \
+     is mounted again";
 
 /// What it cannot do besides, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
@@ -24,7 +24,7 @@ pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
 }
 
 /// The kernel opens what it passes through once more, as readers do.
-const TIMES: &str = "reading changes times of access below";
+const TIMES: &str = "reads update access times below";
 
 /// A mount, and its lower directory observed.
 #[derive(Debug)]

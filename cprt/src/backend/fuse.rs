@@ -317,23 +317,22 @@ pub(crate) fn features() -> Features {
 }
 
 /// What no mirror through FUSE can do.
-pub(crate) const NOT_OF_FUSE: &str = "reads that must not wait (RWF_NOWAIT) are refused, statx does \
-     not tell what O_DIRECT has to be aligned to, and names and attributes that change below are shown \
-     a second later at most";
+pub(crate) const NOT_OF_FUSE: &str = "it refuses RWF_NOWAIT, statx does not report the alignment that O_DIRECT needs, and a change of \
+     names or attributes below shows up to a second later";
 
 /// What a mirror that reads by itself cannot do, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = String> {
     let fixed = [
-        "what is cached makes no event: no TOUCH and no PROGRESS",
-        "a miss is what the kernel asks for, with its readahead, and does not say whether it was a \
-         read or a page fault, nor on which CPU",
-        "pages that a plan loads are charged to the worker, not to their reader",
-        "pages are of the smallest size: page faults on mapped files cost more than without the \
-         mount",
-        "how much is cached is an estimate for files that are open but deleted, and for all \
-         before Linux 6.5",
+        "it reports no TOUCH and no PROGRESS: reads of cached pages do not reach it",
+        "a MISS is a request of the kernel, readahead included; it does not tell a read from a \
+         page fault, nor the CPU",
+        "pages that a plan loads are charged to the worker and not to the reader",
+        "cached pages have the smallest size, so page faults on mapped files cost more than \
+         without the mount",
+        "how much is cached is an estimate for deleted files that are still open, and for all \
+         files before Linux 6.5",
         NOT_OF_FUSE,
-        "if the worker is killed, reads fail until it is mounted again",
+        "if the worker is killed, reads fail until the directory is mounted again",
     ];
     fixed.into_iter().map(str::to_owned)
 }

@@ -299,18 +299,18 @@ pub(crate) fn features(hits: bool, opens: bool) -> Features {
 /// Sentences, by what there is: records of hits, events by perf only and why, fanotify.
 pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<String> {
     let mut limits = vec![
-        "a MISS is what a process has had brought in, what the kernel reads ahead for it and what \
-         it writes included"
+        "a MISS covers all pages that a process causes to be cached, including readahead and its \
+         own writes"
             .to_owned(),
-        "what several processes map is not evicted, and what one maps not always: what stayed is \
-         counted"
+        "pages that several processes map are not evicted, and those that one maps not always; \
+         the pages that stayed are counted"
             .to_owned(),
-        "what is loaded is charged to the worker, whoever reads it".to_owned(),
+        "loaded pages are charged to the worker and not to the reader".to_owned(),
     ];
     if !hits {
         limits.push(
-            "kernels before 6.12 do not tell of reads that the page cache answers: no TOUCH, and \
-             PROGRESS only of misses and of mappings"
+            "kernels before 6.12 do not report reads that the page cache answers: there is no \
+             TOUCH, and PROGRESS covers only misses and mappings"
                 .to_owned(),
         );
     }
@@ -320,7 +320,7 @@ pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<
         ));
     }
     if !opens {
-        limits.push("OPEN and CLOSE are not told: fanotify is for root".to_owned());
+        limits.push("it reports no OPEN and CLOSE: fanotify is for root".to_owned());
     }
     limits
 }

@@ -217,16 +217,13 @@ pub fn table() -> String {
         ("fuse by itself", fuse::features()),
     ];
     let rows = [
-        ("misses are told", F(0)),
-        ("opens and closes are told", F::OPEN),
-        ("reads that the cache answers are told", F::TOUCH),
-        ("how far readers are is told", F::PROGRESS),
-        (
-            "pages that several processes map are dropped",
-            F::EVICT_MAPPED,
-        ),
-        ("pages are placed near an accelerator", F::AFFINITY),
-        ("the reader's memory cgroup pays", F::CHARGE),
+        ("reports misses", F(0)),
+        ("reports opens and closes", F::OPEN),
+        ("reports reads that the cache answers", F::TOUCH),
+        ("reports how far readers are", F::PROGRESS),
+        ("drops pages that several processes map", F::EVICT_MAPPED),
+        ("places pages near an accelerator", F::AFFINITY),
+        ("charges the reader's memory cgroup", F::CHARGE),
     ];
     let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
     let heads = std::iter::once("").chain(columns.iter().map(|(name, _)| *name));

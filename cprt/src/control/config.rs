@@ -73,7 +73,7 @@ pub struct LoaderConfig {
     pub threads: u16,
     /// What one of them loads.
     pub chunk: Bytes,
-    /// Bytes per second; 0 for as many as there are.
+    /// Bytes per second; 0 = unlimited.
     pub bandwidth: Bytes,
 }
 

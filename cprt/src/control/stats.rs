@@ -36,13 +36,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// events that the backend told
+    /// events that the backend reported
     events,
-    /// events merged into another that waited for the policy
+    /// events merged into another one in the policy's queue
     merged,
-    /// events that were lost, in the kernel or as the policy was slow
+    /// events lost in the kernel, or because the policy was slow
     lost,
-    /// bytes that readers were seen to get to, where the policy asks for progress
+    /// bytes that readers were seen to reach, where the policy asks for progress
     reader_bytes,
     /// calls of the policy's prefetch
     prefetch_calls,
@@ -50,21 +50,21 @@ counters! {
     evict_calls,
     /// calls of the policy that failed
     policy_errors,
-    /// ns that the policy took for all its calls
+    /// ns spent in all calls of the policy
     policy_ns,
-    /// ns that its longest call took
+    /// ns spent in its longest call
     policy_max_ns,
-    /// ranges that the policy named to be loaded
+    /// ranges that the policy asked to load
     load_ranges,
-    /// ranges left out, as there is no such file or nothing of it
+    /// ranges skipped: the file is gone or shorter
     load_refused,
-    /// bytes that were gone through by loads
+    /// bytes covered by loads
     load_bytes,
     /// bytes of these that were not cached before
     loaded_bytes,
-    /// bytes asked for and not loaded, as a newer plan took their place
+    /// bytes asked for and not loaded because a newer plan replaced them
     superseded_bytes,
-    /// times that loads were stopped for a newer plan, for memory or for readers
+    /// times that loads were stopped: for a newer plan, memory or readers
     interruptions,
     /// loads that failed
     load_errors,
@@ -74,29 +74,29 @@ counters! {
     queued_bytes,
     /// bytes per second that are being loaded now
     load_rate,
-    /// loads that may be under way at once now
+    /// loads that may run at once now
     streams,
-    /// ranges that the policy named to be evicted
+    /// ranges that the policy asked to evict
     evict_ranges,
     /// bytes that were dropped from the cache
     evicted_bytes,
-    /// bytes that were to be dropped and stayed
+    /// bytes that should have been dropped and stayed
     kept_bytes,
     /// evictions that failed
     evict_errors,
-    /// bytes that memory is limited to
+    /// bytes of memory that the worker may fill
     memory_limit,
     /// bytes of that in use
     memory_used,
     /// times that memory was over the threshold
     memory_over,
-    /// bytes of memory that the worker itself takes
+    /// bytes of memory that the worker itself uses
     worker_rss,
-    /// ms of CPU time that the worker took
+    /// ms of CPU time that the worker used
     worker_cpu_ms,
-    /// ns from the last time that loads were to stop until they had stopped
+    /// ns that the last interruption of loads took
     last_stop_ns,
-    /// ns that this took at most
+    /// ns that the longest one took
     longest_stop_ns,
 }
 
@@ -153,7 +153,7 @@ mod tests {
             assert!(!description.is_empty(), "{name}");
             assert_eq!(*description, description.trim(), "{name}");
         }
-        assert_eq!(fields[0].1, "events that the backend told");
+        assert_eq!(fields[0].1, "events that the backend reported");
     }
 
     /// Who shows them takes the unit from the first word.

@@ -71,7 +71,7 @@ pub fn read_reply<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option
 /// The other side is gone, or a path in it is not UTF-8, which JSON cannot say.
 pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)
-        .map_err(|error| Error::Protocol(format!("Not to be said: {error}")))?;
+        .map_err(|error| Error::Protocol(format!("cannot encode the message: {error}")))?;
     line.push(b'\n');
     to.write_all(&line)
         .and_then(|()| to.flush())

@@ -1,9 +1,9 @@
 //! Which libraries a daemon may run.
 //!
-//! What runs as root must be changeable by nobody but root: the file itself, and every directory on
-//! the way to it, or somebody could put another in its place. So the path is made free of links
-//! first, every part of it is looked at as it is opened from the one before, and what is run is what was opened. That
-//! is done for each load: what was trustworthy when it was registered may not be so by now.
+//! Only root may be able to change what runs as root: the file itself, and every directory on the way to it, in
+//! which another file could take its place. So the path is canonicalised first, every part of it is checked as it
+//! is opened from the one before, and the file that runs is the one that was opened. Each load checks again: a
+//! library that could be trusted when it was registered may have changed hands since.
 
 use std::fs::{File, Metadata};
 use std::io;

@@ -166,7 +166,9 @@ pub(crate) fn load(
             (loaded.name, loaded.version) = (name, version);
             Ok(loaded)
         }
-        Ok(_) => Err(Error::Protocol("The worker talks out of turn".into())),
+        Ok(_) => Err(Error::Protocol(
+            "unexpected message during the start of a worker".into(),
+        )),
         Err(refusal) => {
             loaded.put_down();
             Err(refusal.into())
@@ -226,7 +228,9 @@ impl LoadedWorker {
                     process,
                 })
             }
-            Ok(_) => Err(Error::Protocol("The worker talks out of turn".into())),
+            Ok(_) => Err(Error::Protocol(
+                "unexpected message during the start of a worker".into(),
+            )),
             Err(refusal) => {
                 self.put_down();
                 Err(refusal.into())

@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn numbers_have_the_unit_of_their_description() {
         for (description, n, expected) in [
-            ("events that the backend told", 1_234_567, "1,234,567"),
+            ("events that the backend reported", 1_234_567, "1,234,567"),
             ("bytes that were dropped", 3 << 20, "3 MiB"),
             ("bytes per second that are loaded", 1 << 30, "1 GiB/s"),
             ("ns that it took", 1_500_000, "1.5 ms"),

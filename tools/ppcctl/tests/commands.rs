@@ -179,13 +179,11 @@ fn stats_are_a_table_and_may_be_watched() {
     let ran = daemon.run(&["stats"]);
     assert!(ran.done().starts_with("/mnt/m, shift\n"), "{ran:?}");
     assert!(
-        ran.out.contains("1,234  events that the backend told\n"),
+        ran.out
+            .contains("1,234  events that the backend reported\n"),
         "{ran:?}"
     );
-    assert!(
-        ran.out.contains("2 MiB  bytes that were gone through"),
-        "{ran:?}"
-    );
+    assert!(ran.out.contains("2 MiB  bytes covered by loads"), "{ran:?}");
     daemon.asked();
 
     // It ends when the daemon does.

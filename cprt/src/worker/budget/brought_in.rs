@@ -1,4 +1,4 @@
-//! How much of the page cache is ours: an estimate, as the kernel takes pages without a word.
+//! How much of the page cache is ours: an estimate, as the kernel reclaims pages without notification.
 //!
 //! What loads and misses bring in is ours until it is dropped. What was to be dropped and stays, as
 //! processes map it, is left to the kernel, which takes it when it needs memory: it is ours no more,

@@ -98,15 +98,11 @@ mod tests {
         assert_eq!(text.lines().count(), 2 + Stats::default().fields().len());
         assert_eq!(
             line(&text, "events"),
-            ["events", "1,234", "events that the backend told"]
+            ["events", "1,234", "events that the backend reported"]
         );
         assert_eq!(
             line(&text, "load_bytes"),
-            [
-                "load_bytes",
-                "3 MiB",
-                "bytes that were gone through by loads"
-            ]
+            ["load_bytes", "3 MiB", "bytes covered by loads"]
         );
     }
 
@@ -132,7 +128,7 @@ mod tests {
         let text = stats(&now, Some((&before, Duration::from_secs(1))));
         assert_eq!(
             line(&text, "events")[1..],
-            ["3", "events that the backend told"]
+            ["3", "events that the backend reported"]
         );
     }
 
