@@ -273,6 +273,18 @@ static bool rfs_ioctl_is_below(unsigned int cmd)
 	}
 }
 
+/* old kernels leave it to each file system to be read-only for these */
+static bool rfs_ioctl_writes(unsigned int cmd)
+{
+	switch (cmd) {
+	case FS_IOC_SETFLAGS:
+	case FS_IOC_FSSETXATTR:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static long rfs_ioctl_below(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct file *lower = rfs_lower_file(file);
@@ -289,6 +301,8 @@ long rfs_file_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	struct rfs_file_info info;
 	int err;
 
+	if (rfs_ioctl_writes(cmd))
+		return rfs_lower_file(file)->f_op->unlocked_ioctl ? -EROFS : -ENOTTY;
 	if (rfs_ioctl_is_below(cmd))
 		return rfs_ioctl_below(file, cmd, arg);
 	if ((cmd & ~IOCSIZE_MASK) != (RFS_IOC_FILE & ~IOCSIZE_MASK))

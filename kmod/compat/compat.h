@@ -170,6 +170,9 @@ static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
  * Opening the lower file such that /proc/PID/maps tells the path in rfs:
  * 6.5 made backing files of the fake paths, later they took the user's file.
  * They are built where overlayfs or fuse's passthrough is configured.
+ *
+ * A directory is not mapped, and has to have its own path where that is what
+ * f_path is: overlayfs takes the dentry that it finds there for one of its own.
  */
 static inline struct file *rfs_open_backing(struct file *user, int flags,
 					    const struct path *lower, const struct cred *cred)
@@ -177,9 +180,11 @@ static inline struct file *rfs_open_backing(struct file *user, int flags,
 #if defined(HAVE_BACKING_OPEN_FILE)
 	return backing_file_open(user, flags, lower, cred);
 #elif defined(HAVE_BACKING_OPEN_PATH)
-	return backing_file_open(&user->f_path, flags, lower, cred);
+	return d_is_dir(lower->dentry) ? dentry_open(lower, flags, cred) :
+	       backing_file_open(&user->f_path, flags, lower, cred);
 #elif defined(HAVE_OPEN_FAKE_PATH)
-	return open_with_fake_path(&user->f_path, flags, d_inode(lower->dentry), cred);
+	return d_is_dir(lower->dentry) ? dentry_open(lower, flags, cred) :
+	       open_with_fake_path(&user->f_path, flags, d_inode(lower->dentry), cred);
 #else
 #error "this kernel has neither open_with_fake_path nor backing_file_open"
 #endif

@@ -136,7 +136,8 @@ static bool is_known(const char *below, const char *above)
 			return true;
 	}
 	/* Who may not write anyway hears first that the file system cannot be */
-	return ends(below, strerror(EACCES)) && ends(above, strerror(EROFS));
+	return ends(above, strerror(EROFS)) &&
+	       (ends(below, strerror(EACCES)) || ends(below, strerror(EPERM)));
 }
 
 static void same_text(const char *who)
