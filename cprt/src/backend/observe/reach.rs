@@ -61,19 +61,35 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// `None` on processors that we do not know this of.
-    fn of(btf: &Btf) -> Option<Self> {
-        if !cfg!(target_arch = "x86_64") {
-            return None;
-        }
-        let member = |name| field(btf.member("pt_regs", name)?);
+    /// The kernel keeps the registers of a system call as it shows them to debuggers, so nothing has to be looked up.
+    #[cfg(target_arch = "x86_64")]
+    fn known() -> Option<Self> {
+        use std::mem::offset_of;
+
+        use libc::user_regs_struct as Registers;
+
+        let register = |offset: usize| {
+            let offset = u16::try_from(offset).ok()?;
+            Some(Field { offset, size: 8 })
+        };
         Some(Self {
-            number: member("orig_ax")?,
-            count: member("dx")?,
-            offset: member("r10")?,
+            number: register(offset_of!(Registers, orig_rax))?,
+            count: register(offset_of!(Registers, rdx))?,
+            offset: register(offset_of!(Registers, r10))?,
             read: i32::try_from(libc::SYS_read).ok()?,
             pread: i32::try_from(libc::SYS_pread64).ok()?,
         })
+    }
+
+    /// Of other processors we do not know this.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn known() -> Option<Self> {
+        None
+    }
+
+    /// Reads alone have something to be looked up.
+    fn at(point: Point) -> Option<Self> {
+        (point == Point::Get).then(Self::known).flatten()
     }
 }
 
@@ -103,7 +119,7 @@ impl From<&Layout> for Reaches {
                 Extent::Last(field) => Pages::Last(reach(field)),
                 Extent::Order(field) => Pages::Order(reach(field)),
             },
-            call: None,
+            call: Call::at(layout.point),
         }
     }
 }
@@ -162,7 +178,7 @@ impl Reaches {
                     }),
                 },
             },
-            call: (point == Point::Get).then(|| Call::of(btf)).flatten(),
+            call: Call::at(point),
         };
         Some((reaches, id))
     }

@@ -3,6 +3,7 @@
 use test_support::{pages_taken_back, undisturbed};
 
 use super::*;
+use crate::backend::observe::record::Raw;
 use crate::sys::testing::all_but_few;
 
 #[test]
@@ -53,6 +54,32 @@ fn misses_are_what_was_read_cold_and_hits_are_none() {
         let events = heard(&observe);
         assert_eq!(union(&events, Kind::Miss, file, reader.id()), whole);
         assert!(events.iter().all(|event| event.mmap), "by faults");
+    });
+}
+
+/// Of a read that jumps, the kernel's first record may come from further on, and nothing else says where it began:
+/// so it is the records that are looked at.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn programs_find_out_where_a_read_began() {
+    each_source("beginnings", |folder, open| {
+        let path = folder.file("model", 8 * MIB);
+        let observe = open(folder);
+        if observe.source.name() == "perf" {
+            return;
+        }
+        want(&observe, &[Kind::Touch]);
+        let mut reader = Reader::new();
+        for from in [MIB, 5 * MIB, 3 * MIB] {
+            let to = from + MIB;
+            reader.does(&format!("read {} {from} {to} 262144", path.display()));
+            let mut raws = Vec::new();
+            observe.source.take(&mut raws);
+            let read =
+                |raw: &&Raw| raw.point == Point::Get && raw.process == reader.id() && !raw.late;
+            let first = raws.iter().find(read).expect("a record of the read");
+            assert_eq!(first.beginning, Some(from / sys::page_size()));
+        }
     });
 }
 
