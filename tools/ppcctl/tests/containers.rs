@@ -35,6 +35,8 @@ impl Ground {
         for number in 0..2 {
             folder.write(&format!("model/{number}.safetensors"), safetensors());
         }
+        // Without one, each file is a model of its own.
+        folder.write("model/config.json", "{}");
         let place = folder.path().join("place");
         fs::create_dir(&place).expect("ours");
         let ground = Self {
