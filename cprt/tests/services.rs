@@ -176,12 +176,22 @@ impl Ground {
             .count()
     }
 
+    /// Waits until a start of a service is recorded that is another one than that of this process, and says whose it is.
+    fn under_way(&self, service: &str, before: u32) -> u32 {
+        wait_for("a start", || {
+            let last = self.service(service)?.last?;
+            let is_recorded = last.phase == StartPhase::UnderWay;
+            (last.process != before && is_recorded).then_some(last.process)
+        })
+    }
+
     /// Waits until the newest start of a service is over, and says how it went.
     fn over(&self, service: &str, process: u32) -> ServiceStatus {
         wait_for("the end of a start", || {
             let status = self.service(service)?;
             let last = status.last.as_ref()?;
-            (last.process == process && last.phase != StartPhase::UnderWay).then_some(status)
+            let is_over = matches!(last.phase, StartPhase::Over | StartPhase::Failed);
+            (last.process == process && is_over).then_some(status)
         })
     }
 }
@@ -277,7 +287,7 @@ fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
     );
     let first = Running::start(&program, &["--port", "1"]);
     let process = first.0.id();
-    wait_for("the first start", || ground.service("x")?.last);
+    ground.under_way("x", 0);
     assert_eq!(ground.service("x").expect("it is known").running, [process]);
     assert_eq!(ground.cached(1), 0, "nothing is known of it");
     let first = first.end();
@@ -362,7 +372,7 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let program = ground.program("cprt-dies", &script);
     let whole = Running::start(&program, &[]);
     // Which of two is heard first is not ours to say.
-    wait_for("the first start", || ground.service("d")?.last);
+    ground.under_way("d", 0);
     let twice = Running::start(&program, &[]);
     let (first, second) = (whole.0.id(), twice.0.id());
     let status = wait_for("both", || ground.service("d").filter(|it| it.starts == 2));
@@ -373,14 +383,13 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let name = ground.over("d", first).last.expect("a start").start;
     assert_eq!(ground.readers(&name, 2), 1);
     let kept = ground.template(&name);
+    let mut last = first;
     for _ in 0..2 {
         let dies = Running::start(&program, &[]);
-        let process = dies.0.id();
-        wait_for("its start", || {
-            ground.service("d")?.last.filter(|it| it.process == process)
-        });
+        last = ground.under_way("d", last);
+        assert_eq!(last, dies.0.id());
         dies.kill();
-        let said = ground.over("d", process).last.expect("a start").said;
+        let said = ground.over("d", last).last.expect("a start").said;
         assert!(said.is_some_and(|it| it.contains("ended early")));
     }
     assert_eq!(
@@ -492,17 +501,6 @@ fn contained(container: Container, program: &Path, volume: &Path) -> Command {
     container.command(&place, volume, &[program.as_os_str()])
 }
 
-/// The process of a container, by our number for it.
-fn process_of(ground: &Ground, service: &str, before: u32) -> u32 {
-    let process = wait_for("the start in a container", || {
-        let process = ground.service(service)?.last?.process;
-        (process != before).then_some(process)
-    });
-    // The daemon hears of a start when it has begun: what is read until its recorder is there is not recorded.
-    std::thread::sleep(Duration::from_millis(300));
-    process
-}
-
 #[test]
 fn a_start_in_a_container_is_known_by_its_own_files() {
     is_known_in(Container::Users, "cprt-boxed");
@@ -528,7 +526,7 @@ fn is_known_in(container: Container, name: &str) {
     let program = ground.program(name, &script);
     let start = || Running::by(contained(container, &program, ground.folder.path()), &[]);
     let first = start();
-    let process = process_of(&ground, "c", 0);
+    let process = ground.under_way("c", 0);
     assert_ne!(process, first.0.id());
     first.end();
     let status = ground.over("c", process);
@@ -562,7 +560,7 @@ fn is_known_in(container: Container, name: &str) {
             std::thread::sleep(Duration::from_millis(5));
         }
         let (both, other) = (both(), ground.cached(3));
-        let process = process_of(&ground, "c", process);
+        let process = ground.under_way("c", process);
         second.end();
         (both, other, ground.over("c", process))
     };
@@ -588,7 +586,7 @@ fn the_model_of_a_container_is_found_on_its_volume() {
         let before = ground.service("v").and_then(|it| Some(it.last?.process));
         let command = contained(Container::Users, &program, ground.folder.path());
         let running = Running::by(command, &["--model=/volume/m"]);
-        let process = process_of(&ground, "v", before.unwrap_or(0));
+        let process = ground.under_way("v", before.unwrap_or(0));
         let until = Instant::now() + Duration::from_secs(20);
         while cached(&weights) < size && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));

@@ -153,7 +153,9 @@ pub struct StartStatus {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StartPhase {
-    /// It goes on.
+    /// Its policy starts; what the service reads until then may not be recorded.
+    Beginning,
+    /// Its policy records it.
     UnderWay,
     /// Reading has come to rest, or its processes have ended.
     Over,
@@ -164,6 +166,7 @@ pub enum StartPhase {
 impl fmt::Display for StartPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Beginning => "beginning",
             Self::UnderWay => "under way",
             Self::Over => "over",
             Self::Failed => "failed",

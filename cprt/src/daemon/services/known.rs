@@ -78,7 +78,7 @@ impl Known {
             start: start.to_owned(),
             process: life.process,
             began_s: now.map_or(0, |now| now.as_secs()),
-            phase: StartPhase::UnderWay,
+            phase: StartPhase::Beginning,
             loaded_bytes: 0,
             cached_bytes: 0,
             said: None,

@@ -192,6 +192,7 @@ impl Shared {
             it.handle = Some(Arc::clone(handle));
         }
         drop(state);
+        self.last_of(plan, |last| last.phase = StartPhase::UnderWay);
         let (start, service) = (&plan.start, &plan.service);
         log::info!("{service} starts: process {process}, known by {start}");
     }
