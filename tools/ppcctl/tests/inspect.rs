@@ -172,19 +172,19 @@ fn what_misbehaves_costs_a_sentence_only() {
     refused(
         "exits",
         "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { exit(0); }",
-        "It ends the process that loads it, with exit status 0",
+        "The library ends the process that loads it, with exit status 0",
     );
     refused(
         "crashes",
         "__attribute__((constructor)) static void f(void) { *(volatile int *)8 = 1; }",
-        "It crashes when it is loaded: signal 11 (SIGSEGV)",
+        "The library crashes when it is loaded: signal 11 (SIGSEGV)",
     );
     // Of no use as a string, so its name is what crashes.
     refused(
         "wild",
         "#include \"ppc.h\"\nPPC_EXPORT const struct ppc_policy ppc_policy = \
          { PPC_INIT(struct ppc_policy), 1, (const char *)8 };",
-        "It crashes when it is loaded: signal 11 (SIGSEGV)",
+        "The library crashes when it is loaded: signal 11 (SIGSEGV)",
     );
 }
 
@@ -212,6 +212,6 @@ fn what_hangs_is_given_up() {
     let Some(library) = library("hangs", source) else {
         return;
     };
-    inspect(&library, &[]).failed(4, &["It is still not loaded after 10 s"]);
+    inspect(&library, &[]).failed(4, &["The library is still not loaded after 10 s"]);
     fs::remove_file(library).expect("it was just there");
 }

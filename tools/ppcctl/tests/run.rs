@@ -321,7 +321,7 @@ fn a_cache_of_downloads_is_taken_with_the_files_that_its_links_lead_to() {
     let ran = run(policy, &snapshot, &["true"]);
     let wider = model.path().canonicalize().expect("it is there");
     let line = format!(
-        "ppcctl: for {}, which has what links lead to",
+        "ppcctl: using {}, which includes the targets of links",
         wider.display()
     );
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -211,7 +211,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     assert!(template(&["show", "m"]).done().contains("worker 0"));
     let verified = template(&["verify", "start-a"]);
     assert!(verified.done().contains("100.0 % of"), "{verified:?}");
-    template(&["verify", "start-a", model]).failed(2, &["leave the directory out"]);
+    template(&["verify", "start-a", model]).failed(2, &["omit the directory"]);
     let compared = template(&["diff", "start-a", "start-a"]);
     let compared = compared.done();
     assert!(
@@ -227,7 +227,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     }
     ground
         .run(&["rm", "a", "m"])
-        .failed(2, &["m is of a model; 'ppcctl template rm'"]);
+        .failed(2, &["m is the template of a model; 'ppcctl template rm'"]);
     assert_eq!(
         ground.json(&["ls"]).as_array().map(Vec::len),
         Some(1),
@@ -237,7 +237,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     for command in ["show", "verify", "replay", "rm"] {
         ground
             .run(&[command, "a"])
-            .failed(1, &["Nothing is known of the start a", "start ls"]);
+            .failed(1, &["No start a is known", "start ls"]);
     }
 }
 
@@ -290,7 +290,7 @@ fn what_has_become_of_the_files_is_told() {
         ground
             .run(&["verify", "a"])
             .out
-            .contains("another file than it was")
+            .contains("changed since the template was made")
     );
 }
 
