@@ -127,7 +127,7 @@ fn a_cache_of_downloads_is_named_as_a_whole() {
     .expect("it is ours");
     symlink("../../blobs/1234", snapshot.join("model.safetensors")).expect("a free name");
     let found = found(&mut doctor(&snapshot));
-    let whole = format!("Name {}, which has both", cache.path().display());
+    let whole = format!("Name {}, which contains both", cache.path().display());
     names(&found, "links-leave", "problem", &whole);
     assert_eq!(found["bytes"], 1 << 20);
     // And there all is well with links.
