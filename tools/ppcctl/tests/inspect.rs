@@ -1,4 +1,4 @@
-//! `policy inspect` of libraries that are well, that are no policies, and that misbehave.
+//! `policy inspect` of libraries that work, that are not policies, and that misbehave.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{run, scratch};
 use nix::unistd::geteuid;
 use test_support::{Folder, policies, skip_part};
 
-/// A library of this source, or `None` with a line that says so if there is no compiler.
+/// A library built from this source, or `None`, with a line that says so, if there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {
     let file = scratch(&format!("{name}.c"));
     fs::write(&file, source).expect("a scratch file");
@@ -22,7 +22,7 @@ fn library(name: &str, source: &str) -> Option<PathBuf> {
 
 fn compile(name: &str, source: &Path) -> Option<PathBuf> {
     let library = scratch(&format!("{name}.so"));
-    // Fields that are left out are part of what is tested.
+    // Omitted fields are part of the tests.
     let arguments = [
         "-shared",
         "-fPIC",
@@ -38,7 +38,7 @@ fn inspect(library: &Path, more: &[&str]) -> common::Ran {
     run(&arguments)
 }
 
-/// It is refused with this sentence behind its path, and quickly.
+/// Checks that a library is refused quickly, with its path and this sentence.
 fn refused(name: &str, source: &str, sentence: &str) {
     let Some(library) = library(name, source) else {
         return;
@@ -86,7 +86,7 @@ fn cell(ran: &common::Ran, key: &str) -> String {
     line.map(|(_, value)| value.trim().to_owned()).expect(key)
 }
 
-/// The words about trust, in the table and in JSON.
+/// What is reported about trust, in the table and in JSON.
 fn trusted(library: &Path) -> (String, Option<String>) {
     let json = inspect(library, &["--json"]);
     let value: serde_json::Value = serde_json::from_str(json.done()).expect("JSON");
@@ -100,7 +100,7 @@ fn who_could_change_a_policy_is_told() {
     let Some(made) = compile("changeable", &policies().join("shift/shift.c")) else {
         return;
     };
-    // Every directory on the way to it is root's alone, if it is root who tests.
+    // If root runs the test, every directory on the path is root's alone.
     let is_root = geteuid().is_root();
     let folder = if is_root {
         Folder::within(Path::new("/usr/local/lib"), "ppcctl-inspect")
@@ -179,7 +179,7 @@ fn what_misbehaves_costs_a_sentence_only() {
         "__attribute__((constructor)) static void f(void) { *(volatile int *)8 = 1; }",
         "The library crashes when it is loaded: signal 11 (SIGSEGV)",
     );
-    // Of no use as a string, so its name is what crashes.
+    // The name is an invalid pointer, so reading it crashes.
     refused(
         "wild",
         "#include \"ppc.h\"\nPPC_EXPORT const struct ppc_policy ppc_policy = \
