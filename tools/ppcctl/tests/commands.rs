@@ -367,7 +367,7 @@ fn a_closed_socket_names_the_group() {
             );
         }
         Err(error) => skip(&format!(
-            "nobody else may run {}: {error}",
+            "other users may not run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
         )),
     }

@@ -181,7 +181,7 @@ fn somebody_else_is_told_what_is_closed() {
     }
     if let Err(error) = command.stdout(Stdio::null()).status() {
         skip(&format!(
-            "nobody else may run {}: {error}",
+            "other users may not run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
         ));
         return;

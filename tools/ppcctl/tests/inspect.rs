@@ -132,7 +132,7 @@ fn who_could_change_a_policy_is_told() {
     };
     assert_eq!(trusted(&library), (format!("no: {why}"), Some(why)));
     if !is_root {
-        skip_part("root alone has a place that nobody else can change");
+        skip_part("only root has a place that no other user can change");
         return;
     }
     set(&library, 0o644);

@@ -144,7 +144,7 @@ fn the_command_has_its_own_output_and_exit_status() {
         .spawn()
         .expect("it was built");
     let mut stdin = child.stdin.take().expect("a pipe");
-    stdin.write_all(b"in").expect("somebody reads");
+    stdin.write_all(b"in").expect("a reader");
     drop(stdin);
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"in");
