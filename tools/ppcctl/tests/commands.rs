@@ -103,12 +103,12 @@ fn reg_policy_finds_names() {
 }
 
 #[test]
-fn settings_are_checked_before_anybody_is_asked() {
+fn settings_are_checked_before_the_daemon_is_asked() {
     for (arguments, parts) in [
-        (&["set", "/m", "length"][..], &["say length=VALUE"][..]),
+        (&["set", "/m", "length"][..], &["use length=VALUE"][..]),
         (
             &["reg-policy", "/m", "/p.so", "length"],
-            &["say length=VALUE"],
+            &["use length=VALUE"],
         ),
         (&["set", "/m", "=1"], &["the key is missing"]),
         (&["set", "/m"], &["KEY=VALUE", "Usage:"]),
@@ -407,7 +407,7 @@ fn version_and_help_are_data() {
     for (arguments, part) in [
         (&["--help"][..], "Exit status:"),
         (&["reg-policy", "--help"], "PPC_POLICY_PATH"),
-        (&["policy", "inspect", "--help"], "in a process of its own"),
+        (&["policy", "inspect", "--help"], "into a process of its own"),
     ] {
         assert!(run(arguments).done().contains(part), "{part}");
     }

@@ -163,7 +163,7 @@ fn what_is_no_directory_fails_in_a_line() {
 }
 
 #[test]
-fn somebody_else_is_told_what_is_closed() {
+fn an_ordinary_user_gets_findings_of_closed_files() {
     let model = model("doctor-closed");
     let file = model.path().join("model.safetensors");
     let mut command = doctor(model.path());

@@ -19,7 +19,7 @@ fn not_root() {
 }
 
 #[test]
-fn capabilities_that_were_given_to_somebody() {
+fn capabilities_that_were_given_to_a_user() {
     let mut facts = fine();
     ordinary(&mut facts);
     // PERFMON, BPF, SYS_PTRACE, SYS_NICE
