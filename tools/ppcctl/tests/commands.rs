@@ -407,7 +407,10 @@ fn version_and_help_are_data() {
     for (arguments, part) in [
         (&["--help"][..], "Exit status:"),
         (&["reg-policy", "--help"], "PPC_POLICY_PATH"),
-        (&["policy", "inspect", "--help"], "into a process of its own"),
+        (
+            &["policy", "inspect", "--help"],
+            "into a process of its own",
+        ),
     ] {
         assert!(run(arguments).done().contains(part), "{part}");
     }
