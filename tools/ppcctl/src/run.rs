@@ -167,7 +167,7 @@ fn is_out_of_memory(wanted: &Run) -> bool {
     };
     let (limit, least) = (Bytes(limit), Bytes(sessions::LEAST_MEMORY));
     let text = format!(
-        "the command runs without a policy, as its memory is limited to {limit}; a policy needs {least}, or --backend"
+        "the command runs without a policy, as its memory is limited to {limit}; --backend overrides the minimum of {least}"
     );
     log_line(wanted.quiet, &text);
     true

@@ -173,8 +173,8 @@ fn numbers(results: &Results) -> String {
 
 fn whole_starts(starts: &Starts) -> String {
     let mut text = format!(
-        "<p class=\"say\">From exec to exit, including all the time that MAIO takes, of this program: {}; from this \
-         disk: {}. Medians, in seconds.</p>\n<table>",
+        "<p class=\"say\">From exec to exit, including all the time that MAIO takes. The program: {}; the disk: {}. \
+         Medians, in seconds.</p>\n<table>",
         escape(&starts.what),
         escape(&starts.disk)
     );

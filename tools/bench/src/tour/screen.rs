@@ -24,7 +24,7 @@ pub(super) fn best(results: &Results) -> String {
         let bandwidth = testbed.timing.bandwidth / MB;
         format!("{:6.2} s, {bandwidth} MB/s with O_DIRECT", testbed.device)
     } else {
-        "unknown: it does not support O_DIRECT".to_owned()
+        "unknown: it cannot be read with O_DIRECT".to_owned()
     }
 }
 

@@ -139,7 +139,7 @@ fn absolute(facts: &Facts) -> Option<Finding> {
     let absolute = &facts.files.links.absolute;
     (absolute.count > 0).then(|| {
         let text = lead(absolute)
-            + " within the directory by an absolute path, and so bypass a mirror that is mounted \
+            + " within the directory by an absolute path, bypassing any mirror that is mounted \
                elsewhere";
         finding(Severity::Note, "links-absolute", text).remedy(format!(
             "Mount over the directory itself, or make the links relative with 'symlinks -cr {}'",

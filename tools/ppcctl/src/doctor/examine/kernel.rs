@@ -42,7 +42,10 @@ const OLDEST: (u32, u32) = (5, 10);
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let kernel = &facts.kernel;
     let Some(version) = kernel.version else {
-        let text = format!("The kernel release {:?} has no known form", kernel.release);
+        let text = format!(
+            "The version of the kernel {:?} cannot be found out",
+            kernel.release
+        );
         return vec![finding(Severity::Note, "kernel-unknown", text)];
     };
     let mut findings = features(facts, version);
