@@ -25,7 +25,7 @@ pub(crate) enum Policy {
     MaioFirst,
     /// MAIO, which has seen a load like this.
     MaioReplay,
-    /// MAIO, with a template of readers that go the other way.
+    /// MAIO, with a template of readers that read in the opposite order.
     MaioWrong,
     /// MAIO, with a template of readers that read the same in file order.
     MaioStale,

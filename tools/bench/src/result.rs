@@ -267,7 +267,7 @@ pub(crate) struct Sample {
 pub(crate) struct Bar {
     pub(crate) what: String,
     pub(crate) case: String,
-    /// Measured, and what it should be at most.
+    /// The measured value, and its upper limit.
     pub(crate) value: f64,
     pub(crate) limit: f64,
     pub(crate) passed: bool,
@@ -283,7 +283,7 @@ impl Testbed {
     }
 }
 
-/// Results made up for tests.
+/// Sample results for tests.
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
@@ -347,7 +347,7 @@ mod tests {
         let read: Results = serde_json::from_str(&text).expect("the same");
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
         assert!(text.contains(r#""policy":"maio-replay""#));
-        // Of an older program.
+        // Written by an older program.
         let run: Run = serde_json::from_str(r#"{"load": 2.5}"#).expect("some of it");
         assert!((run.load - 2.5).abs() < 1e-9 && run.round == 0);
     }

@@ -60,7 +60,7 @@ fn axis(svg: &mut Svg, scale: Scale, top: f64, bottom: f64) {
         }
         let x = scale.at(at);
         svg.line("grid", (x, top), (x, bottom));
-        // With rounding, 0.6 is not quite three times 0.2.
+        // In floating point, 0.6 is not quite three times 0.2.
         let text = format!("{at:.3}");
         let text = text.trim_end_matches('0').trim_end_matches('.');
         svg.text("tick", (x, bottom + 14.0), text);

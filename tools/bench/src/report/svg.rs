@@ -84,7 +84,7 @@ impl Svg {
     }
 }
 
-/// The ticks of an axis up to a number: four to eight multiples of 1, 2 or 5 times a power of ten.
+/// The step between ticks of an axis up to `most`: 1, 2 or 5 times a power of ten, for four to eight ticks.
 pub(super) fn step(most: f64) -> f64 {
     let mut step = 1e-3;
     for factor in [2.0, 2.5, 2.0].into_iter().cycle().take(60) {

@@ -46,7 +46,7 @@ pub(crate) enum Group {
     Machine,
     /// The features of the kernel.
     Kernel,
-    /// What the caller may do.
+    /// The privileges of the caller.
     Privileges,
 }
 
