@@ -99,7 +99,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Reads all files once, with O_DIRECT and many pieces at a time; returns the bytes per second, or 0 if
+/// Reads all files once, with `O_DIRECT` and many pieces at a time; returns the bytes per second, or 0 if
 /// that is not possible. Afterwards any caches behind the disk are warm, for all loads.
 pub(super) fn best(files: &Files) -> f64 {
     let pieces = files.sizes.iter().enumerate();
