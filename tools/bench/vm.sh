@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ppc-bench on rfs.ko, in a virtual machine: all that is no CPU time takes ten times as long there, as the processor is
-# emulated. Results and their page come back to target/bench/module.{json,html}.
+# ppc-bench on rfs.ko, in a virtual machine: all times but CPU time are ten times as long there, as the processor is
+# emulated. Results and their page are copied to target/bench/module.{json,html}.
 #
-#   tools/bench/vm.sh KERNEL [WORD...]     words for ppc-bench, instead of the three cases where everything stays mapped
+#   tools/bench/vm.sh KERNEL [WORD...]     arguments of ppc-bench, instead of the three cases with mappings kept
 #
-# The guest has MEMORY MiB, 6144 if nothing is said.
+# The guest has MEMORY MiB of memory, 6144 by default.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,7 +19,7 @@ trap 'rm -rf "$root"' EXIT
 install -D -m 755 -t "$root/guest/usr/bin" "$built/release/ppc-bench"
 install -D -m 644 -t "$root/guest/usr/lib/ppc" "$built"/policies/*.so
 
-# The disk is in the guest's memory, and so is what is cached of it.
+# The disk is in the guest's memory, and so is its page cache.
 bench="/usr/bin/ppc-bench --slower 10 --backend module --name module --output /tmp/bench $*"
 command="$bench 2>&1; code=\$?; echo == results; gzip -c /tmp/bench/module.json | base64; exit \$code"
 code=0

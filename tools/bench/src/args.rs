@@ -11,7 +11,7 @@ pub(crate) mod cost;
 use self::cost::Cost;
 use crate::ssd::{self, Timing};
 
-/// Measures what cache policies do for the loading of models, on a simulated SSD.
+/// Measure how cache policies speed up the loading of models, on a simulated SSD
 #[derive(Debug, Parser)]
 #[command(name = "ppc-bench", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -21,34 +21,34 @@ pub(crate) struct Cli {
     pub(crate) wanted: Wanted,
 }
 
-/// What is measured.
+/// The measurements to make.
 #[derive(Debug, Args)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a word of the command line"
 )]
 pub(crate) struct Wanted {
-    /// A small model, few cases, one round: about two minutes
+    /// Run few cases with a small model, one round: about two minutes
     #[arg(long, conflicts_with = "standard")]
     pub(crate) quick: bool,
-    /// The cases that claims are made of, three rounds: about fifty minutes. This is the default
+    /// Run the cases behind all claims, three rounds: about fifty minutes. This is the default
     #[arg(long)]
     pub(crate) standard: bool,
-    /// The model that --quick takes, for any case
+    /// Use the model of --quick for any case
     #[arg(long)]
     pub(crate) small: bool,
-    /// More readers: by read, shuffled, one and eight workers
+    /// Run more readers: by read, shuffled, one and eight workers
     #[arg(long)]
     pub(crate) more: bool,
-    /// What MAIO does for four workers that share a model, each bar of it: by headers, replayed, with little
-    /// memory, with a template of others, out of order
+    /// Run MAIO for four workers that share a model, with all its bars: by headers, replayed, with little
+    /// memory, with the template of other readers, out of order
     #[arg(long, conflicts_with_all = ["quick", "standard", "more"])]
     pub(crate) maio: bool,
-    /// Readers of each order, with memory for all: MAIO's first load and a later one, and the kernel's with 4 MiB of
-    /// readahead. They are among those of --standard
+    /// Run readers of each order, with memory for everything: MAIO's first load and a later one, and the kernel with
+    /// 4 MiB of readahead. --standard includes them
     #[arg(long, conflicts_with_all = ["quick", "standard", "more", "maio"])]
     pub(crate) orders: bool,
-    /// A model of about so many MiB, for any case
+    /// Use a model of about this many MiB for any case
     #[arg(long, value_name = "N", conflicts_with_all = ["quick", "small"], value_parser = clap::value_parser!(u64).range(128..=1 << 20))]
     pub(crate) mib: Option<u64>,
     /// How the workers of --maio read
@@ -57,55 +57,55 @@ pub(crate) struct Wanted {
     /// How long a call of a policy may take before its worker is killed [default: 2 s]
     #[arg(long = "deadline", value_name = "TIME", value_parser = deadline)]
     pub(crate) worker: Option<config::WorkerConfig>,
-    /// How far the kernel reads ahead, in KiB
+    /// The kernel's readahead, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 128)]
     pub(crate) read_ahead: u64,
-    /// What holds the model
+    /// The device that holds the model
     #[arg(long, value_enum, value_name = "WHAT", default_value = "ssd")]
     pub(crate) device: Device,
-    /// Only cases with this in their names; may be given several times
+    /// Run only cases with this text in their names; may be given several times
     #[arg(long = "case", value_name = "TEXT")]
     pub(crate) cases: Vec<String>,
-    /// How often each case is run
+    /// Number of runs of each case
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// How misses are heard of: module, observe or fuse
+    /// The backend that reports misses: module, observe or fuse
     #[arg(long, default_value = "observe")]
     pub(crate) backend: BackendKind,
-    /// All times that are no CPU time are so many times as long: for emulated machines
+    /// Multiply all times except CPU time by this: for emulated machines
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) slower: u64,
-    /// What the results are called
+    /// The name of the results
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Where results are written
+    /// The directory for results
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub(crate) output: PathBuf,
-    /// List the cases and end
+    /// List the cases and exit
     #[arg(long)]
     pub(crate) list: bool,
 }
 
-/// The usual worker, but for that.
+/// The default settings of workers, but for the deadline.
 fn deadline(text: &str) -> Result<config::WorkerConfig, String> {
     let settings = serde_json::json!({ "deadline": text });
     serde_json::from_value(settings).map_err(|error| error.to_string())
 }
 
-/// What is simulated.
+/// The simulated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Device {
     /// 1.5 ms a request, 350 MB/s
     Ssd,
     /// 0.1 ms, 1 GB/s
     Near,
-    /// 4 ms, 1 GB/s, as a file server nearby
+    /// 4 ms, 1 GB/s, like a nearby file server
     Filer,
-    /// 20 ms, 1 GB/s, as a file system behind a network
+    /// 20 ms, 1 GB/s, like a network file system
     Network,
     /// 5 ms, 350 MB/s, 16 requests at once
     Knee,
-    /// 5 ms, 150 MB/s, and slower with more than 8 requests at once, as a turning disk
+    /// 5 ms, 150 MB/s, and slower with more than 8 requests at once, like a rotating disk
     Seeks,
 }
 
@@ -122,60 +122,60 @@ impl Device {
     }
 }
 
-/// How bytes come to a worker.
+/// How a worker reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
     /// By `read`
     Read,
-    /// Through mappings that stay
+    /// Through mappings that are kept
     Mmap,
 }
 
-/// What a tour shows.
+/// The options of a tour.
 #[derive(Debug, Args)]
 pub(crate) struct Tour {
-    /// A model on a disk of this machine; without it, one is made up, on a simulated SSD
+    /// A model on a disk of this machine; without it, one is generated on a simulated SSD
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
-    /// A made-up model on the disk where results are written, though a simulated SSD may be had
+    /// Generate the model on the disk where results are written, even if an SSD can be simulated
     #[arg(long, conflicts_with = "model")]
     pub(crate) real: bool,
-    /// What loads the model and ends, for a shell: "{}" and $MODEL are the directory
+    /// A shell command that loads the model and exits: "{}" and $MODEL stand for the directory
     ///
-    /// Without it, every file is mapped and every byte of it looked at.
+    /// Without it, every file is mapped and every byte of it read.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// How often each load is measured
+    /// Number of times each load is measured
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Where results are written
+    /// The directory for results
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub(crate) output: PathBuf,
 }
 
-/// What is lent.
+/// The options of a lent device.
 #[derive(Debug, Args)]
 pub(crate) struct Lend {
-    /// What is on it
+    /// The folder whose files to put on it
     pub(crate) folder: PathBuf,
-    /// What it is like; the order 'be DEVICE' makes it another
+    /// The device to simulate; the order 'be DEVICE' changes it
     #[arg(long, value_enum, value_name = "WHAT", default_value = "ssd")]
     pub(crate) device: Device,
-    /// Links, owners, modes and empty folders as they are, and to be written to: a root directory of programs
+    /// Keep links, owners, modes and empty folders, and allow writing: for a root directory of programs
     #[arg(long)]
     pub(crate) archive: bool,
 }
 
-/// What this program starts itself for.
+/// The subcommands, and the hidden ones with which this program starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Errand {
-    /// Load a model without and with MAIO and show the difference: what 'make run' does
+    /// Load a model without and with MAIO and show the difference, as 'make run' does
     Run(Tour),
     /// Measure what a backend without the module costs a reader, against the bare directory
     Cost(Cost),
-    /// Compare the simulated SSD with its model, and end
+    /// Compare the simulated SSD with its model
     Selfcheck,
-    /// Write the page of results that are there
+    /// Write the page of existing results
     Report {
         /// A file of results, target/bench/NAME.json
         results: PathBuf,

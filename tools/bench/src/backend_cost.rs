@@ -6,11 +6,11 @@
 //!                                    worker (cprt) ─ policy (listener)
 //! ```
 //!
-//! Reader and worker are processes of their own. The worker is the product's, started as by `ppcctl run`, so
-//! that what is measured is what serves readers there; its policy wants the kinds of events that it is told
-//! to want, and advises nothing. Both sides take turns within each round, each round begins with another
-//! side, and before each run the page cache is made what the case says and looked at. What the worker heard
-//! is counted: a run with a policy that wants misses, of which it heard none, measures nothing and is an
+//! Reader and worker are separate processes. The worker is the product's, started as by `ppcctl run`, so
+//! that the measured code is the one that serves readers there; its policy wants the kinds of events in its
+//! settings, and advises nothing. The sides take turns within each round, each round begins with another
+//! side, and before each run the page cache is brought into the state of the case, which is verified. The
+//! worker's events are counted: a run whose policy wants misses but got none measures nothing and is an
 //! error.
 
 mod case;
@@ -36,10 +36,10 @@ use crate::{machine, signals};
 
 pub(crate) use reader::read;
 
-/// A warm run of which pages have gone meanwhile is made again, so often at most.
+/// Upper bound on the attempts at a warm run, which is repeated if some of its pages were dropped meanwhile.
 const TRIES: u32 = 20;
 
-/// Measures it and prints what it came to.
+/// Measures the cost and prints the results.
 pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     let cases: Vec<_> = CASES
         .into_iter()
@@ -50,7 +50,7 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     if cases.is_empty() {
         let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
         return Err(Failure::Said(format!(
-            "no case has that in its name; there are: {}",
+            "no case has this in its name; the cases are: {}",
             names.join(", ")
         )));
     }
@@ -81,7 +81,7 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
     Ok(())
 }
 
-/// What there is while a program beside it is measured, as results have it.
+/// The name in the results of the state in which a load is recorded.
 pub(crate) const RECORDING: &str = "recording";
 const BESIDE: [(&str, BesideReader); 4] = [
     ("without", BesideReader::Nothing),
@@ -89,21 +89,21 @@ const BESIDE: [(&str, BesideReader); 4] = [
     (RECORDING, BesideReader::Listener(Want::Record)),
     ("ppcctl run", BesideReader::Command),
 ];
-/// Of the file that such a program reads, in MiB.
+/// Size of the file that a bystander reads, in MiB.
 const BYSTANDER: u64 = 512;
 
 /// What runs beside a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BesideReader {
     Nothing,
-    /// A worker that wants that of another folder.
+    /// A worker for another folder, whose policy wants these events.
     Listener(Want),
     /// `ppcctl run` for that folder, with a command that waits.
     Command,
 }
 
-/// What warm reads of 4 KiB of another file take beside a worker that wants what MAIO does, while nothing loads
-/// and while a load is recorded, and beside all that `ppcctl run` has.
+/// The times of warm reads of 4 KiB of another file, beside a worker that wants the events that MAIO wants, while
+/// nothing loads and while a load is recorded, and beside everything that `ppcctl run` starts.
 pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
     let wanted = Cost {
         backend: Backend::Observe,
@@ -131,7 +131,7 @@ pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
     Ok(costs.collect())
 }
 
-/// Round by round: what changes on the machine from one to the next is not the policy's.
+/// Compares round by round, as the machine may change from one round to the next.
 fn bystander(state: &str, without: &[RunCost], with: &[RunCost]) -> Option<Bystander> {
     let ms = |side: &[RunCost]| median(side.iter().map(|run| float(run.time) / 1e3));
     let pairs = with.iter().zip(without);
@@ -145,7 +145,7 @@ fn bystander(state: &str, without: &[RunCost], with: &[RunCost]) -> Option<Bysta
     })
 }
 
-/// All rounds of a case: what was measured bare, then with each want.
+/// Runs all rounds of a case: the bare side, then one for each want.
 fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Vec<Vec<RunCost>>> {
     let all: Vec<Option<Want>> = std::iter::once(None)
         .chain(wanted.want.iter().copied().map(Some))
@@ -155,7 +155,7 @@ fn sides(served: &Served<'_>, case: &case::CostCase, wanted: &Cost) -> Result<Ve
     })
 }
 
-/// So many sides, each once in each round; each round begins with another one.
+/// Runs `count` sides, each once in each round; each round begins with another one.
 fn take_turns(
     name: &str,
     rounds: u32,
@@ -174,7 +174,7 @@ fn take_turns(
     Ok(sides)
 }
 
-/// One run, made again while pages go that should stay.
+/// One run, repeated while pages are dropped that should stay.
 fn sound(served: &Served<'_>, case: &case::CostCase, want: Option<Want>) -> Result<RunCost> {
     for _ in 0..TRIES {
         if signals::came() {

@@ -1,4 +1,4 @@
-//! What was to be shown, and whether the results show it.
+//! The bars: what the results have to show, and whether they do.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use crate::ssd::TIMING;
 use crate::table::{beside, of_runs};
 use crate::units::float;
 
-/// What two cases may differ by without one being better.
+/// The ratio up to which two cases count as equal.
 const NOISE: f64 = 1.05;
 
-/// One line for each that can be told from the cases there are.
+/// All bars that can be computed from the cases in the results.
 pub(crate) fn bars(results: &Results) -> Vec<Bar> {
     let mut bars = Vec::new();
     for case in results
@@ -42,7 +42,7 @@ pub(crate) fn bars(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// What a program that has nothing to do with a policy is to lose by it at most.
+/// The limit for what an unrelated program may lose to a policy.
 fn bystander(found: &Bystander) -> Bar {
     let limit = if found.state == RECORDING { 1.02 } else { 1.01 };
     Bar {
@@ -54,14 +54,14 @@ fn bystander(found: &Bystander) -> Bar {
     }
 }
 
-/// Where there is nothing to gain, nothing may be lost.
+/// Whether there is nothing to gain in a case, so that nothing may be lost either.
 fn is_harmless(case: &CaseResult) -> bool {
     let nothing = matches!(case.regime, Regime::Cached | Regime::Slow);
     let wrong = matches!(case.policy, Policy::MaioWrong | Policy::MaioStale);
     nothing || case.reader.access == Access::Direct || wrong
 }
 
-/// One case, and those that it is compared with.
+/// A case, with the results that it is compared with.
 struct Ledger<'r> {
     results: &'r Results,
     case: &'r CaseResult,
@@ -84,14 +84,14 @@ impl Ledger<'_> {
         });
     }
 
-    /// The load time as a part of another's.
+    /// Adds a bar for the ratio of the load time to another one.
     fn against(&self, bars: &mut Vec<Bar>, what: &str, other: Option<f64>, limit: f64) {
         if let Some(other) = other.filter(|&other| other > 0.0) {
             self.bar(bars, what, self.load / other, limit);
         }
     }
 
-    /// All that the user waits for may be longer by 2 % or 50 ms, whichever is more.
+    /// The whole time that a user waits may be longer by 2 % or 50 ms, whichever is more.
     fn own_disk(&self, bars: &mut Vec<Bar>) {
         let of = |case| of_runs(case, |run| run.whole);
         let native = beside(self.results, self.case, Policy::Native).and_then(of);
@@ -112,7 +112,7 @@ impl Ledger<'_> {
             self.bar(bars, "device bytes / model", bytes, 1.02);
         }
         if self.results.testbed.timing.latency_us > TIMING.latency_us {
-            // What an emulated processor takes says nothing.
+            // The CPU time of an emulated processor says nothing.
             return;
         }
         let cpu = value(|run| run.runtime_cpu) / (model / 1e9);
@@ -123,8 +123,8 @@ impl Ledger<'_> {
         }
     }
 
-    /// What each of the workers reads that share a model: whether it is recorded as it was, and is there
-    /// before they come to it.
+    /// For workers that share a model: whether the reads of each are recorded correctly, and their data is
+    /// in memory before they need it.
     fn shared(&self, bars: &mut Vec<Bar>) {
         let beside = |policy| beside(self.results, self.case, policy);
         let readers = |case| of_some(case, |run| run.readers_bytes);
@@ -159,12 +159,12 @@ impl Ledger<'_> {
         }
     }
 
-    /// Pages that the template of this load has wrong.
+    /// Adds a bar for the number of wrong pages in the template of this load.
     fn recorded(&self, bars: &mut Vec<Bar>) {
         let wrong = of_some(self.case, |run| {
             let found = run.recorded?;
             let workers = found.workers == self.case.reader.workers as usize;
-            // Of a worker that is not known all is missing already.
+            // All pages of an unknown worker are counted as missing already.
             Some(found.missing + found.not_read + u64::from(!workers))
         });
         if let Some(wrong) = wrong {
@@ -172,7 +172,7 @@ impl Ledger<'_> {
         }
     }
 
-    /// The module drops what is mapped; without it that stays, and is counted.
+    /// The module drops mapped pages; without it they stay, and are counted.
     fn dropped(&self, bars: &mut Vec<Bar>) {
         let mapped = self.case.reader.access != Access::Pread;
         if mapped && self.results.backend != "module" {
@@ -198,7 +198,7 @@ impl Ledger<'_> {
         self.against(bars, "load / first load", first, 1.05);
         let precache = self.load_of(Policy::Precache).unwrap_or(0.0);
         let testbed = &self.results.testbed;
-        // Who comes back to all of it has the copies to make once more.
+        // A worker that reads everything twice has to copy it twice.
         let again = match self.case.reader.order {
             Order::Twice => testbed.warm - testbed.start,
             _ => 0.0,
@@ -219,7 +219,7 @@ impl Ledger<'_> {
         }
         match (self.case.reader.access, self.case.reader.mode) {
             (Access::Kept, _) => {
-                // The module drops what is mapped.
+                // The module drops mapped pages.
                 let limit = if self.results.backend == "module" {
                     0.30
                 } else {
@@ -237,7 +237,7 @@ impl Ledger<'_> {
         self.peers(bars, 0.5);
     }
 
-    /// The gain over the kernel, where readers are those that it is claimed for.
+    /// Adds bars for the gain over the kernel, for the readers that the claim is about.
     fn gain(&self, bars: &mut Vec<Bar>, native: f64, native_4096: f64) {
         let reader = self.case.reader;
         if reader.workers == 4 && reader.order == Order::Natural {
@@ -249,7 +249,7 @@ impl Ledger<'_> {
 
     fn peers(&self, bars: &mut Vec<Bar>, limit: f64) {
         for policy in [Policy::Eager, Policy::Framework, Policy::Precache] {
-            // What was loaded before the load began takes no time of it, however much memory there is.
+            // With enough memory, everything was loaded before the clock started.
             let before = policy == Policy::Precache && self.case.regime == Regime::Ample;
             if !before {
                 let what = format!("load / {policy}");
@@ -259,13 +259,13 @@ impl Ledger<'_> {
     }
 }
 
-/// The median of a number that all runs have.
+/// The median of a number, if all runs have it.
 fn of_some(case: &CaseResult, of: impl Fn(&Run) -> Option<u64>) -> Option<f64> {
     let all = case.runs.iter().all(|run| of(run).is_some());
     of_runs(case, |run| float(of(run).unwrap_or(0))).filter(|_| all)
 }
 
-/// As text: those that were missed last, where they are seen.
+/// The bars as text, with the missed ones last, where they are noticed.
 pub(crate) fn list(bars: &[Bar]) -> String {
     let (passed, missed): (Vec<&Bar>, Vec<&Bar>) = bars.iter().partition(|bar| bar.passed);
     let mut text = String::new();
@@ -278,7 +278,7 @@ pub(crate) fn list(bars: &[Bar]) -> String {
             limit,
             ..
         } = bar;
-        // Into a string it cannot fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(
             text,
             "{word}  {value:6.3} of {limit:5.3}  {what:<28} {case}"

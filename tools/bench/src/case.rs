@@ -1,4 +1,4 @@
-//! What is measured: policies, readers and how much memory there is, each with each other's.
+//! The cases to measure: combinations of policies, readers and amounts of memory.
 
 use std::fmt;
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::reader::{Access, Order, Profile};
 
-/// Who reads ahead.
+/// What reads ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Policy {
-    /// The kernel, as it does by itself.
+    /// The kernel, with its defaults.
     Native,
-    /// The kernel, as far as one may reasonably tell it to.
+    /// The kernel, with the largest reasonable readahead.
     #[serde(rename = "native-4096k")]
     Native4096,
     /// The policy that loads everything at the first event.
     Eager,
-    /// What frameworks have built in.
+    /// Threads, as built into frameworks.
     Framework,
-    /// The policy that has loaded everything before, as far as there is room.
+    /// The policy that loads everything before the clock starts, as far as there is room.
     Precache,
-    /// MAIO, which knows the headers only.
+    /// MAIO, which only knows the headers.
     MaioFirst,
     /// MAIO, which has seen a load like this.
     MaioReplay,
-    /// MAIO, with a template of readers that go the other way.
+    /// MAIO, with a template of readers that read in the opposite order.
     MaioWrong,
-    /// MAIO, with a template of readers that take the same in the order of the files.
+    /// MAIO, with a template of readers that read the same in file order.
     MaioStale,
 }
 
@@ -39,7 +39,7 @@ impl Policy {
         )
     }
 
-    /// How far the kernel reads ahead, in KiB, where it usually does so far.
+    /// The kernel's readahead in KiB, given the usual one.
     pub(crate) fn read_ahead(self, usual: u64) -> u64 {
         match self {
             Self::Native4096 => 4096,
@@ -64,39 +64,38 @@ impl Policy {
         }
     }
 
-    /// What it does, in a sentence.
+    /// A description for the page, in a sentence.
     pub(crate) fn says(self) -> &'static str {
         match self {
-            Self::Native => "What everybody has: Linux reads 128 KiB ahead of whoever reads.",
+            Self::Native => "The default: Linux reads 128 KiB ahead of each reader.",
             Self::Native4096 => {
-                "The same Linux, told to read 4 MiB ahead, as far as one may reasonably go for all \
+                "The same Linux, set to read 4 MiB ahead, which is the most that is reasonable for all \
                  files of a disk."
             }
             Self::Eager => {
-                "A simple policy: at the first read of anything, it loads every file from end to end."
+                "A simple policy: at the first read of any file, it loads every file from end to end."
             }
             Self::Framework => {
-                "What frameworks have built in: eight threads read all files, 16 MiB at a time, ahead of \
+                "As built into frameworks: eight threads read all files, 16 MiB at a time, ahead of \
                  the workers."
             }
             Self::Precache => {
-                "Everything, as far as there is room, was loaded before the clock started: what loading \
-                 takes if no disk has to be waited for."
+                "Everything, as far as there is room, was loaded before the clock started: the time that \
+                 loading takes without waiting for a disk."
             }
             Self::MaioFirst => {
-                "MAIO has never seen this model: it goes by what the headers of the files say, and records \
-                 what each worker reads."
+                "MAIO has never seen this model: it predicts reads from the headers of the files, and \
+                 records what each worker reads."
             }
             Self::MaioReplay => {
-                "MAIO knows from an earlier load what each worker reads, and in which order: it has it in \
-                 memory just before, and drops it just after."
+                "MAIO knows from an earlier load what each worker reads, and in which order: it brings it \
+                 into memory just before, and drops it just after."
             }
             Self::MaioWrong => {
-                "MAIO has a record of workers that went the other way: what a mistake of its costs."
+                "MAIO has a record of workers that read in the opposite order: the cost of a mistake."
             }
             Self::MaioStale => {
-                "MAIO has a record of workers that read the same, in the order of the files: what it costs \
-                 that these do not."
+                "MAIO has a record of workers that read the same in file order: the cost of another order."
             }
         }
     }
@@ -118,7 +117,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What readers find.
+/// The state of memory and device that readers find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Regime {
@@ -146,7 +145,7 @@ impl fmt::Display for Regime {
     }
 }
 
-/// One of each.
+/// One policy, reader and regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) policy: Policy,
@@ -169,7 +168,7 @@ const ALL_BUT_WRONG: [Policy; 7] = [
     Policy::MaioFirst,
     Policy::MaioReplay,
 ];
-/// What is run on this machine's own disk, of which nothing is to be changed.
+/// The policies on this machine's own disk, whose settings are not to be changed.
 const OWN_DISK: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 const FEW: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
 
@@ -182,7 +181,7 @@ fn cell(policies: &[Policy], reader: Profile, regime: Regime) -> Vec<Case> {
     policies.iter().map(case).collect()
 }
 
-/// What is enough to see it work.
+/// The cases that suffice to see it work.
 pub(crate) fn quick() -> Vec<Case> {
     let full = Profile::full();
     [
@@ -193,7 +192,7 @@ pub(crate) fn quick() -> Vec<Case> {
     .concat()
 }
 
-/// What claims are made of.
+/// The cases behind the claims.
 pub(crate) fn standard() -> Vec<Case> {
     let (full, tp) = (Profile::full(), Profile::tp());
     let dropped = |reader: Profile| reader.by(Access::Dropped);
@@ -209,7 +208,7 @@ pub(crate) fn standard() -> Vec<Case> {
         cell(&[Policy::MaioWrong], full, Regime::Ample),
         cell(&harmless, full, Regime::Slow),
         cell(&OWN_DISK, full.with(1), Regime::OwnDisk),
-        // That in order is among those above.
+        // The natural order is among the cases above.
         orders()
             .into_iter()
             .filter(|case| case.reader.order != Order::Natural)
@@ -218,7 +217,7 @@ pub(crate) fn standard() -> Vec<Case> {
     .concat()
 }
 
-/// What else readers do.
+/// Cases with other readers.
 pub(crate) fn more() -> Vec<Case> {
     let (full, tp) = (Profile::full(), Profile::tp());
     let shuffled = tp.in_order(Order::Shuffled);
@@ -234,7 +233,7 @@ pub(crate) fn more() -> Vec<Case> {
     .concat()
 }
 
-/// All that MAIO does for workers that share a model, and what the kernel does.
+/// The cases of MAIO for workers that share a model, and of the kernel.
 pub(crate) fn maio(access: Access) -> Vec<Case> {
     let tp = Profile::tp().by(access);
     let first = [
@@ -255,7 +254,7 @@ pub(crate) fn maio(access: Access) -> Vec<Case> {
     .concat()
 }
 
-/// The same readers in each order.
+/// Cases with the same readers in each order.
 pub(crate) fn orders() -> Vec<Case> {
     let loads = [Policy::Native4096, Policy::MaioFirst, Policy::MaioReplay];
     let orders = [
@@ -272,7 +271,7 @@ pub(crate) fn orders() -> Vec<Case> {
     cells.concat()
 }
 
-/// Those of which the name has one of these words in it; all, if there are no words.
+/// The cases whose names contain one of these words; all, if there are no words.
 pub(crate) fn matching(cases: Vec<Case>, words: &[String]) -> Vec<Case> {
     let wanted = |case: &Case| {
         let name = case.to_string();

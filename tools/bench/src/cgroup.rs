@@ -1,4 +1,4 @@
-//! The memory cgroup that readers and whoever prefetches for them are in together.
+//! The memory cgroup that readers share with the process that prefetches for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ enum Version {
     V2,
 }
 
-/// A group; it is gone when this is.
+/// A group, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Group {
     version: Version,
     pub(crate) path: PathBuf,
 }
 
-/// What is charged to it, in bytes.
+/// Bytes charged to a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cache: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Charged {
 }
 
 impl Group {
-    /// Makes one with nothing in it, and no limit unless there is to be one.
+    /// Makes an empty group, with a limit if one is given.
     pub(crate) fn make(name: &str, limit: Option<u64>) -> Result<Self> {
         let (version, root) = hierarchy()?;
         let path = root.join(format!("{PREFIX}{name}"));
@@ -50,7 +50,7 @@ impl Group {
         Ok(group)
     }
 
-    /// What is charged to it now.
+    /// Bytes charged to the group now.
     pub(crate) fn charged(&self) -> Charged {
         let text = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
         charged(&text, self.version)
@@ -60,7 +60,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(self.path.join("memory.force_empty"), "0");
-        // Its last process may not be quite gone.
+        // Its last process may not have ended completely.
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() {
                 return;
@@ -70,13 +70,13 @@ impl Drop for Group {
     }
 }
 
-/// The calling process, and what it starts, is in the group from now on.
+/// Moves the calling process into the group; processes that it starts later are in it, too.
 pub(crate) fn join(group: &Path) -> Result<()> {
     let path = group.join("cgroup.procs");
     fs::write(&path, std::process::id().to_string()).map_err(file("Writing", &path))
 }
 
-/// Takes away what those that were killed have left.
+/// Removes groups left by processes that were killed.
 pub(crate) fn clear() {
     for root in [V1, V2] {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {

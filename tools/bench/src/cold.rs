@@ -1,4 +1,4 @@
-//! What is cached before a run: nothing, or everything.
+//! The page cache before a run: without any of the model, or with all of it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::sys::Mapped;
 use crate::units::PAGE;
 
-/// A page that is just being looked at is not dropped.
+/// Number of attempts to drop a file's pages. A page that is being accessed is not dropped.
 const TRIES: u32 = 100;
 
 fn paths(model: &Model, folder: &Path) -> Vec<PathBuf> {
@@ -22,19 +22,19 @@ fn paths(model: &Model, folder: &Path) -> Vec<PathBuf> {
     names.map(|name| folder.join(name)).collect()
 }
 
-/// Drops all of a model from the page cache, and looks whether it is gone.
+/// Drops all of a model from the page cache, and checks that it is gone.
 pub(crate) fn drop_all(model: &Model, folder: &Path) -> Result<()> {
     drop_files(&paths(model, folder))
 }
 
-/// Drops files from the page cache, and looks whether they are gone.
+/// Drops files from the page cache, and checks that they are gone.
 pub(crate) fn drop_files(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let dropped = drop_one(path).map_err(file("Dropping", path))?;
         if !dropped {
             return Err(Failure::Said(format!(
-                "{} does not leave the page cache, and the next load would not be cold: who has it \
-                 mapped or open for writing has to end first",
+                "{} does not leave the page cache, so the next load would not be cold: end the process \
+                 that has it mapped or open for writing first",
                 path.display()
             )));
         }
@@ -48,7 +48,7 @@ fn drop_one(path: &Path) -> std::io::Result<bool> {
     if metadata.len() == 0 {
         return Ok(true);
     }
-    // Of others' files the kernel says that all is there, whatever is.
+    // For files of other users, the kernel reports all pages as cached.
     let ours = nix::unistd::geteuid().is_root()
         || metadata.uid() == nix::unistd::geteuid().as_raw()
         || nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok();
@@ -76,7 +76,7 @@ pub(crate) fn warm_all(model: &Model, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a model that are in the page cache.
+/// Number of bytes of a model that are in the page cache.
 pub(crate) fn cached(model: &Model, folder: &Path) -> Result<u64> {
     let mut pages = 0;
     for path in paths(model, folder) {

@@ -1,13 +1,13 @@
-//! Other programs.
+//! Runs other programs.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
 use crate::error::{Failure, Result};
 
-/// What it has written, if it ended well.
+/// Runs a program and returns its output, if it succeeded.
 pub(crate) fn run(program: &'static str, words: &[&OsStr]) -> Result<String> {
-    // Who is root by sudo does not have them all in the path.
+    // Root by sudo may lack these directories in its path.
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/sbin:/sbin"));
     let output = Command::new(program).args(words).env("PATH", path).output();

@@ -1,4 +1,4 @@
-//! A file system on a simulated SSD: made and filled while the device is as fast as it can be, then
+//! A file system on a simulated SSD: created and filled while the device runs at full speed, then
 //! mounted read-only.
 
 use std::fs;
@@ -11,20 +11,20 @@ use crate::error::{Failure, Result, file, system};
 use crate::place::Place;
 use crate::ssd::{Readings, Simulator, Timing};
 
-/// How far the kernel reads ahead, in KiB, where it has not been told otherwise.
+/// The kernel's default readahead, in KiB.
 pub(crate) const READ_AHEAD: u64 = 128;
 
-/// Mounted; it is gone when this is.
+/// A mounted disk, which is taken down when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// Where its files are.
+    /// The mount point.
     pub(crate) path: PathBuf,
     node: PathBuf,
     pub(crate) simulator: Simulator,
 }
 
 impl Disk {
-    /// One for so many bytes and files, which `fill` puts there.
+    /// Makes one with room for `bytes` bytes in `files` files, which `fill` writes.
     pub(crate) fn make(
         place: &Place,
         bytes: u64,
@@ -33,15 +33,15 @@ impl Disk {
     ) -> Result<Self> {
         let simulator = Simulator::start(&place.folder("ssd")?, bytes)?;
         let node = attach(&simulator.file())?;
-        // From here on it is taken down by itself.
+        // From here on, dropping it takes it down.
         let disk = Self {
             path: place.folder("model")?,
             node,
             simulator,
         };
-        // Loop devices are used again, and keep what others have set.
+        // Loop devices are reused, and keep settings of earlier users.
         disk.read_ahead(READ_AHEAD)?;
-        // Folders are files, too.
+        // Folders take inodes, too.
         let inodes = 256 + 2 * files;
         let options = format!(
             "-q -F -b 4096 -m 0 -N {inodes} -O ^has_journal,^resize_inode -E nodiscard,lazy_itable_init=0"
@@ -59,7 +59,7 @@ impl Disk {
     fn mount_read_only(&self) -> Result<()> {
         let flags = MsFlags::MS_NOATIME | MsFlags::MS_RDONLY;
         match self.mount(flags) {
-            // Who has taken a mount namespace meanwhile has it mounted still, to be written to.
+            // A mount namespace that was created meanwhile still has it mounted read-write.
             Err(Failure::File { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
                 self.mount(MsFlags::MS_NOATIME)?;
                 self.mount_again(flags)
@@ -68,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// From now on its files can be changed.
+    /// Remounts it read-write.
     pub(crate) fn be_writable(&self) -> Result<()> {
         self.mount_again(MsFlags::MS_NOATIME)
     }
@@ -89,12 +89,12 @@ impl Disk {
         .map_err(file("Mounting", &self.node))
     }
 
-    /// The device that files are on.
+    /// The device with the file system.
     pub(crate) fn node(&self) -> &Path {
         &self.node
     }
 
-    /// How far the kernel reads ahead in files that are opened from now on.
+    /// Sets the kernel's readahead for files opened from now on.
     pub(crate) fn read_ahead(&self, kib: u64) -> Result<()> {
         let name = self.node.file_name().unwrap_or_default();
         let path = Path::new("/sys/block")
@@ -103,12 +103,12 @@ impl Disk {
         fs::write(&path, kib.to_string()).map_err(file("Writing", &path))
     }
 
-    /// From now on it is as fast as that.
+    /// Sets the speed from now on.
     pub(crate) fn be(&mut self, timing: Timing) -> Result<()> {
         self.simulator.be(Some(timing))
     }
 
-    /// Counts from now on.
+    /// Restarts the counters.
     pub(crate) fn reset(&mut self) -> Result<()> {
         self.simulator.reset()
     }
@@ -120,7 +120,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Who still reads, by a failure of ours, must not keep the rest.
+        // A process that still reads, because of an earlier failure, must not block the rest.
         if umount2(&self.path, MntFlags::empty()).is_err() {
             let _ = umount2(&self.path, MntFlags::MNT_DETACH);
         }
@@ -147,6 +147,6 @@ fn attach(path: &Path) -> Result<PathBuf> {
     }
     let _ = command::run("losetup", &["--detach".as_ref(), node.as_ref()]);
     Err(Failure::Said(
-        "The loop device does no direct I/O: what it reads would be cached twice".to_owned(),
+        "The loop device does not use direct I/O: its reads would be cached twice".to_owned(),
     ))
 }

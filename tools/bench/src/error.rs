@@ -20,7 +20,7 @@ pub(crate) enum Failure {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{what} cannot be had here: {why}; {remedy}")]
+    #[error("{what} is not available: {why}; {remedy}")]
     Unavailable {
         what: &'static str,
         why: String,
@@ -28,7 +28,7 @@ pub(crate) enum Failure {
     },
     #[error("{0}")]
     Said(String),
-    #[error("Ended by a signal")]
+    #[error("Interrupted by a signal")]
     Interrupted,
     #[error(transparent)]
     Runtime(#[from] cprt::Error),
@@ -36,11 +36,11 @@ pub(crate) enum Failure {
     NoSuchPolicy(#[from] cprt::daemon::policies::Missing),
     #[error(transparent)]
     Template(#[from] maio::template::TemplateError),
-    #[error("What another process of ours says makes no sense")]
+    #[error("A helper process sent invalid data")]
     Json(#[from] serde_json::Error),
 }
 
-/// For `map_err`: what was being done.
+/// For `map_err`: names the action that failed.
 pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::System {
         doing,
@@ -48,7 +48,7 @@ pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) 
     }
 }
 
-/// For `map_err`: what was being done, to which file.
+/// For `map_err`: names the action that failed, and its file.
 pub(crate) fn file<E: Into<io::Error>>(
     doing: &'static str,
     path: &Path,

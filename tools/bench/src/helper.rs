@@ -1,4 +1,4 @@
-//! A process of this program that waits until it is to begin.
+//! A process of this program that waits for the signal to begin.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::{Failure, Result, system};
 
-/// It is killed when this is dropped before it has ended.
+/// A helper process, which is killed if this is dropped before it has ended.
 #[derive(Debug)]
 pub(crate) struct Helper {
     child: Child,
@@ -17,7 +17,7 @@ pub(crate) struct Helper {
     lines: Receiver<String>,
 }
 
-/// What may happen while one waits.
+/// What happened during a wait.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Line(String),
@@ -25,7 +25,7 @@ pub(crate) enum Heard {
 }
 
 impl Helper {
-    /// Starts one, and waits until it waits.
+    /// Starts a helper, and waits until it is ready.
     pub(crate) fn start(errand: &str, task: &impl Serialize) -> Result<Self> {
         let text = serde_json::to_string(task)?;
         let mut child = Command::new("/proc/self/exe")
@@ -61,7 +61,7 @@ impl Helper {
         let pipe = self.input.as_mut();
         let pipe = pipe.ok_or_else(|| Failure::Said("A process has ended".to_owned()))?;
         pipe.write_all(b"go\n")
-            .map_err(system("Having a process begin"))
+            .map_err(system("Making a process begin"))
     }
 
     pub(crate) fn hear(&mut self, patience: Duration) -> Result<Heard> {

@@ -1,4 +1,4 @@
-//! What is on top of a simulated SSD: mounts and loop devices, by the folder that it is in.
+//! Takes down what is on top of a simulated SSD, mounts and loop devices, by the folder that it is in.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,17 +11,17 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::command;
 
-/// Who reads there may need a moment to end.
+/// Number of attempts to detach loop devices. Readers may need a moment to end.
 const TRIES: u32 = 20;
 
-/// Unmounts all that is mounted below a folder, but one, and gives its loop devices back.
+/// Unmounts everything below a folder, except for one mount, and detaches its loop devices.
 pub(crate) fn clear(folder: &Path, but: Option<&Path>) {
     let list = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let (others, device): (Vec<_>, Vec<_>) = mounts_below(&list, folder)
         .into_iter()
         .filter(|at| Some(at.as_path()) != but)
         .partition(|at| at.file_name() != Some("ssd".as_ref()));
-    // A loop device goes when nothing of it is mounted, what it is made of when it has gone.
+    // A loop device is freed once nothing on it is mounted, and the mount of its file after that.
     unmount(&others);
     for _ in 0..TRIES {
         let nodes = loops_of(folder);
@@ -36,7 +36,7 @@ pub(crate) fn clear(folder: &Path, but: Option<&Path>) {
     unmount(&device);
 }
 
-/// The last that was mounted first.
+/// Unmounts in reverse order of mounting.
 fn unmount(places: &[PathBuf]) {
     for at in places.iter().rev() {
         let _ = umount2(at, MntFlags::MNT_DETACH);

@@ -1,7 +1,7 @@
-//! The simulated SSD for programs of others, such as the frameworks of `tests/clients`.
+//! Lends the simulated SSD to other programs, such as the frameworks of `tests/clients`.
 //!
-//! It says where it is in a line of JSON, and then answers each line of input: `reset` has it count from
-//! there on, `read` gives what it has counted, and `be DEVICE` makes it another device.
+//! It prints its path in a line of JSON, and then answers each line of input: `reset` restarts its counters,
+//! `read` returns them, and `be DEVICE` turns it into another device.
 
 use std::fs;
 use std::io::{self, BufRead as _, Write as _};
@@ -19,17 +19,17 @@ use crate::signals;
 use crate::ssd::{Readings, Timing};
 use crate::units::MIB;
 
-/// Where it is, and how fast.
+/// The path of the device, and its speed.
 #[derive(Debug, Serialize)]
 struct Lent<'a> {
     path: &'a Path,
     node: &'a Path,
     timing: Timing,
-    /// Whether it runs before all others, and so is late as little as can be.
+    /// Whether it runs before all other processes, and so is late as rarely as possible.
     runs_first: bool,
 }
 
-/// One of that kind, with copies of all that a folder has.
+/// A disk with this timing, with copies of everything in a folder.
 pub(crate) fn disk_of(place: &Place, folder: &Path, timing: Timing) -> Result<Disk> {
     let files = entries(folder)?;
     let mut disk = Disk::make(place, room(&files), files.len(), |onto| {
@@ -39,13 +39,13 @@ pub(crate) fn disk_of(place: &Place, folder: &Path, timing: Timing) -> Result<Di
     Ok(disk)
 }
 
-/// What a file system gives out room by.
+/// Block size of the file system.
 const BLOCK: u64 = 4096;
 
-/// Room for what is written there, where that is asked for.
+/// Extra room on a writable disk.
 const WRITTEN: u64 = 512 * MIB;
 
-/// Lends one until nobody asks any more.
+/// Lends a disk until standard input ends.
 pub(crate) fn lend(wanted: &Lend) -> Result<()> {
     signals::take()?;
     let (folder, timing) = (&wanted.folder, wanted.device.timing());
@@ -83,7 +83,7 @@ pub(crate) fn lend(wanted: &Lend) -> Result<()> {
     Ok(())
 }
 
-/// As large as a file system is to be for that; it needs a little for itself.
+/// The size of a file system for these files, including its own needs.
 fn room(files: &[(PathBuf, u64)]) -> u64 {
     let bytes: u64 = files
         .iter()
@@ -101,7 +101,7 @@ fn answer(disk: &mut Disk, order: &str) -> Result<()> {
             disk.be(timing).and_then(|()| say(&timing))
         }
         _ => Err(Failure::Said(format!(
-            "'{order}' is neither reset nor read nor be DEVICE"
+            "unknown order '{order}': use reset, read or be DEVICE"
         ))),
     }
 }
@@ -109,12 +109,12 @@ fn answer(disk: &mut Disk, order: &str) -> Result<()> {
 fn device(name: &str) -> Result<Device> {
     Device::from_str(name, false).map_err(|_| {
         Failure::Said(format!(
-            "'{name}' is no device: ssd, network and others are"
+            "'{name}' is not a device; ssd and network are, among others"
         ))
     })
 }
 
-/// All below a folder, by their paths in it, and how large they are.
+/// All files below a folder, by their paths in it, and their sizes.
 fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];
@@ -137,7 +137,7 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     Ok(files)
 }
 
-/// All below a folder, folders and links as such.
+/// All entries below a folder, with their sizes; links are not followed.
 fn entries(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -176,7 +176,7 @@ fn say(what: &impl Serialize) -> Result<()> {
     text.push(b'\n');
     let mut output = io::stdout().lock();
     let said = output.write_all(&text).and_then(|()| output.flush());
-    said.map_err(system("Saying where the simulated SSD is"))
+    said.map_err(system("Printing an answer"))
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! The policy of `ppc-bench cost`: it hears what it is told to hear, and advises nothing.
+//! The policy of `ppc-bench cost`: it receives the events in its settings, and advises nothing.
 //!
 //! | setting | meaning |
 //! |---|---|
-//! | `kinds` | the kinds of events it wants, as in `open miss`; those that the mount cannot tell are left out |
-//! | `progress` | a beacon so often, as in `4M` |
+//! | `kinds` | the kinds of events it wants, as in `open miss`; those that the mount cannot report are left out |
+//! | `progress` | the interval of PROGRESS, as in `4M` |
 
 use std::ffi::CStr;
 
 use ppc::{Error, Event, Features, Host, Kind, Kinds, Plan, Policy, Prefetch, Result, Settings};
 
-/// Nothing is kept from one event to the next.
+/// The policy, which has no state.
 #[derive(Debug)]
 pub struct Listener;
 
 impl Policy for Listener {
     const NAME: &'static CStr = c"listener";
     const VERSION: &'static CStr = c"1";
-    const DESCRIPTION: &'static CStr = c"Hears events and advises nothing";
+    const DESCRIPTION: &'static CStr = c"Receives events and advises nothing";
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
         let progress = settings.bytes("progress")?.unwrap_or(0);
@@ -32,7 +32,7 @@ impl Prefetch for Listener {
     }
 }
 
-/// Of the kinds that are named, those that a mount with these features tells, as MAIO asks for them.
+/// The named kinds that a mount with these features reports, chosen as MAIO does.
 fn wanted(names: &str, features: Features) -> Result<Kinds> {
     let mut kinds = Vec::new();
     for name in names.split_ascii_whitespace() {

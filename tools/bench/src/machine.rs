@@ -1,4 +1,4 @@
-//! What else goes on on this machine.
+//! The machine, and its load by other processes.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ pub(crate) struct Ticks {
     all: u64,
 }
 
-/// Of a second.
+/// Length of a tick, in seconds.
 const TICK: f64 = 0.01;
 
 pub(crate) fn ticks() -> Ticks {
@@ -35,7 +35,7 @@ fn parse(stat: &str) -> Ticks {
     }
 }
 
-/// The part of all CPU time between two moments that is not accounted for by so many seconds of ours.
+/// The share of CPU time between two moments that others used, given that `ours` seconds of it were ours.
 pub(crate) fn others(before: Ticks, after: Ticks, ours: f64) -> f64 {
     let busy = float(after.busy.saturating_sub(before.busy)) * TICK;
     let all = float(after.all.saturating_sub(before.all)) * TICK;
@@ -46,7 +46,7 @@ pub(crate) fn others(before: Ticks, after: Ticks, ours: f64) -> f64 {
     }
 }
 
-/// Bytes that processes may have without anybody suffering.
+/// Bytes that processes can allocate without causing a shortage.
 pub(crate) fn available() -> u64 {
     memory("MemAvailable:")
 }

@@ -1,4 +1,4 @@
-//! Measures what cache policies do for the loading of models, on a simulated SSD.
+//! Measures how cache policies speed up the loading of models, on a simulated SSD.
 //!
 //! ```text
 //! case = policy x reader x regime
@@ -7,8 +7,8 @@
 //!               └─ reader (driver, workers)  ─▶ result ─ table, bars, JSON
 //! ```
 //!
-//! What is slow here sleeps: the device, copies to accelerators, frameworks. So two cores are enough
-//! for what would be many, and the ratios of a real machine remain.
+//! Everything slow is simulated by sleeping: the device, copies to accelerators, frameworks. So two cores
+//! stand in for many, and the ratios are those of a real machine.
 
 mod args;
 mod backend_cost;
@@ -87,7 +87,7 @@ fn run_errand(errand: Errand) -> Result<()> {
         Errand::Load { model, command } => tour::load(&model, command.as_deref()),
         Errand::Prefetch { task } => prefetcher::prefetch(&serde_json::from_str(&task)?),
         Errand::Read { task } => backend_cost::read(&serde_json::from_str(&task)?),
-        // These two are for the runtime to call.
+        // Only the runtime calls these two.
         Errand::Worker { .. } => Ok(cprt::worker::process::run()?),
         Errand::Topology => {
             print!("{}", cprt::machine::topology::Topology::detect()?);

@@ -1,4 +1,4 @@
-//! From a command line to results.
+//! Measures what the command line asks for, and writes the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::ssd::{TIMING, Timing};
 use crate::units::{MB, MIB, float};
 use crate::{backend_cost, bars, machine, report, rounds, selfcheck, signals, table, tour};
 
-/// What frameworks take, for the standard model.
+/// The times of frameworks, for the standard model.
 pub(crate) const TAKES: Takes = Takes {
     start_ms: 2000,
     tensor_us: 5000,
     copy: 600 * MB,
     piece: 16 * MIB,
 };
-/// For the small one: less, as the model is.
+/// The times for the small model: shorter, in proportion to its size.
 pub(crate) const SMALL_TAKES: Takes = Takes {
     start_ms: 460,
     tensor_us: 1150,
@@ -32,7 +32,7 @@ pub(crate) const SMALL_TAKES: Takes = Takes {
     piece: 4 * MIB,
 };
 
-/// Measures what is wanted; false if something was broken.
+/// Makes the wanted measurements; false if bytes were wrong or a cold run was not cold.
 pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     let cases = cases(wanted);
     let bystanders = with_bystanders(wanted);
@@ -46,7 +46,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         return Ok(true);
     }
     if cases.is_empty() && !bystanders {
-        let all = "no case has that in its name; '--list' shows all there are".to_owned();
+        let all = "no case has this in its name; '--list' shows all cases".to_owned();
         return Err(Failure::Said(all));
     }
     let once = wanted.quick || wanted.maio;
@@ -60,7 +60,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
         Ok(()) if bystanders => beside(wanted, rounds, &mut results),
         ended => ended,
     };
-    // What there is by then is worth something.
+    // Partial results are kept.
     results
         .cases
         .retain(|case| !case.runs.is_empty() || !case.left_out.is_empty());
@@ -83,7 +83,7 @@ pub(crate) fn measure(wanted: &Wanted) -> Result<bool> {
     Ok(is_sound(&results))
 }
 
-/// The testbed that is wanted, compared with its model, and results without any.
+/// Sets up the wanted testbed, compares it with its model, and prepares empty results.
 fn set_up(wanted: &Wanted) -> Result<(Rig, Results)> {
     let (shape, takes) = match wanted.mib {
         _ if wanted.quick || wanted.small => (SMALL, SMALL_TAKES),
@@ -113,7 +113,7 @@ fn set_up(wanted: &Wanted) -> Result<(Rig, Results)> {
     Ok((rig, results))
 }
 
-/// Loads from this machine's own disk, of those cases that are there.
+/// Runs the cases that load from this machine's own disk.
 fn own_disk(wanted: &Wanted, model: &Model, rounds: usize, results: &mut Results) -> Result<()> {
     let cases = results.cases.iter_mut();
     let mut own: Vec<_> = cases.filter(|it| it.regime == Regime::OwnDisk).collect();
@@ -121,12 +121,12 @@ fn own_disk(wanted: &Wanted, model: &Model, rounds: usize, results: &mut Results
     Ok(())
 }
 
-/// What the row is called of programs that have nothing to do with a policy.
+/// The name of the case of unrelated programs.
 const BYSTANDER: &str = "bystander";
-/// Their medians take more rounds, as little as there is to be seen.
+/// Number of their rounds: the differences are small, so medians take more.
 const BYSTANDER_ROUNDS: [u32; 2] = [3, 9];
 
-/// The kernel's tracepoints are what could cost them something; where claims are looked at.
+/// Whether to measure bystanders: for claims, and for observe, whose tracepoints could cost them something.
 fn with_bystanders(wanted: &Wanted) -> bool {
     let claims = !(wanted.maio || wanted.orders || wanted.more && !wanted.standard);
     let words = &wanted.cases;
@@ -140,7 +140,7 @@ fn beside(wanted: &Wanted, rounds: u32, results: &mut Results) -> Result<()> {
     match backend_cost::bystanders(&wanted.output, rounds) {
         Ok(bystanders) => results.bystanders = bystanders,
         Err(Failure::Interrupted) => return Err(Failure::Interrupted),
-        // It is no reason to throw away what has been measured.
+        // Other measurements are kept all the same.
         Err(failure) => eprintln!("bystanders are left out: {}", cprt::error::chain(&failure)),
     }
     Ok(())
@@ -170,7 +170,7 @@ fn cases(wanted: &Wanted) -> Vec<Case> {
         _ => case::standard(),
     };
     let mut all = case::matching(all, &wanted.cases);
-    // There the runtime is `ppcctl run`'s, which looks for the best backend itself.
+    // On the own disk, the runtime is `ppcctl run`'s, which selects the best backend itself.
     all.retain(|case| case.regime != Regime::OwnDisk || wanted.backend == BackendKind::Observe);
     all
 }
@@ -186,7 +186,7 @@ fn profile(wanted: &Wanted) -> String {
     .to_owned()
 }
 
-/// A model of that shape on a device.
+/// Sets up a model of this shape on a device.
 pub(crate) fn stand(shape: Shape, takes: Takes, kind: BackendKind, timing: Timing) -> Result<Rig> {
     signals::take()?;
     let place = Place::take()?;
@@ -235,7 +235,7 @@ pub(crate) fn testbed(rig: &Rig) -> Testbed {
     }
 }
 
-/// Writes results and their page; says where.
+/// Writes results and their page; returns their paths.
 pub(crate) fn write(results: &Results, folder: &Path, name: &str) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(folder).map_err(file("Making", folder))?;
     let path = folder.join(format!("{name}.json"));

@@ -1,13 +1,13 @@
-//! Medians: what one number says of several runs.
+//! Medians of several runs.
 
-/// The middle of some numbers, and how far they reach from it, as a part of it.
+/// The median of some numbers, and the distance of the farthest from it, as a fraction of the median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Median {
     pub(crate) value: f64,
     pub(crate) spread: f64,
 }
 
-/// `None` of nothing.
+/// The median; `None` without numbers.
 pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<Median> {
     let mut all: Vec<f64> = numbers.into_iter().collect();
     all.sort_by(f64::total_cmp);

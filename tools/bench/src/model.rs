@@ -1,7 +1,7 @@
-//! The model that is loaded: a Llama-like one, made up, in real files.
+//! The model to load: a generated one, like Llama, in real files.
 //!
-//! [`shape`] says which tensors it has, [`shards`] lays them into files as frameworks do, [`pattern`]
-//! is what they hold: numbers that can be checked without having them.
+//! [`shape`] says which tensors it has, [`shards`] lays them out in files as frameworks do, [`pattern`]
+//! is their contents: numbers that can be checked without a copy.
 
 mod pattern;
 mod shape;

@@ -1,4 +1,4 @@
-//! Where things are while something is measured: one folder, and only one process at a time has one.
+//! The working folder of a measurement, which only one process at a time can have.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -12,7 +12,7 @@ use crate::{cgroup, leftovers};
 const ROOT: &str = "/run/ppc-bench";
 const LOCK: &str = "lock";
 
-/// A folder; it is gone when this is.
+/// The folder, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes it, and clears up after those that were killed.
+    /// Takes the folder, and cleans up after processes that were killed.
     pub(crate) fn take() -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Failure::Unavailable {
@@ -35,7 +35,7 @@ impl Place {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
             if entry.file_name() != LOCK {
                 eprintln!(
-                    "clearing up after one that was killed: {}",
+                    "cleaning up after a ppc-bench that was killed: {}",
                     entry.path().display()
                 );
                 leftovers::clear(&entry.path(), None);
@@ -52,9 +52,9 @@ impl Place {
         self.copy_of(&cprt::daemon::policies::look_up(Path::new(name))?, name)
     }
 
-    /// A copy of a policy's library that only root can change: a worker of root's runs no other, and the
-    /// tree may be below a user's home or `/tmp`. Who could change the library there could change this
-    /// program as well.
+    /// A copy of a policy's library that only root can change: a worker run by root accepts no other, and
+    /// the tree may be below a user's home or `/tmp`. A user who could change the library there could
+    /// change this program as well.
     pub(crate) fn copy_of(&self, from: &Path, name: &str) -> Result<PathBuf> {
         let to = self.folder("lib")?.join(format!("{name}.so"));
         if !to.exists() {
@@ -65,7 +65,7 @@ impl Place {
         Ok(to)
     }
 
-    /// A folder in it.
+    /// A folder inside it, created if necessary.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir_all(&path).map_err(file("Making", &path))?;
@@ -75,7 +75,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is mounted there stays, should it not have gone.
+        // A mount that cannot be removed stays.
         leftovers::clear(&self.path, None);
         let _ = fs::remove_dir_all(&self.path);
         let root = Path::new(ROOT);
@@ -84,14 +84,16 @@ impl Drop for Place {
     }
 }
 
-/// A lock that only one process has. Whoever had it before may just be taking its file away.
+/// A lock that only one process holds. Its previous holder may be removing the lock file just now.
 fn lock(root: &Path) -> Result<Flock<File>> {
     let path = root.join(LOCK);
     loop {
         fs::create_dir_all(root).map_err(file("Making", root))?;
         let lock = File::create(&path).map_err(file("Opening", &path))?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            Failure::Said("Another ppc-bench runs, and both would measure each other".to_owned())
+            Failure::Said(
+                "Another ppc-bench is running, and the two would disturb each other".to_owned(),
+            )
         })?;
         let ours = lock.metadata().map_err(file("Looking at", &path))?;
         if fs::metadata(&path).is_ok_and(|there| there.ino() == ours.ino()) {

@@ -1,6 +1,6 @@
-//! What frameworks have built in: threads that read all files ahead of the workers, in large pieces, so
-//! that they are cached. Here it begins at once, with the driver, and hands out pieces in the order of
-//! the files, which is as well as it can be done blindly; those of frameworks begin later.
+//! The prefetcher built into frameworks: threads that read all files ahead of the workers, in large pieces, so
+//! that they are cached. This one begins at once, with the driver, and hands out pieces in file order, which is
+//! the best that is possible without knowing the readers; those of frameworks begin later.
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _};
@@ -16,7 +16,7 @@ use crate::{cgroup, sys};
 
 const THREADS: usize = 8;
 
-/// Is the prefetcher: a line on standard input has it begin, the end of it has it end.
+/// Runs as the prefetcher: a line on standard input makes it begin, end of file makes it end.
 pub(crate) fn prefetch(task: &Task) -> Result<()> {
     sys::end_with_parent();
     if let Some(group) = &task.cgroup {
@@ -35,7 +35,7 @@ pub(crate) fn prefetch(task: &Task) -> Result<()> {
             scope.spawn(|| {
                 let mut buffer = vec![0; index(task.piece)];
                 while let Some((name, offset)) = pieces.get(next.fetch_add(1, Relaxed)) {
-                    // Who really needs it will hear of it.
+                    // A worker that needs the file will report the error.
                     if let Ok(file) = File::open(task.folder.join(name)) {
                         let _ = read(&file, *offset, &mut buffer);
                     }

@@ -1,4 +1,4 @@
-//! A template that was just recorded, against what the workers read: page by page.
+//! Compares a template that was just recorded with what the workers read, page by page.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn compare(template: &Template, model: &Model, reader: Profile) -> Result<Record
         workers: template.groups.len(),
         ..Recorded::default()
     };
-    // The template's files by their places among the shards; the configuration is none.
+    // For each of the template's files, its number among the shards; the configuration is not a shard.
     let shards: Vec<Option<usize>> = template
         .files
         .iter()
@@ -54,7 +54,7 @@ fn compare(template: &Template, model: &Model, reader: Profile) -> Result<Record
     Ok(all)
 }
 
-/// What the worker of a rank reads, the headers of the files included.
+/// The pages that the worker of a rank reads, including the headers of the files.
 fn read(model: &Model, reader: Profile, rank: u32) -> Pages {
     let steps = steps(model, reader, rank, 0);
     let headers = steps.iter().map(|step| {
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((exact.workers, exact.missing, exact.not_read), (4, 0, 0));
         assert!(exact.right > 0);
         template.groups[1] = group(1, 3);
-        // Everything of another worker, which is not all what this one reads.
+        // The reads of another worker, which only partly match this one's.
         template.groups[2] =
             Group::new(2, None, &group(3, 0).extents().expect("them")).expect("it");
         let wrong = compare(&template, &model, reader).expect("it fits");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Result, file};
 use crate::result::Results;
 
-/// Writes the page of results beside them, and says where.
+/// Writes the page of results beside them, and returns its path.
 pub(crate) fn write(path: &Path) -> Result<PathBuf> {
     let text = fs::read_to_string(path).map_err(file("Reading", path))?;
     let results: Results = serde_json::from_str(&text)?;

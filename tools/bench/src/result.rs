@@ -1,6 +1,6 @@
-//! What a measurement comes to, as it is written to `target/bench/NAME.json`.
+//! The results of measurements, as written to `target/bench/NAME.json`.
 //!
-//! Times are seconds, amounts bytes, unless a name says otherwise. What is added later has a default,
+//! Times are in seconds, sizes in bytes, unless a name says otherwise. Fields added later have defaults,
 //! so that older files can be read.
 
 use serde::{Deserialize, Serialize};
@@ -11,52 +11,52 @@ use crate::reader::Profile;
 use crate::ssd::{Lateness, Timing};
 use crate::units::float;
 
-/// All of it.
+/// All results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// Of this structure: 1.
+    /// Version of this structure: 1.
     pub(crate) format: u32,
-    /// What was asked for: quick, standard or the like.
+    /// The set of cases: quick, standard or the like.
     pub(crate) profile: String,
-    /// How misses were heard of.
+    /// The backend that reported misses.
     pub(crate) backend: String,
     pub(crate) machine: Machine,
     pub(crate) testbed: Testbed,
-    /// Of a model on a disk of the machine; none on the simulated SSD.
+    /// The model, if it is on a disk of the machine; none on the simulated SSD.
     #[serde(default)]
     pub(crate) real: Option<Real>,
-    /// Whole starts, of each disk that they were measured on.
+    /// Whole starts, for each disk that they were measured on.
     #[serde(default)]
     pub(crate) whole_starts: Vec<Starts>,
     /// This machine's own disk, if something was loaded from there beside the simulated SSD.
     #[serde(default)]
     pub(crate) own_disk: Option<OwnDisk>,
-    /// What reading costs programs that have nothing to do with any of this, if that was measured.
+    /// The cost to unrelated programs, if that was measured.
     #[serde(default)]
     pub(crate) bystanders: Vec<Bystander>,
-    /// How well the simulated SSD keeps to its model, before the first run.
+    /// How closely the simulated SSD follows its model, measured before the first run.
     pub(crate) checks: Vec<Check>,
-    /// In the order in which they were first run.
+    /// The cases, in the order in which they were first run.
     pub(crate) cases: Vec<CaseResult>,
-    /// What was to be shown, and whether it was.
+    /// The bars, and whether they were reached.
     pub(crate) bars: Vec<Bar>,
 }
 
-/// What a command takes from exec to exit.
+/// How long a command takes from exec to exit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Starts {
-    /// What is started, in a sentence.
+    /// The program that is started, in a sentence.
     pub(crate) what: String,
-    /// What it is read from.
+    /// The disk that it is read from.
     pub(crate) disk: String,
-    /// Cold, with MAIO first and later, and with everything cached.
+    /// Times when cold, with MAIO for the first and second time, and with everything cached.
     pub(crate) times: Vec<StartTimes>,
 }
 
 impl Starts {
-    /// The part of what a cold disk costs that second starts do without; `None` if it costs nothing to speak of.
+    /// The share of the cold penalty that second starts remove; `None` if the penalty is negligible.
     pub(crate) fn removed(&self) -> Option<f64> {
-        /// Of a cold start.
+        /// Least penalty that counts, as a share of a cold start.
         const LEAST: f64 = 0.05;
 
         let [cold, _, later, warm] = &self.times[..] else {
@@ -73,86 +73,86 @@ impl StartTimes {
     }
 }
 
-/// Starts of one kind, a number for each round.
+/// Times of starts of one kind, one for each round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StartTimes {
     pub(crate) title: String,
     pub(crate) seconds: Vec<f64>,
 }
 
-/// Where it was measured.
+/// The machine of the measurements.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) processors: usize,
     pub(crate) memory: u64,
-    /// Of this program.
+    /// The version of this program.
     pub(crate) version: String,
 }
 
-/// What was measured with.
+/// The testbed of the measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Testbed {
     pub(crate) timing: Timing,
-    /// Of all files of the model.
+    /// Size of all files of the model.
     pub(crate) model: u64,
     pub(crate) files: usize,
-    /// Of the memory cgroup where it is limited.
+    /// The limit of the memory cgroup where memory is limited.
     pub(crate) limit: u64,
-    /// What the runtime may fill of that.
+    /// The part of the limit that the runtime may fill.
     pub(crate) window: u64,
-    /// How long the device takes for the model: what it has divided by its bandwidth.
+    /// How long the device takes for the model: its size divided by the bandwidth.
     pub(crate) device: f64,
-    /// From reading the configuration to the first weight.
+    /// Time from reading the configuration to the first weight.
     pub(crate) start: f64,
-    /// How long a load by four workers takes if all is cached and nothing takes CPU time.
+    /// How long a load by four workers takes if everything is cached and nothing takes CPU time.
     pub(crate) warm: f64,
     /// Whether the simulated SSD runs before all other processes.
     pub(crate) runs_first: bool,
 }
 
-/// A model on a disk of the machine, and what loaded it. Of the testbed there are the files and, if it
-/// could be measured, the best bandwidth then.
+/// A model on a disk of the machine, and the command that loaded it. Of the testbed, only the files and, if
+/// it could be measured, the best bandwidth are then set.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Real {
     pub(crate) folder: String,
-    /// For a shell; nothing if every byte was looked at through mappings.
+    /// The shell command; empty if every byte was read through mappings.
     pub(crate) command: String,
-    /// The device and its file system, as far as they are known.
+    /// The device and its file system, as far as known.
     pub(crate) disk: String,
-    /// Why it was not on a simulated SSD, if it should have been.
+    /// Why it was not a simulated SSD, if it should have been.
     pub(crate) instead: String,
 }
 
-/// A disk of the machine, beside the simulated SSD.
+/// A disk of the machine, measured besides the simulated SSD.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OwnDisk {
-    /// The device and its file system, as far as they are known.
+    /// The device and its file system, as far as known.
     pub(crate) name: String,
-    /// The most bytes a second that it was seen to give; 0 if that is not known.
+    /// The highest measured bandwidth, in bytes per second; 0 if it is not known.
     pub(crate) best: f64,
 }
 
 /// A program that reads a cached file of its own, beside a policy: medians.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bystander {
-    /// What the policy does meanwhile.
+    /// What the policy is doing meanwhile.
     pub(crate) state: String,
-    /// How long the reader takes with it and without, in ms.
+    /// How long the reader takes with and without the policy, in ms.
     pub(crate) with_ms: f64,
     pub(crate) without_ms: f64,
-    /// How many times as long as without in the same round, and how far the farthest round is from that, as a
-    /// part of it.
+    /// Ratio of the two times of a round, and the distance of the farthest round from it, as a fraction of
+    /// it.
     pub(crate) ratio: f64,
     pub(crate) spread: f64,
 }
 
-/// A few requests, and how long they should have taken.
+/// A few requests, and their speed compared with the model's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Check {
     pub(crate) what: String,
-    /// Bytes per second by the model, and as measured.
+    /// Bytes per second according to the model, and as measured.
     pub(crate) expected: f64,
     pub(crate) measured: f64,
 }
@@ -164,7 +164,7 @@ pub(crate) struct CaseResult {
     pub(crate) policy: Policy,
     pub(crate) reader: Profile,
     pub(crate) regime: Regime,
-    /// Why there are fewer runs than rounds, if there are.
+    /// Why there are fewer runs than rounds, if so.
     #[serde(default)]
     pub(crate) left_out: String,
     pub(crate) runs: Vec<Run>,
@@ -175,88 +175,88 @@ pub(crate) struct CaseResult {
 #[serde(default)]
 pub(crate) struct Run {
     pub(crate) round: usize,
-    /// From opening the configuration to the end of the last worker.
+    /// Time from opening the configuration to the end of the last worker.
     pub(crate) load: f64,
-    /// With the start and the end of all processes and of the runtime: what a user waits for. 0 of older programs.
+    /// The same with start and end of all processes and of the runtime: how long a user waits. 0 in older files.
     pub(crate) whole: f64,
-    /// Read from the device, as it has counted itself.
+    /// Bytes read from the device, by its own count.
     pub(crate) device_bytes: u64,
     pub(crate) requests: u64,
-    /// The part of the device's bandwidth that was used during the load, up to 1.
+    /// The share of the device's bandwidth that was used during the load, up to 1.
     pub(crate) utilisation: f64,
-    /// Of all workers.
+    /// Page faults of all workers.
     pub(crate) major_faults: u64,
     pub(crate) minor_faults: u64,
-    /// What the disk gave for all workers themselves, and what of it after the first hundredth of what each
-    /// of them touched; not told by all kernels.
+    /// Bytes that the disk delivered for the workers themselves, and those of them after the first hundredth
+    /// of what each touched; not reported by all kernels.
     pub(crate) readers_bytes: Option<u64>,
     pub(crate) late_bytes: Option<u64>,
-    /// How well the template that was kept says what was read.
+    /// How closely the template that was kept matches what was read.
     pub(crate) recorded: Option<Recorded>,
     /// CPU time of all readers, of the runtime's worker with its policy, and of the simulated SSD.
     pub(crate) reader_cpu: f64,
     pub(crate) runtime_cpu: f64,
     pub(crate) device_cpu: f64,
-    /// The most page cache that was charged to the readers' cgroup, and anonymous memory.
+    /// Peak page cache and anonymous memory charged to the readers' cgroup.
     pub(crate) peak_cache: u64,
     pub(crate) peak_anonymous: u64,
-    /// The most memory that the runtime's worker took.
+    /// Peak memory of the runtime's worker.
     pub(crate) runtime_memory: u64,
-    /// Bytes that had been loaded when the load began, by a policy that loads before.
+    /// Bytes loaded before the load began, by a policy that loads in advance.
     pub(crate) before: u64,
-    /// Touched by all workers, and what of it was wrong.
+    /// Bytes touched by all workers, and number of wrong pieces.
     pub(crate) touched: u64,
     pub(crate) wrong: u64,
     /// Bytes of the model that were cached before, where nothing should have been.
     pub(crate) dirty: u64,
     pub(crate) lateness: Lateness,
-    /// The part of the machine's CPU time that neither we nor the device took.
+    /// The share of the machine's CPU time that neither we nor the device used.
     pub(crate) others: f64,
-    /// The device was late, twice, or others took much of the CPU time.
+    /// Whether the device was late, twice, or others used much of the CPU time.
     pub(crate) disturbed: bool,
-    /// What the runtime counted, by the names of `ppcctl stats`.
+    /// The runtime's counters, by their names in `ppcctl stats`.
     pub(crate) stats: std::collections::BTreeMap<String, u64>,
-    /// What policy and runtime had to say.
+    /// Log lines of policy and runtime.
     pub(crate) notes: Vec<String>,
-    /// What happened when.
+    /// The course of the run over time.
     pub(crate) timeline: Timeline,
 }
 
-/// A template against what was read, in pages of all workers.
+/// A template compared with what was read, in pages of all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
-    /// Workers that it knows of.
+    /// Number of workers in the template.
     pub(crate) workers: usize,
     pub(crate) right: u64,
-    /// Read, and not in it.
+    /// Pages that were read but are not in it.
     pub(crate) missing: u64,
-    /// In it, and not read.
+    /// Pages that are in it but were not read.
     pub(crate) not_read: u64,
 }
 
-/// A run over time. Moments are seconds after its begin.
+/// A run over time. Times are in seconds since its beginning.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Timeline {
     /// Bytes that the device delivered in each tenth of a second.
     pub(crate) device: Vec<u64>,
-    /// When the first of these was, usually a little before the begin.
+    /// Start of the first of these, usually a little before the beginning.
     pub(crate) device_from: f64,
-    /// When workers began and ended to read.
+    /// When each worker began and finished reading.
     pub(crate) workers: Vec<(f64, f64)>,
     pub(crate) samples: Vec<Sample>,
 }
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sample {
     pub(crate) at: f64,
-    /// Charged to the readers' cgroup.
+    /// Bytes charged to the readers' cgroup.
     pub(crate) cache: u64,
     pub(crate) anonymous: u64,
-    /// By the runtime: waiting and in flight, loaded and dropped so far.
+    /// Bytes of the runtime: queued and in flight, loaded so far, and dropped so far.
     pub(crate) queued: u64,
     pub(crate) loaded: u64,
     pub(crate) evicted: u64,
@@ -267,7 +267,7 @@ pub(crate) struct Sample {
 pub(crate) struct Bar {
     pub(crate) what: String,
     pub(crate) case: String,
-    /// Measured, and what it should be at most.
+    /// The measured value, and its upper limit.
     pub(crate) value: f64,
     pub(crate) limit: f64,
     pub(crate) passed: bool,
@@ -283,7 +283,7 @@ impl Testbed {
     }
 }
 
-/// Results made up for tests.
+/// Sample results for tests.
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
@@ -347,7 +347,7 @@ mod tests {
         let read: Results = serde_json::from_str(&text).expect("the same");
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
         assert!(text.contains(r#""policy":"maio-replay""#));
-        // Of an older program.
+        // Written by an older program.
         let run: Run = serde_json::from_str(r#"{"load": 2.5}"#).expect("some of it");
         assert!((run.load - 2.5).abs() < 1e-9 && run.round == 0);
     }

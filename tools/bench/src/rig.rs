@@ -1,4 +1,4 @@
-//! The testbed, standing: a disk with a model on it, and what it is measured with.
+//! The testbed: a disk with a model on it, and the settings of measurements.
 
 use std::path::PathBuf;
 
@@ -14,24 +14,24 @@ use crate::reader::{Profile, Task, steps};
 use crate::ssd::Timing;
 use crate::units::{MIB, float, nanoseconds, seconds, transfer};
 
-/// Of the model, where memory is limited, in percent.
+/// The memory limit, where there is one, in percent of the model.
 const LIMIT: u64 = 45;
-/// Of the limit, what the runtime may fill, in percent.
+/// The share of the limit that the runtime may fill, in percent.
 const THRESHOLD: u64 = 80;
 
-/// What a framework takes besides reading and copying.
+/// The times of a framework, besides reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Takes {
     pub(crate) start_ms: u64,
     pub(crate) tensor_us: u64,
-    /// From the host to the device, in bytes per second, of each worker.
+    /// The speed of copies from the host to the device, in bytes per second for each worker.
     pub(crate) copy: u64,
-    /// What its prefetcher reads at once: buffers count where memory is limited.
+    /// The size of a read of its prefetcher: buffers count where memory is limited.
     pub(crate) piece: u64,
 }
 
 impl Takes {
-    /// So many times as long.
+    /// The same, with all times multiplied.
     pub(crate) const fn slower(self, times: u64) -> Self {
         Self {
             start_ms: self.start_ms * times,
@@ -44,7 +44,7 @@ impl Takes {
 
 #[derive(Debug)]
 pub(crate) struct Rig {
-    // In this order they go.
+    // Dropped in this order.
     pub(crate) disk: Disk,
     pub(crate) mirror: PathBuf,
     pub(crate) place: Place,
@@ -53,11 +53,11 @@ pub(crate) struct Rig {
     pub(crate) usual: Timing,
     pub(crate) kind: BackendKind,
     pub(crate) takes: Takes,
-    /// How far the kernel reads ahead, in KiB, where a policy does not say otherwise.
+    /// The kernel's readahead in KiB, unless a policy sets another one.
     pub(crate) read_ahead: u64,
-    /// How policies are kept.
+    /// The settings of policies' workers.
     pub(crate) worker: config::WorkerConfig,
-    /// Loads so far.
+    /// Number of loads made.
     pub(crate) turn: u64,
 }
 
@@ -70,7 +70,7 @@ impl Rig {
         takes: Takes,
     ) -> Result<Self> {
         let model = Model::new(&shape);
-        // A file system needs a little for itself.
+        // The file system needs some room for itself.
         let size = (model.bytes() + model.bytes() / 20 + 32 * MIB).next_multiple_of(MIB);
         let disk = Disk::make(&place, size, model.shards.len(), |folder| {
             model::write(&model, folder)
@@ -98,7 +98,7 @@ impl Rig {
         }
     }
 
-    /// Of the memory cgroup where memory is limited.
+    /// The limit of the memory cgroup where memory is limited.
     pub(crate) fn limit(&self) -> u64 {
         self.model.bytes() * LIMIT / 100
     }
@@ -117,7 +117,7 @@ impl Rig {
         task
     }
 
-    /// How long a load by four workers takes, in seconds, if all is cached and nothing takes CPU time.
+    /// How long a load by four workers takes, in seconds, if everything is cached and nothing takes CPU time.
     pub(crate) fn warm(&self) -> f64 {
         let task = self.task(Profile::full());
         let steps = steps(&self.model, task.profile, 0, 0);
@@ -127,7 +127,7 @@ impl Rig {
         copying + float(overhead) / 1e6 + float(task.start_ms) / 1e3
     }
 
-    /// How long the device takes for the model at least, in seconds.
+    /// The least time that the device takes for the model, in seconds.
     pub(crate) fn device(&self, regime: Regime) -> f64 {
         let bandwidth = self.timing(regime).bandwidth;
         seconds(nanoseconds(transfer(self.model.bytes(), bandwidth)))

@@ -1,4 +1,4 @@
-//! All cases, round after round, so that what changes on the machine meanwhile changes all of them.
+//! Runs all cases round after round, so that changes on the machine affect all of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,15 @@ use crate::rig::Rig;
 use crate::run::run;
 use crate::ssd::Timing;
 
-/// Replies that are later than this part of what one takes, of one in a hundred, make another device.
+/// A run counts as late if one reply in a hundred is late by more than 1/`LATE` of the latency.
 const LATE: u64 = 3;
-/// A recording that has lost events is not kept; so often it is tried.
+/// Number of attempts at a recording, which is not kept if events were lost.
 const RECORDINGS: usize = 3;
-/// More of the machine's CPU time than this for others is a race for it.
+/// The share of CPU time used by others above which a run counts as disturbed.
 const OTHERS: f64 = 0.35;
 
-/// Runs all that are on the simulated SSD; what is slow once, as nothing but the device counts there. What has been run is among the results, however it ends.
+/// Runs all cases on the simulated SSD; those on the slow device once, as only the device counts there. The results
+/// include all runs made, even after a failure.
 pub(crate) fn all(
     rig: &mut Rig,
     cases: &[Case],
@@ -44,14 +45,14 @@ pub(crate) fn all(
             eprint!("[{done}/{count}] {case} ");
             let Some(mut run) = once(rig, case)? else {
                 eprintln!("left out");
-                "no load was recorded that could be replayed".clone_into(&mut result.left_out);
+                "no recorded load could be replayed".clone_into(&mut result.left_out);
                 continue;
             };
             if is_late(&run, rig.usual) {
-                eprint!("the device was late, again ");
+                eprint!("the device was late, repeating ");
                 run = once(rig, case)?.unwrap_or(run);
             }
-            // Who takes the machine's CPU time will do so the next time, too.
+            // A repetition would not help: other users of CPU time are still there.
             run.disturbed = is_disturbed(&run, rig.usual);
             run.round = round + 1;
             let disturbed = if run.disturbed { ", disturbed" } else { "" };
@@ -92,7 +93,7 @@ fn once(rig: &mut Rig, case: &Case) -> Result<Option<Run>> {
         if run.recorded.is_none() {
             run.notes.push("no template was kept".to_owned());
         } else if case.regime == Regime::Ample {
-            // What a first load has recorded is what the later ones have that follow.
+            // Later loads replay what a first load has recorded.
             let base = base(rig, case.reader);
             let _ = fs::remove_dir_all(&base);
             copy(&store, &base)?;
@@ -101,8 +102,8 @@ fn once(rig: &mut Rig, case: &Case) -> Result<Option<Run>> {
     Ok(Some(run))
 }
 
-/// A store that is as MAIO is to find it: a copy of what was recorded, as a run may change it. `None` if
-/// nothing was.
+/// The store for a run of MAIO: a copy of what was recorded, as a run may change it. `None` if nothing was
+/// recorded.
 fn store(rig: &mut Rig, case: &Case) -> Result<Option<PathBuf>> {
     let recorded = match case.policy {
         Policy::MaioReplay => Some(case.reader),
@@ -125,12 +126,12 @@ fn store(rig: &mut Rig, case: &Case) -> Result<Option<PathBuf>> {
     Ok(Some(store))
 }
 
-/// Where that is kept which readers of a kind have recorded.
+/// The store for recordings of readers of this kind.
 fn base(rig: &Rig, reader: Profile) -> PathBuf {
     rig.place.path.join(format!("recorded-{reader}"))
 }
 
-/// Has a load recorded, which does not count; says whether it was kept.
+/// Records a load, which is not part of the results; returns whether the recording was kept.
 fn record(rig: &mut Rig, reader: Profile, base: &Path) -> Result<bool> {
     make(base)?;
     let recording = Case {
@@ -141,7 +142,7 @@ fn record(rig: &mut Rig, reader: Profile, base: &Path) -> Result<bool> {
     for _ in 0..RECORDINGS {
         eprint!("(recording) ");
         let run = run(rig, &recording, base)?;
-        // Of who reads past the cache there is to be no template, and nothing is replayed.
+        // Readers that bypass the cache leave no template, and nothing is replayed for them.
         if has_template(base)? || reader.access == Access::Direct {
             return Ok(true);
         }

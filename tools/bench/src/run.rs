@@ -1,4 +1,4 @@
-//! One run of a case: cold, and with everything that is counted.
+//! One run of a case: prepared, run, and measured.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -18,19 +18,19 @@ use crate::signals;
 use crate::ssd::{BIN, Readings};
 use crate::units::{float, index, seconds};
 
-/// How often memory and the runtime are looked at.
+/// How often memory and the runtime are sampled.
 const LOOK: Duration = Duration::from_millis(100);
-/// Services go on when they have loaded; who watches them sees the end of the load.
+/// How long readers stay after the load, as services do: a policy that watches them sees the end of the load.
 const LINGER: Duration = Duration::from_millis(300);
-/// No load takes as long.
+/// How long a load may take.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// When, what, and the memory of the runtime's worker.
+/// The time, the sample, and the memory of the runtime's worker.
 type TimedSample = (u64, Sample, u64);
 
-/// What there is while a load runs.
+/// The processes of a load, and their cgroup.
 struct Stage {
-    // In this order they go: a group goes when nobody is in it.
+    // Dropped in this order: a group can only be removed when it is empty.
     driver: Helper,
     prefetcher: Option<Helper>,
     runtime: Option<Runtime>,
@@ -76,7 +76,7 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
     run.others = machine::others(ticks, after, ours);
     run.utilisation = run.utilisation / run.load / float(rig.timing(case.regime).bandwidth);
     let began = Instant::now();
-    // A recording is kept when the policy ends, with its readers still there.
+    // A recording is kept if the policy ends while its readers still run.
     run.notes = stage.runtime.map(Runtime::end).unwrap_or_default();
     stage.driver.end()?;
     stage.prefetcher.map_or(Ok(()), Helper::end)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
     Ok(run)
 }
 
-/// Nothing is cached, or everything; says how much is that should not.
+/// Has nothing cached, or everything; returns the bytes that should not be cached but are.
 fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
     rig.disk
         .read_ahead(case.policy.read_ahead(rig.read_ahead))?;
@@ -141,7 +141,7 @@ fn set(rig: &Rig, case: &Case, store: &Path) -> Result<Stage> {
     })
 }
 
-/// Has it begin, and looks at it until it is over.
+/// Starts the load, and samples it until it is over.
 fn load(stage: &mut Stage) -> Result<(Loaded, Vec<TimedSample>)> {
     stage.driver.go()?;
     if let Some(prefetcher) = &mut stage.prefetcher {
@@ -167,7 +167,7 @@ fn load(stage: &mut Stage) -> Result<(Loaded, Vec<TimedSample>)> {
             return Err(Failure::Interrupted);
         }
         if began.elapsed() > PATIENCE {
-            return Err(Failure::Said("A load does not end".to_owned()));
+            return Err(Failure::Said("A load took too long".to_owned()));
         }
     }
 }
@@ -225,7 +225,7 @@ fn fill(run: &mut Run, loaded: &Loaded, device: &Readings, samples: Vec<TimedSam
         workers: workers.collect(),
         samples: Vec::new(),
     };
-    // For now, bytes between begin and end.
+    // For now, the bytes between beginning and end.
     let bins = |then: u64| index(then.saturating_sub(device.since) / BIN);
     let within = device
         .bins

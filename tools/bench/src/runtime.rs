@@ -1,4 +1,4 @@
-//! A policy of the runtime at work on the model's folder.
+//! Runs a policy for the model's folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,47 +16,47 @@ use crate::case::Policy;
 use crate::error::{Failure, Result};
 use crate::place::Place;
 
-/// Lines of a policy's log that are kept, and down to which level.
+/// Number of lines kept of a policy's log, and their lowest level.
 const MOST_NOTES: usize = 100;
 const INFO: u32 = 3;
-/// How long a policy that loads everything before may take.
+/// How long a policy that loads everything in advance may take.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Where a worker works, and by which backend.
+/// The folder that a worker serves, and its backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground<'a> {
     pub(crate) kind: BackendKind,
     pub(crate) folder: &'a Path,
-    /// Where the folder is mounted for readers by backends that take a mount.
+    /// The mount point for readers, for backends that need a mount.
     pub(crate) mirror: &'a Path,
-    /// The memory cgroup that the worker is in, if it is not to be ours.
+    /// The memory cgroup of the worker, if it is not ours.
     pub(crate) cgroup: Option<&'a Path>,
 }
 
-/// Where it works, and how.
+/// The worker to start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerWanted<'a> {
     pub(crate) policy: Policy,
-    /// Where its library is copied to.
+    /// The place for a copy of its library.
     pub(crate) place: &'a Place,
     pub(crate) ground: Ground<'a>,
-    /// How many workers share a layer.
+    /// The number of workers that share a layer.
     pub(crate) tp: u32,
-    /// Where MAIO's templates are.
+    /// The directory of MAIO's templates.
     pub(crate) store: &'a Path,
-    /// How the policy is kept.
+    /// The settings of the policy's worker.
     pub(crate) worker: config::WorkerConfig,
 }
 
-/// It ends with this.
+/// A running policy, which is ended when this is dropped.
 pub(crate) struct Runtime {
     session: Option<Session>,
     notes: Arc<Mutex<Vec<String>>>,
-    /// What is to be unmounted.
+    /// The mount to remove.
     mirror: Option<PathBuf>,
 }
 
-/// The library of a policy; none for those that need none.
+/// The library of a policy, if it has one.
 fn library(policy: Policy) -> Option<&'static str> {
     match policy {
         Policy::Native | Policy::Native4096 | Policy::Framework => None,
@@ -94,13 +94,13 @@ fn route(ground: Ground<'_>) -> Result<()> {
 }
 
 impl Runtime {
-    /// Starts what a policy needs: nothing for some.
+    /// Starts a policy's worker, if it needs one.
     pub(crate) fn start(wanted: &WorkerWanted<'_>) -> Result<Option<Self>> {
         let Some(name) = library(wanted.policy) else {
             return Ok(None);
         };
         let library = wanted.place.library(name)?;
-        // Not what this machine's daemon is told, so that results can be compared.
+        // The defaults, not this machine's configuration, so that results can be compared.
         let config = Config {
             worker: wanted.worker,
             ..Config::default()
@@ -150,7 +150,7 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Where readers find the model.
+    /// The mount point where readers find the model, if there is one.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.mirror.as_deref()
     }
@@ -159,7 +159,7 @@ impl Runtime {
         self.session.as_ref()?.stats()
     }
 
-    /// Waits until it loads nothing more.
+    /// Waits until the policy loads nothing more.
     pub(crate) fn settle(&self) -> Result<()> {
         let began = Instant::now();
         let (mut last, mut calm) = (u64::MAX, 0);
@@ -168,7 +168,7 @@ impl Runtime {
             let Some(stats) = self.stats() else {
                 return Err(Failure::Said("The policy's worker has ended".to_owned()));
             };
-            // What waits for memory waits for ever.
+            // Loads that wait for memory would wait for ever, so they do not count.
             let moves = stats.load_bytes != last || stats.in_flight_bytes > 0;
             calm = if moves { 0 } else { calm + 1 };
             last = stats.load_bytes;
@@ -176,10 +176,10 @@ impl Runtime {
                 return Ok(());
             }
         }
-        Err(Failure::Said("The policy does not come to rest".to_owned()))
+        Err(Failure::Said("The policy does not stop loading".to_owned()))
     }
 
-    /// Has it end; says what it had to say, and why it had ended before, if it had.
+    /// Ends the policy; returns its log, and why it had ended early, if it had.
     pub(crate) fn end(mut self) -> Vec<String> {
         let fault = self.finish();
         let mut notes = self

@@ -1,4 +1,4 @@
-//! Whether the simulated SSD is what its model says, as seen through the loop device.
+//! Checks whether the simulated SSD follows its model, as seen through the loop device.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -11,7 +11,7 @@ use crate::ssd::Timing;
 use crate::sys::Anonymous;
 use crate::units::{MIB, float, index};
 
-/// Requests of a size, so many under way.
+/// Requests of one size, `depth` of them in flight.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     what: &'static str,
@@ -59,7 +59,7 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// Puts each load on the device.
+/// Measures each load on the device.
 pub(crate) fn check(node: &Path, size: u64, timing: Timing) -> Result<Vec<Check>> {
     LOADS
         .iter()

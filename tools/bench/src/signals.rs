@@ -1,4 +1,4 @@
-//! Being told to end: what runs is ended, and everything is taken down as always.
+//! Termination by signals: the current run is ended, and everything is taken down as usual.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -10,7 +10,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 static CAME: AtomicBool = AtomicBool::new(false);
 const THOSE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// From now on signals only have [`came`] be true.
+/// From now on, signals only make [`came`] return true.
 pub(crate) fn take() -> Result<()> {
     if TAKEN.swap(true, Relaxed) {
         return Ok(());
@@ -22,23 +22,23 @@ pub(crate) fn take() -> Result<()> {
         .spawn(move || {
             while set.wait().is_ok() {
                 if CAME.swap(true, Relaxed) {
-                    // Somebody means it. The simulated SSD takes down what is on top of it.
+                    // The user insists. The simulated SSD takes down what is on top of it.
                     std::process::exit(130);
                 }
-                eprintln!("ending; once more, and it is done at once");
+                eprintln!("stopping; interrupt again to stop at once");
             }
         });
     waiting.map_err(system("Starting a thread"))?;
     Ok(())
 }
 
-/// Whether somebody wants us to end.
+/// Whether a signal asked us to end.
 pub(crate) fn came() -> bool {
     CAME.load(Relaxed)
 }
 
-/// In a process of ours that becomes somebody else's program: they do again what they always do.
+/// Unblocks the signals, in a child process that executes another program.
 pub(crate) fn give_back() {
-    // It cannot fail for signals that there are.
+    // It cannot fail for valid signals.
     let _ = SigSet::from_iter(THOSE).thread_unblock();
 }

@@ -1,4 +1,4 @@
-//! A simulated SSD: a process that serves one file through FUSE as slowly as a device would be.
+//! A simulated SSD: a process that serves one file through FUSE at the speed of a device.
 //!
 //! ```text
 //! loop device ─ FUSE file ─ server (one thread) ─ service (when is it done?) ─ timer (one thread) ─ reply
@@ -6,9 +6,9 @@
 //!                              image (anonymous memory)                        meter
 //! ```
 //!
-//! [`service`] is the model and pure. The process, [`simulate()`], is told what to be by lines of JSON;
-//! [`Simulator`] is whoever holds it. It is a process of its own, as one that waits for a device that
-//! it serves itself can never be killed; and when its holder is gone it clears up what is on top of it.
+//! [`service`] is the model, and pure. The process, [`simulate()`], is controlled by lines of JSON;
+//! [`Simulator`] is its handle. It is a separate process, as a process that waits for a device that it
+//! serves itself can never be killed; and when its holder has ended it cleans up what is on top of it.
 
 mod meter;
 mod server;

@@ -1,4 +1,4 @@
-//! What the system is asked for that no safe crate asks for; the one room of unsafe code here.
+//! System calls that no safe crate offers; the only module of unsafe code here.
 
 use std::fs::File;
 use std::io;
@@ -9,12 +9,11 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 
 use crate::units::{PAGE, index};
 
-/// Zeros that become memory when they are written to, and are no page cache of any kind: a memfd
-/// would be.
+/// Zeroed memory that is allocated when written to, and is not page cache, as a memfd would be.
 #[derive(Debug)]
 pub(crate) struct Anonymous(Mapping);
 
-/// A file that can be read as memory, of which nothing is written while it is.
+/// A file mapped for reading, which is not written to meanwhile.
 #[derive(Debug)]
 pub(crate) struct Mapped(Mapping);
 
@@ -31,8 +30,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading, all of it, as long as `self` is there; who writes to it has
-        // `self` alone (`Anonymous::bytes_mut`), and nobody writes to files that are mapped here.
+        // SAFETY: all of it is mapped for reading as long as `self` exists; a writer has exclusive
+        // access to `self` (`Anonymous::bytes_mut`), and files that are mapped here are not written to.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length.get()) }
     }
 }
@@ -50,14 +49,14 @@ fn length(bytes: u64) -> io::Result<NonZeroUsize> {
 }
 
 impl Anonymous {
-    /// So many bytes, on a page.
+    /// This many bytes, aligned to a page.
     pub(crate) fn new(bytes: u64) -> io::Result<Self> {
         let length = length(bytes)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: a new mapping at a place that the kernel chooses, so it replaces none of ours.
         let start = unsafe { mmap_anonymous(None, length, both, flags) }?;
-        // SAFETY: of the mapping that was just made; it is advice and changes no contents.
+        // SAFETY: for the mapping that was just made; it is advice and changes no contents.
         let _ = unsafe { madvise(start, length.get(), MmapAdvise::MADV_HUGEPAGE) };
         Ok(Self(Mapping { start, length }))
     }
@@ -67,17 +66,17 @@ impl Anonymous {
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped for reading and writing as long as `self` is there, which the caller has
-        // alone.
+        // SAFETY: mapped for reading and writing as long as `self` exists, to which the caller has
+        // exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr().cast(), self.0.length.get()) }
     }
 }
 
 impl Mapped {
-    /// All of a file.
+    /// Maps a whole file.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         let length = length(file.metadata()?.len())?;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: a new mapping at a place that the kernel chooses, so it replaces none of ours.
         let start = unsafe {
             mmap(
                 None,
@@ -95,7 +94,7 @@ impl Mapped {
         self.0.bytes()
     }
 
-    /// How many of its pages are in the page cache.
+    /// The number of its pages in the page cache.
     pub(crate) fn resident(&self) -> io::Result<u64> {
         let length = self.0.length.get();
         let mut pages = vec![0_u8; length.div_ceil(index(PAGE))];
@@ -107,21 +106,21 @@ impl Mapped {
     }
 }
 
-/// Has this thread, and those it starts, run before all others, as a device would; says whether that
-/// is so now.
+/// Gives this thread, and those it starts, priority over all others, as a device has; returns whether
+/// that succeeded.
 pub(crate) fn run_first() -> bool {
     let one = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the structure is there for the call, which reads it.
+    // SAFETY: the structure lives during the call, which reads it.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const one) == 0 }
 }
 
-/// Has this thread sleep as long as it is told to, and not up to 50 us longer.
+/// Makes this thread's sleeps exact, not up to 50 us too long.
 pub(crate) fn sleep_exactly() {
     // SAFETY: it sets a number.
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
 }
 
-/// Has this process be killed when whoever started it ends.
+/// Has this process killed when its parent ends.
 pub(crate) fn end_with_parent() {
     // SAFETY: it sets a number.
     let _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };

@@ -12,7 +12,7 @@ pub(crate) const TITLES: [&str; 12] = [
     "RSS MB", "",
 ];
 
-/// The median of a number of each run; runs that were disturbed count only if all were.
+/// The median over all runs; disturbed runs count only if all were disturbed.
 pub(crate) fn of_runs(case: &CaseResult, of: impl Fn(&Run) -> f64) -> Option<f64> {
     quiet(case, of).map(|it| it.value)
 }
@@ -22,7 +22,7 @@ fn quiet(case: &CaseResult, of: impl Fn(&Run) -> f64) -> Option<crate::median::M
     median(calm.map(&of)).or_else(|| median(case.runs.iter().map(&of)))
 }
 
-/// Of a case that differs in the policy only.
+/// The case that differs from this one only in the policy.
 pub(crate) fn beside<'r>(
     results: &'r Results,
     case: &CaseResult,
@@ -34,7 +34,7 @@ pub(crate) fn beside<'r>(
         .find(|it| it.policy == policy && it.reader == case.reader && it.regime == case.regime)
 }
 
-/// One line for each case, those of a cell together.
+/// A table with a line for each case, grouped by cells.
 pub(crate) fn table(results: &Results) -> String {
     let mut cells: Vec<String> = Vec::new();
     for case in &results.cases {
@@ -56,7 +56,7 @@ pub(crate) fn table(results: &Results) -> String {
     text
 }
 
-/// What reading costs programs beside a policy.
+/// A table of the cost to unrelated programs.
 pub(crate) fn of_bystanders(bystanders: &[Bystander]) -> String {
     let Some(first) = bystanders.first() else {
         return String::new();
@@ -65,7 +65,7 @@ pub(crate) fn of_bystanders(bystanders: &[Bystander]) -> String {
         "{:<14} {:>8} {:>8} {:>8}\n",
         "bystanders", "ms", "/without", "+-"
     );
-    // Into a string it cannot fail.
+    // Writing into a string cannot fail.
     let _ = writeln!(text, "  {:<12} {:8.1}", "without", first.without_ms);
     for it in bystanders {
         let (state, spread) = (&it.state, it.spread * 100.0);
@@ -79,8 +79,8 @@ const OF_MAIO: [&str; 9] = [
     "disk MB", "readers", "late", "loaded", "dropped", "kept", "longest", "calls ms", "CPU ms",
 ];
 
-/// What readers had to read themselves, and what the policy and its worker did: medians, of MB but for
-/// the times.
+/// A table of what readers had to read themselves, and what the policy and its worker did: medians, in MB
+/// except for the times.
 pub(crate) fn of_maio(results: &Results) -> String {
     let mut text = format!("{:<36}", "");
     text += &OF_MAIO.map(|title| format!(" {title:>8}")).concat();
@@ -107,7 +107,7 @@ pub(crate) fn of_maio(results: &Results) -> String {
             value(&|run| stat(run, "worker_cpu_ms").map(float)),
         ];
         let columns = columns.map(|column| format!(" {column:>8}")).concat();
-        // Into a string it cannot fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(text, "{:<36}{columns}", case.name);
     }
     text
@@ -128,7 +128,7 @@ fn row(results: &Results, case: &CaseResult) -> String {
     }
 }
 
-/// A case as the titles have it; `None` if it was not run.
+/// The columns of a case, in the order of the titles; `None` if it was not run.
 pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 12]> {
     let load = quiet(case, |run| run.load)?;
     let model = float(results.testbed.model);
@@ -165,14 +165,14 @@ pub(crate) fn columns(results: &Results, case: &CaseResult) -> Option<[String; 1
     ])
 }
 
-/// The load time as a part of what the kernel takes alone.
+/// The load time as a fraction of that of the kernel alone.
 pub(crate) fn of_native(results: &Results, case: &CaseResult) -> Option<f64> {
     let native = of_runs(beside(results, case, Policy::Native)?, |run| run.load)?;
     let load = of_runs(case, |run| run.load)?;
     (native > 0.0).then(|| load / native)
 }
 
-/// How long the device takes for the model in this case, at least.
+/// The least time that the device takes for the model in this case.
 pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
     let model = float(results.testbed.model);
     let timing = results.testbed.timing;
@@ -182,7 +182,7 @@ pub(crate) fn device_time(results: &Results, case: &CaseResult) -> f64 {
             let best = results.own_disk.as_ref().map_or(0.0, |disk| disk.best);
             if best > 0.0 { model / best } else { 0.0 }
         }
-        // Of a real disk it may not be known.
+        // The bandwidth of a real disk may not be known.
         _ => match timing.bandwidth {
             0 => 0.0,
             bandwidth => model / float(bandwidth),

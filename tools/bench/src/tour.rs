@@ -1,8 +1,8 @@
-//! What a stranger sees first, by `make run`: one model, loaded as ever and with MAIO, side by side.
+//! The first look, by `make run`: one model, loaded without and with MAIO, side by side.
 //!
-//! On a [`simulated`] SSD if nothing is said, as the disks of small machines hide what there is to gain;
-//! or a model on a disk that is there, by a command that is there, which is [`real`]. Where a simulated
-//! SSD cannot be had, a made-up model on the real disk has to do, and that is said.
+//! By default it uses a [`simulated`] SSD, as the disks of small machines hide the possible gain; or the
+//! user's model on its own disk, loaded by the user's command, which is [`real`]. If no SSD can be simulated,
+//! it uses a generated model on the real disk, and says so.
 
 mod application;
 mod disk;
@@ -26,22 +26,22 @@ pub(crate) use loader::load;
 pub(crate) use own::measure as measure_own_disk;
 pub(crate) use scratch::Folder;
 
-/// What the results are called.
+/// The name of the results.
 const NAME: &str = "run";
 
-/// Whole starts, unless the user named a model or a loader; of those disks on which this machine tells of them.
+/// Measures whole starts, unless the user named a model or a loader, on the disks where this machine allows it.
 fn starts(wanted: &Tour) -> Result<Vec<Starts>> {
     if wanted.model.is_some() || wanted.command.is_some() {
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
-    // Who may not have the first has no second either.
+    // Where the first is not possible, neither is the second.
     for (measure, else_shown) in [
         (
             start::own as fn(&Tour) -> Result<Starts>,
             "Only loads are shown",
         ),
-        (start::far, "Starts from far away are left out"),
+        (start::far, "Starts from remote storage are left out"),
     ] {
         match measure(wanted) {
             Ok(starts) => all.push(starts),
@@ -55,7 +55,7 @@ fn starts(wanted: &Tour) -> Result<Vec<Starts>> {
     Ok(all)
 }
 
-/// Shows it.
+/// Runs the tour.
 pub(crate) fn run(wanted: &Tour) -> Result<()> {
     signals::take()?;
     let starts = starts(wanted)?;
@@ -64,14 +64,14 @@ pub(crate) fn run(wanted: &Tour) -> Result<()> {
         None if wanted.real => real::made_up(wanted, String::new()),
         None if wanted.command.is_some() => {
             return Err(Failure::Said(
-                "What is to be loaded by that command? MODEL is to be a directory".to_owned(),
+                "The command needs a model: set MODEL to its directory".to_owned(),
             ));
         }
         None => match simulated::measure(wanted) {
             Err(failure @ Failure::Unavailable { .. }) => {
                 let why = cprt::error::chain(&failure);
                 eprintln!(
-                    "{why}.\nInstead, a made-up model on this machine's own disk is loaded.\n"
+                    "{why}.\nInstead, a generated model on this machine's own disk is loaded.\n"
                 );
                 real::made_up(wanted, why)
             }
@@ -84,7 +84,7 @@ pub(crate) fn run(wanted: &Tour) -> Result<()> {
     }
     print!("\n{}", screen::outcome(&results));
     let [_, page] = measure::write(&results, &wanted.output, NAME)?;
-    println!("\nWhat happened when, as a page: {}", page.display());
+    println!("\nDetails over time, as a page: {}", page.display());
     if measure::is_sound(&results) {
         return Ok(());
     }

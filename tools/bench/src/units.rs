@@ -6,7 +6,7 @@ pub(crate) const MB: u64 = 1_000_000;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PAGE: u64 = 4096;
 
-/// As a number that may be divided.
+/// The number as floating point.
 #[allow(
     clippy::cast_precision_loss,
     reason = "these are measurements, of far less than 52 bits"
@@ -15,7 +15,7 @@ pub(crate) fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// As a number of memory; files that are mapped here are never larger.
+/// The number as an index into memory; files that are mapped here always fit.
 pub(crate) fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -28,16 +28,16 @@ pub(crate) fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long so many bytes take.
+/// How long a transfer of this many bytes takes.
 pub(crate) fn transfer(bytes: u64, per_second: u64) -> Duration {
     let ns = u128::from(bytes) * 1_000_000_000 / u128::from(per_second.max(1));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// Nanoseconds of a clock that all processes share.
+/// The time in ns, by a clock that all processes share.
 pub(crate) fn now() -> u64 {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-    // It is always there.
+    // This clock always exists.
     let time = nix::time::clock_gettime(clock).map(Duration::from);
     nanoseconds(time.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! `ppc-bench cost` for real, on a file as small as can be: whether what is measured is what it is called.
+//! Runs `ppc-bench cost` on a small file, and checks that it measures what it says.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ppc-bench");
-/// So often a machine may take back what is cached while it is read.
+/// Number of attempts, as the machine may reclaim cached pages while they are read.
 const TRIES: usize = 8;
-/// There is one at a time.
+/// Only one ppc-bench can run at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What it printed; `None` if it may not be run here, which has been said then.
+/// The output of a measurement; `None`, with a line that says why, if it is not possible here.
 fn cost(backend: &str) -> Option<Value> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // On the disk that has the build, as temporary files may be in memory.
@@ -30,10 +30,10 @@ fn cost(backend: &str) -> Option<Value> {
     if output.status.success() {
         return Some(serde_json::from_slice(&output.stdout).expect("JSON"));
     }
-    // Whatever else it says is a failure.
+    // Any other message is a failure.
     let needed = [
-        "cannot be had here",
-        "Another ppc-bench runs",
+        "is not available",
+        "Another ppc-bench is running",
         "not pass reads",
         "Operation not permitted",
         "Permission denied",
@@ -45,7 +45,7 @@ fn cost(backend: &str) -> Option<Value> {
     None
 }
 
-/// Events that the worker heard, of a case with a want.
+/// The number of events that the worker got, for a case and a want.
 fn events(report: &Value, case: &str, want: &str) -> f64 {
     let cases = report["cases"].as_array().expect("cases");
     let case = cases.iter().find(|it| it["name"] == case).expect("it");
@@ -70,7 +70,7 @@ fn assert_is_heard(report: &Value, hits: bool) {
     );
 }
 
-/// Whether more is heard of a warm read than that a file was opened and closed.
+/// Whether the events of a warm read are more than an open and a close.
 fn hears_hits(report: &Value) -> bool {
     events(report, "warm read 1 MiB", "record") > 2.5
 }
@@ -91,7 +91,7 @@ fn passthrough_is_measured_with_the_worker_listening_below_it() {
 
 #[test]
 fn fuse_is_measured_with_the_worker_listening() {
-    // A machine that takes back what is cached makes misses of hits, which are heard.
+    // A machine that reclaims cached pages turns hits into misses, which are reported.
     for _ in 0..TRIES {
         let before = test_support::pages_taken_back();
         let Some(report) = cost("fuse") else { return };

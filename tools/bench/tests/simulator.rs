@@ -1,4 +1,4 @@
-//! The simulated SSD for real: made, compared with its model, lent to another program, taken down.
+//! Runs the simulated SSD: it is made, compared with its model, lent to another program, taken down.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ppc-bench");
-/// There is one at a time.
+/// Only one ppc-bench can run at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Who may not, or has nothing to do it with, is told so; that is checked, too.
+/// Where the SSD is not possible, an error has to say so, which is checked, too.
 #[test]
 fn it_is_made_compared_and_taken_down() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,8 +25,8 @@ fn it_is_made_compared_and_taken_down() {
     assert_nothing_is_left();
 }
 
-/// What requests of a size come to by the model, in MB/s: each waits 1,500 us and then takes its time on
-/// a bus of 350 MB/s, which is what limits the last two.
+/// The throughput of requests according to the model, in MB/s: each waits 1,500 us and then takes its time
+/// on a bus of 350 MB/s, which limits the last two.
 const MODEL: [(&str, f64); 5] = [
     ("4 KiB random, 1 at a time", 2.7),
     ("128 KiB in order, 1 at a time", 69.9),
@@ -35,9 +35,9 @@ const MODEL: [(&str, f64); 5] = [
     ("1 MiB in order, 32 at a time", 349.1),
 ];
 
-/// The figures of `selfcheck`. The device must never be faster than its model, however busy the machine
-/// is. Readers on a busy machine ask late, so how slow they may be is asked only where many wait at the
-/// bus, and of the device itself: how late it answers.
+/// Checks the figures of `selfcheck`. The device must never be faster than its model, however busy the
+/// machine is. Readers on a busy machine send requests late, so a lower bound is checked only where many
+/// requests wait for the bus, and for the device's own lateness.
 fn assert_it_keeps_to_its_model(said: &str) {
     for (what, expected) in MODEL {
         let line = said.lines().find_map(|it| it.trim().strip_prefix(what));
@@ -52,7 +52,7 @@ fn assert_it_keeps_to_its_model(said: &str) {
         };
         let (measured, model, part) = (figure(measured), figure(model), figure(part));
         assert!((model - expected).abs() < 0.1, "{what}: {line}");
-        // One figure behind the point is told.
+        // Figures have one digit after the point.
         assert!(measured <= expected * 1.02 + 0.05, "{what}: {line}");
         assert!((measured / model - part).abs() < 0.03, "{what}: {line}");
     }
@@ -67,7 +67,7 @@ fn assert_it_keeps_to_its_model(said: &str) {
 }
 
 #[test]
-fn it_is_lent_with_somebody_elses_files_on_it() {
+fn it_is_lent_with_files_of_others_on_it() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = std::env::temp_dir().join(format!("ppc-bench-lent-{}", std::process::id()));
     fs::create_dir_all(folder.join("model")).expect("a folder");
@@ -113,14 +113,14 @@ fn it_is_lent_with_somebody_elses_files_on_it() {
     let counted = order(&mut orders, &mut words, "read");
     let other = order(&mut orders, &mut words, "be filer");
     assert_eq!(other["latency_us"], 4000, "{other}");
-    // The next simulator is to find it as it was.
+    // Dropping the device has to restore this for the next simulator.
     fs::write(&ahead, "4096").expect("to set");
     drop(orders);
     assert!(child.wait().expect("it ends").success());
     fs::remove_dir_all(&folder).expect("it goes");
     assert!(read == bytes, "what is read is not what was put there");
     let counted = counted["bytes"].as_u64().expect("a number");
-    // And a little of the file system's own.
+    // Including a little of the file system's own.
     let all = 3_000_000..3_300_000;
     assert!(all.contains(&counted), "{counted} bytes were counted");
     assert_eq!(read_ahead().trim(), "128");
@@ -138,7 +138,7 @@ fn order(to: &mut ChildStdin, from: &mut impl BufRead, word: &str) -> serde_json
 
 fn skip_if_it_may_not(said: &str) {
     assert!(
-        said.contains("cannot be had here") || said.contains("Another ppc-bench"),
+        said.contains("is not available") || said.contains("Another ppc-bench"),
         "{said}"
     );
     test_support::skip(said.lines().last().unwrap_or_default());

@@ -1,9 +1,9 @@
-//! What goes on in the background while something is mounted: a worker, for whoever serves the files
-//! or has a policy, and this process, which holds it until it is unmounted.
+//! The background processes of a mount: a worker, if the backend serves files or the mount has a
+//! policy, and this process, which holds the worker until the file system is unmounted.
 //!
-//! `mount` waits for what it has started, so the one that stays is another process. What it has to
-//! know goes through its standard input, and how it went comes back from its standard output; from
-//! then on it has nothing to do with the terminal, and says what is wrong to the system's log.
+//! `mount` waits for its helper, so the process that stays is another one. It reads its task from
+//! standard input, and reports success or failure on standard output; from then on it is detached
+//! from the terminal, and writes problems to the system log.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixDatagram;
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// What this program is called with for it.
+/// The argument that makes this program the process that stays.
 pub(crate) const ARGUMENT: &str = "hold";
 
-/// What to hold.
+/// The mount to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) kind: BackendKind,
@@ -33,14 +33,14 @@ pub(crate) struct Task {
     pub(crate) passthrough: bool,
 }
 
-/// How it went.
+/// The answer of the process that stays.
 #[derive(Debug, Serialize, Deserialize)]
 enum Word {
     Held,
     Failed(String),
 }
 
-/// Starts the one that stays, and returns when all is in place.
+/// Starts the process that stays, and returns when the mount is ready.
 pub(crate) fn start(task: &Task) -> Result<(), Failure> {
     let system = |doing| move |source| Failure::System { doing, source };
     let starting = "Starting the process that stays";
@@ -68,19 +68,19 @@ pub(crate) fn start(task: &Task) -> Result<(), Failure> {
         Ok(Word::Held) => Ok(()),
         Ok(Word::Failed(why)) => Err(Failure::Refused(why)),
         Err(_) => Err(Failure::Refused(
-            "the process that was to stay has died".to_owned(),
+            "the background process of the mount has died".to_owned(),
         )),
     }
 }
 
-/// The life of the one that stays.
+/// The main function of the process that stays.
 pub(crate) fn run() -> io::Result<()> {
-    // Not of the terminal any more; it can only be so already.
+    // Detaches from the terminal; it only fails if that is done already.
     let _ = nix::unistd::setsid();
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     let task: Task = serde_json::from_str(&text)?;
-    // Wherever we have been started, it may be unmounted.
+    // The current directory must not keep its file system from being unmounted.
     std::env::set_current_dir("/")?;
     let at = task.at.clone();
     let session = match begin(&task) {
@@ -105,7 +105,7 @@ fn begin(task: &Task) -> cprt::Result<Session> {
     config.fuse.passthrough &= task.passthrough;
     let options = Options {
         directory: match task.kind {
-            // Read through the mount or not, the files are the same.
+            // Files are the same whether they are read through the mount or not.
             BackendKind::Observe => task.lower.clone(),
             BackendKind::Module | BackendKind::Fuse => task.at.clone(),
         },
@@ -125,14 +125,14 @@ fn begin(task: &Task) -> cprt::Result<Session> {
     }
 }
 
-/// Says it, and that there is no more.
+/// Reports the outcome to the parent process.
 fn say(word: &Word) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, word)?;
     out.flush()
 }
 
-/// A line in the system's log, if there is one: of this severity, from a daemon.
+/// Writes a line with this severity and the facility `daemon` to the system log, if there is one.
 fn tell_the_system(severity: u32, text: &str) {
     const DAEMON: u32 = 3 << 3;
     let line = format!(
@@ -141,7 +141,7 @@ fn tell_the_system(severity: u32, text: &str) {
         std::process::id()
     );
     if let Ok(socket) = UnixDatagram::unbound() {
-        // There may be nobody.
+        // There may be no system log.
         let _ = socket.send_to(line.as_bytes(), "/dev/log");
     }
 }

@@ -1,4 +1,4 @@
-//! `mount -t rfs`: mounts a directory in the way that is best for cache policies on this machine.
+//! `mount -t rfs`: mounts a directory with the best backend for cache policies on this machine.
 //!
 //! ```text
 //! command line ─ options ─ choice of a backend ─┬─ module: mount(2)            ─┐
@@ -21,25 +21,25 @@ use hold::Task;
 use options::{Line, Odirect};
 
 const HELP: &str = "\
-Mounts a directory, read-only, in the way that is best for cache policies on this machine.
+Mounts a directory read-only, with the best backend for cache policies on this machine.
 
 Usage: mount -t rfs LOWER MNT [-o OPTIONS]
        mount.rfs LOWER MNT [-sfnv] [-o OPTIONS]
 
-LOWER and MNT may be the same. Options, besides those of every file system:
+LOWER and MNT may be the same directory. Options, besides those of all file systems:
 
-  backend=auto|module|observe|fuse   what to put there; auto takes the first that works
-  odirect=pass|deny                  whether readers may go past the page cache; deny takes the module
-  passthrough=yes|no                 of fuse: whether the kernel may read the files itself
-  policy=NAME                        a policy for as long as it is mounted; a name below
-                                     /usr/lib/ppc or a path without commas
-  service-id=ID, set.KEY=VALUE       its settings
+  backend=auto|module|observe|fuse   the backend; auto takes the first that works
+  odirect=pass|deny                  whether readers may bypass the page cache; deny requires the module
+  passthrough=yes|no                 for fuse: whether the kernel may read the files itself
+  policy=NAME                        the policy while it is mounted: a name in /usr/lib/ppc or a
+                                     path without commas
+  service-id=ID, set.KEY=VALUE       settings of the policy
 
 Without policy=, 'ppcctl reg-policy' gives a mount of the module its policy.
 
-Exit status: 0 mounted, 1 called wrongly, 2 a fault of the system, 32 not mounted.";
+Exit status: 0 mounted, 1 invalid command line, 2 system error, 32 not mounted.";
 
-/// Why it is not mounted.
+/// Why the directory was not mounted.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -58,7 +58,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// As `mount` documents them.
+    /// The exit status, as documented by `mount`.
     fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => 1,
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
 fn called_with(words: &[String]) -> Result<(), Failure> {
     let texts: Vec<_> = words.iter().map(String::as_str).collect();
     match texts[..] {
-        // These three are for this program to call; with the second word, lists of processes tell
-        // what it is about.
+        // Only this program calls itself with these three; the second word makes process listings
+        // show the mount.
         ["worker", _] => cprt::worker::process::run().map_err(Failure::Runtime),
         [hold::ARGUMENT, _] => hold::run().map_err(|source| Failure::System {
             doing: "Holding the mount",
@@ -127,7 +127,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     match kind {
         BackendKind::Module => module(&line, &lower, &at)?,
         BackendKind::Observe => bind(&line, &lower, &at)?,
-        // By the worker.
+        // The worker mounts it.
         BackendKind::Fuse => {}
     }
     if let Some(library) = library {
@@ -154,7 +154,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where it really is.
+/// The directory's real path.
 fn directory(given: &Path) -> Result<PathBuf, Failure> {
     let failed = |source| Failure::Directory {
         path: given.to_owned(),
@@ -162,7 +162,7 @@ fn directory(given: &Path) -> Result<PathBuf, Failure> {
     };
     let real = match given.canonicalize() {
         Ok(real) => real,
-        // A mirror whose process was killed: its mount point leads nowhere, and is taken over.
+        // A mirror whose process was killed: its mount point leads nowhere, so it is reused.
         Err(error) if error.raw_os_error() == Some(nix::libc::ENOTCONN) => {
             return Ok(given.to_owned());
         }
@@ -174,18 +174,18 @@ fn directory(given: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The backend, and why it is not a better one, in words to add to a line.
+/// The backend, and a text to append to a line with why it is not a better one.
 fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
     let candidates = select::candidates(lower);
     let wanted = |one: &&Candidate| line.options.backend.is_none_or(|kind| kind == one.kind);
     let mut reasons = Vec::new();
     for Candidate { kind, verdict } in candidates.iter().filter(wanted) {
         match verdict {
-            // Only the module sees how files are opened before they are.
+            // Only the module can check open flags and refuse the open.
             Verdict::Usable { .. }
                 if *kind != BackendKind::Module && line.options.odirect == Odirect::Deny =>
             {
-                reasons.push(format!("not {kind}: odirect=deny takes the module"));
+                reasons.push(format!("not {kind}: odirect=deny requires the module"));
             }
             Verdict::Usable { .. } => {
                 let why: String = reasons.iter().flat_map(|reason| [", ", reason]).collect();
@@ -203,7 +203,7 @@ fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
     )))
 }
 
-/// The policy to hold; what serves files has one in any case.
+/// The policy to hold. A backend that serves files needs one in any case.
 fn library(line: &Line, kind: BackendKind) -> Result<Option<PathBuf>, Failure> {
     let given = match (&line.options.policy, kind) {
         (Some(policy), _) => policy.clone(),
@@ -228,11 +228,11 @@ fn bind(line: &Line, lower: &Path, at: &Path) -> Result<(), Failure> {
     let nothing = None::<&str>;
     mount(Some(lower), at, nothing, MsFlags::MS_BIND, nothing)
         .map_err(failed("Binding the directory"))?;
-    // What is bound gets flags of its own only later.
+    // A bind mount takes its own flags only in a second call.
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | line.options.flags;
     mount(nothing, at, nothing, flags, nothing).map_err(|error| {
         let _ = umount2(at, MntFlags::MNT_DETACH);
-        failed("Making it read-only")(error)
+        failed("Making the bind mount read-only")(error)
     })
 }
 
@@ -242,13 +242,13 @@ fn remount(line: &Line, at: &Path) -> Result<(), Failure> {
     if line.fake {
         return Ok(());
     }
-    // The flags of the mount; what else there is, is decided when it is mounted.
-    mount(nothing, at, nothing, flags, nothing).map_err(failed("Mounting it again"))
+    // Only the flags of the mount change: everything else is fixed when it is mounted.
+    mount(nothing, at, nothing, flags, nothing).map_err(failed("Remounting"))
 }
 
 fn failed(doing: &'static str) -> impl Fn(nix::Error) -> Failure {
     move |error| match error {
-        nix::Error::EPERM => Failure::Refused(format!("{doing}: only root may")),
+        nix::Error::EPERM => Failure::Refused(format!("{doing}: only root may do this")),
         error => Failure::System {
             doing,
             source: error.into(),

@@ -1,4 +1,4 @@
-//! What `mount` and fstab say: words after `-o`, sorted by whom they are for. Pure.
+//! Parses the command line of a mount helper: options after `-o`, including those meant for others. Pure.
 
 use std::path::PathBuf;
 
@@ -12,26 +12,26 @@ pub(crate) struct Line {
     pub(crate) lower: PathBuf,
     pub(crate) at: PathBuf,
     pub(crate) options: Options,
-    /// Do all but mount.
+    /// Do everything but mount.
     pub(crate) fake: bool,
     pub(crate) verbose: bool,
 }
 
-/// What is wanted.
+/// The options after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Any, if none is named.
+    /// `None` for any.
     pub(crate) backend: Option<BackendKind>,
     pub(crate) policy: Option<PathBuf>,
     pub(crate) settings: Settings,
-    /// Whether readers may go past the page cache.
+    /// Whether readers may bypass the page cache.
     pub(crate) odirect: Odirect,
     pub(crate) passthrough: bool,
     pub(crate) flags: MsFlags,
     pub(crate) remount: bool,
 }
 
-/// As the module has it.
+/// What to do with `O_DIRECT`, as in the module's option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Odirect {
     #[default]
@@ -53,7 +53,7 @@ impl Default for Options {
     }
 }
 
-/// Words that every file system takes, as flags to set or to clear.
+/// Options common to all file systems, as flags to set or to clear.
 const FLAGS: [(&str, MsFlags, bool); 16] = [
     ("nosuid", MsFlags::MS_NOSUID, true),
     ("suid", MsFlags::MS_NOSUID, false),
@@ -73,14 +73,14 @@ const FLAGS: [(&str, MsFlags, bool); 16] = [
     ("loud", MsFlags::MS_SILENT, false),
 ];
 
-/// Words that are for `mount`, `systemd` or nobody. With "rw" `mount` fills in what was not said;
-/// here nothing is ever written.
+/// Options that are meant for `mount` or `systemd`, or that have no effect. `mount` adds "rw" by default;
+/// these mounts are read-only all the same.
 const OTHERS: [&str; 18] = [
     "", "defaults", "ro", "rw", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users",
     "owner", "group", "async", "sync", "dirsync", "mand", "nomand",
 ];
 
-/// Reads the command line, without the name of the program.
+/// Parses the command line, without the name of the program.
 pub(crate) fn line(words: &[String]) -> Result<Line, String> {
     let mut line = Line::default();
     let mut places = Vec::new();
@@ -99,7 +99,7 @@ pub(crate) fn line(words: &[String]) -> Result<Line, String> {
                 'n' => {}
                 'v' => line.verbose = true,
                 'o' | 't' | 'N' => {
-                    // The rest of the word, or the next.
+                    // The value is the rest of the word, or the next word.
                     let value = match rest {
                         "" => words
                             .next()
@@ -120,7 +120,7 @@ pub(crate) fn line(words: &[String]) -> Result<Line, String> {
     line.options = options(&text.join(","), sloppy)?;
     match <[PathBuf; 2]>::try_from(places) {
         Ok([lower, at]) => (line.lower, line.at) = (lower, at),
-        Err(_) => return Err("say which directory and where: mount.rfs LOWER MNT".to_owned()),
+        Err(_) => return Err("two directories are needed: mount.rfs LOWER MNT".to_owned()),
     }
     Ok(line)
 }
@@ -131,7 +131,7 @@ fn options(text: &str, sloppy: bool) -> Result<Options, String> {
         option(word, &mut options, sloppy)?;
     }
     if options.policy.is_none() && !options.settings.is_empty() {
-        return Err("settings are for a policy; name it with policy=".to_owned());
+        return Err("settings need a policy; name it with policy=".to_owned());
     }
     Ok(options)
 }
@@ -141,7 +141,7 @@ fn option(word: &str, options: &mut Options, sloppy: bool) -> Result<(), String>
         options.flags.set(flag, on);
         return Ok(());
     }
-    // Of others' words some have values.
+    // Some options meant for others have values.
     if OTHERS.contains(&word) || word.starts_with("x-") || word.starts_with("X-") {
         return Ok(());
     }
@@ -169,7 +169,7 @@ fn option(word: &str, options: &mut Options, sloppy: bool) -> Result<(), String>
             _ if sloppy => {}
             _ => {
                 return Err(format!(
-                    "there is no option {word}; 'mount.rfs --help' has them"
+                    "there is no option {word}; 'mount.rfs --help' lists them"
                 ));
             }
         },

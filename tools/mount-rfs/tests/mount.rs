@@ -1,5 +1,5 @@
-//! `mount.rfs`, in mount namespaces of the tests' own: root only, and each backend as far as this
-//! machine has it.
+//! `mount.rfs`, in mount namespaces of the tests' own: needs root, and tests the backends that this
+//! machine has.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use test_support::{skip, skip_part};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mount-rfs");
 
-/// How a script went.
+/// The outcome of a script.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,
@@ -31,7 +31,7 @@ impl Place {
     }
 
     /// Runs a script in a mount namespace, where `$M` is the program, `$L` the lower directory and
-    /// `$P` the mount point. `None` with a line that says why, if that is not to be had.
+    /// `$P` the mount point. `None`, with a line that says why, if that is not possible.
     fn run(&self, script: &str) -> Option<Ran> {
         if !nix::unistd::geteuid().is_root() {
             skip("mounting is for root");
@@ -70,7 +70,7 @@ impl Drop for Place {
     }
 }
 
-/// A directory with a policy for the mirror, that nobody but root can change.
+/// A directory with a policy for the mirror, which only root can change.
 fn policies() -> Option<&'static Path> {
     static MADE: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -101,7 +101,7 @@ fn policies() -> Option<&'static Path> {
     }
 }
 
-/// Whether a backend is not to be had on this machine; then a line says why.
+/// Whether this machine lacks a backend; if so, a line says why.
 fn lacks(ran: &Ran) -> bool {
     let lacks = ran.code == Some(32) && ran.err.contains("no backend works here");
     if lacks {
@@ -110,7 +110,7 @@ fn lacks(ran: &Ran) -> bool {
     lacks
 }
 
-/// What an application sees and hears is the same with each.
+/// An application gets the same data and the same errors with each backend.
 #[test]
 fn every_backend_shows_the_same_files_and_the_same_errors() {
     let script = |options: &str, at: &str| {
@@ -163,13 +163,13 @@ fn who_holds_a_mount_ends_with_it() {
         let script = format!(
             "$M $L $P -o {options} || exit $?
             held() {{ grep -lsz -- \"^$1$\" /proc/[0-9]*/cmdline | xargs -r grep -lsz -- \"^$P$\\|^$L$\"; }}
-            test -n \"$(held worker)\" || echo nobody
+            test -n \"$(held worker)\" || echo no worker
             umount $P
             for i in $(seq 100); do
                 test -z \"$(held worker)$(held hold)\" && exit 0
                 sleep 0.1
             done
-            echo somebody is left; exit 1"
+            echo a process is left; exit 1"
         );
         let Some(ran) = place.run(&script) else {
             return;
@@ -178,14 +178,14 @@ fn who_holds_a_mount_ends_with_it() {
             continue;
         }
         assert_eq!(ran.code, Some(0), "{options}: {ran:?}");
-        assert!(!ran.out.contains("nobody"), "{options}: {ran:?}");
+        assert!(!ran.out.contains("no worker"), "{options}: {ran:?}");
     }
 }
 
-/// Readers hear of it at once, another worker mounts it again, and it can be unmounted as before.
+/// Readers get an error at once, another worker mounts the mirror again, and it can be unmounted as before.
 ///
-/// The other worker may be there before anything is read by name again. What was open before is of the first one, and
-/// fails for good.
+/// The other worker may be running before anything is read by name again. Files that were open before belong to the
+/// first worker, and fail for good.
 #[test]
 fn a_mirror_whose_worker_is_killed_is_mounted_again() {
     let place = Place::new("killed");
@@ -219,7 +219,7 @@ fn a_mirror_whose_worker_is_killed_is_mounted_again() {
     }
 }
 
-/// By mount(8) and a line of fstab, with all that is said there to others.
+/// Mounts by mount(8) and a line of fstab, with options meant for others.
 #[test]
 fn fstab_says_what_it_likes() {
     let place = Place::new("fstab");
@@ -263,7 +263,7 @@ fn what_is_wrong_is_said_with_the_code_of_mount() {
         (
             "$L $P -o backend=observe,odirect=deny",
             32,
-            "takes the module",
+            "requires the module",
         ),
         (
             "$L $P -o backend=observe,policy=none",

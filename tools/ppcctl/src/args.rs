@@ -22,18 +22,18 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  done
   1  failed
-  2  the command line makes no sense
-  3  there is no cprtd, no such mount, or no policy on it
-  4  the policy was refused: not trusted, no policy, or not content with its settings
- 10  doctor has found something that costs speed
- 11  doctor has found something that does not work
+  2  invalid command line
+  3  cprtd is not running, there is no such mount, or the mount has no policy
+  4  the policy was refused: the library is not trusted or not a policy, or it rejected its settings
+ 10  doctor found something that costs speed
+ 11  doctor found something that does not work
 
 Data goes to standard output, everything else to standard error.";
 
-/// Gives mounts of rfs their cache policies, and shows what these do
+/// Give mounts of rfs their cache policies, and show what the policies do
 ///
-/// A policy is a shared library that hears what misses the page cache of a mount and says what to
-/// read ahead and what to drop. cprtd runs it; ppcctl talks to cprtd through its control socket.
+/// A policy is a shared library that is notified of the page-cache misses of a mount and decides what
+/// to read ahead and what to drop. cprtd runs it; ppcctl talks to cprtd through its control socket.
 #[derive(Debug, Parser)]
 #[command(
     name = "ppcctl",
@@ -51,28 +51,28 @@ pub(crate) struct Cli {
 
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// Print JSON, one value a line, for programs
+    /// Print JSON for programs, one value per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// The control socket of cprtd; unless given, what its configuration says
+    /// The control socket of cprtd [default: from its configuration]
     #[arg(long, global = true, value_name = "PATH", env = "PPC_SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
-    /// The configuration of cprtd, read for its socket; /etc/cprt.toml unless given
+    /// The configuration of cprtd, which names its socket [default: /etc/cprt.toml]
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Give a mount a policy, instead of the one it has
+    /// Give a mount a policy, replacing the one it has
     RegPolicy(RegPolicy),
-    /// Take a mount's policy away; the kernel decides again
+    /// Remove a mount's policy; the kernel decides again
     RmPolicy {
         /// Where rfs is mounted
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
         mount: PathBuf,
     },
-    /// Change settings of the running policy, one after another
+    /// Change settings of the running policy, one at a time
     Set {
         /// Where rfs is mounted
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
@@ -81,18 +81,18 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },
-    /// Show mounts, their policies and how these do, and the services whose starts are known
+    /// Show mounts, the state of their policies, and the services whose starts are known
     Status {
-        /// Only this mount, with all there is to say
+        /// Only this mount, with all details
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
         mount: Option<PathBuf>,
     },
-    /// Show what the workers of policies have counted
+    /// Show the counters of the policies' workers
     Stats {
         /// Only this mount
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
         mount: Option<PathBuf>,
-        /// Go on, every so many seconds, with what each counter gains in one
+        /// Repeat at this interval, with each counter's gain per second
         #[arg(
             long,
             value_name = "SECONDS",
@@ -102,18 +102,18 @@ pub(crate) enum Command {
         )]
         watch: Option<u32>,
     },
-    /// Print what readers do, as the policy hears it, until interrupted
+    /// Print the events that the policy receives, until interrupted
     Events(Events),
     /// Run a command with a policy for the directory that it reads from, without daemon or mount
     Run(Run),
-    /// Tell what stands between a directory and fast loads, and what to do about it
+    /// Find out what keeps loads from a directory from being fast, and how to fix it
     ///
-    /// Which backend would be used and why not a better one, what is wrong with the files, the file
-    /// system and its device, whether memory is enough, where accelerators are, what the kernel has
-    /// and what you may do. Nothing is changed. The exit status is 10 if there are warnings and 11 if
-    /// there are problems.
+    /// It shows which backend would be used and why not a better one, what is wrong with the files, the
+    /// file system and its device, whether there is enough memory, where the accelerators are, what the
+    /// kernel supports and what you are allowed to do. Nothing is changed. The exit status is 10 if
+    /// there are warnings and 11 if there are problems.
     Doctor {
-        /// Where the files of a model are
+        /// The directory with the files of a model
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: PathBuf,
     },
@@ -124,24 +124,24 @@ pub(crate) enum Command {
     },
     /// Print the ID of a service, by which MAIO finds its template
     ///
-    /// It is made of all that decides on what is read, in any order: the model, how many workers share
-    /// each layer, the framework and its version. The same parameters have the same ID for ever.
+    /// Name everything that determines what is read, in any order: the model, how many workers share
+    /// each layer, the framework and its version. The same parameters always give the same ID.
     ServiceId {
         /// Such as model=llama-70b tp=4 vllm=0.11
         #[arg(value_name = "KEY=VALUE", required = true)]
         pairs: Vec<Setting>,
     },
-    /// Look at MAIO's templates of what services read; those of starts are for 'ppcctl start'
+    /// Show and manage MAIO's templates of what services read; for those of starts, see 'ppcctl start'
     Template {
-        /// Where they are kept; unless given, where MAIO keeps them if it is not told
+        /// The directory that holds them [default: MAIO's own default]
         #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
         store: Option<PathBuf>,
         #[command(subcommand)]
         command: TemplateCommand,
     },
-    /// Look at what is known of starts, and use it: of what 'ppcctl run -- COMMAND' has recorded
+    /// Show, replay and manage the starts that 'ppcctl run -- COMMAND' has recorded
     Start {
-        /// Where templates are kept; unless given, where MAIO keeps them if it is not told
+        /// The directory that holds the templates [default: MAIO's own default]
         #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
         store: Option<PathBuf>,
         #[command(subcommand)]
@@ -155,28 +155,28 @@ pub(crate) struct Named {
     /// The service's ID
     #[arg(value_name = "ID")]
     pub(crate) service: String,
-    /// Of this node; unless given, this one's, or that of any other
+    /// The template of this node [default: this machine's, otherwise any other's]
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
-    /// List all of them, those that are damaged as well
+    /// List all templates, including damaged ones
     Ls,
-    /// Show what the workers of a service read; of a start, the same as 'ppcctl start show'
+    /// Show what the workers of a service read; for a start, the same as 'ppcctl start show'
     Show {
         #[command(flatten)]
         named: Named,
-        /// Every range, not only how much of each file
+        /// Show every range, not only the bytes read of each file
         #[arg(long)]
         ranges: bool,
     },
-    /// Say whether a template is sound, and still right for the files of a directory
+    /// Check that a template is intact, and still matches the files of a directory
     Verify {
         #[command(flatten)]
         named: Named,
-        /// Where the model is
+        /// The directory of the model
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: Option<PathBuf>,
     },
@@ -185,98 +185,98 @@ pub(crate) enum TemplateCommand {
         /// The service's ID
         #[arg(value_name = "ID")]
         service: String,
-        /// Of this node only
+        /// Only the template of this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
     },
-    /// Tell how two services, or two nodes of one, differ in what they read
+    /// Show how the reads of two services, or of two nodes of one service, differ
     Diff {
-        /// The one: an ID, or ID/NODE
+        /// The first: an ID, or ID/NODE
         #[arg(value_name = "ID[/NODE]")]
         one: String,
-        /// The other
+        /// The second
         #[arg(value_name = "ID[/NODE]")]
         other: String,
     },
-    /// Make a template of a model from its headers, without anybody having loaded it
+    /// Make a template of a model from its headers, before it was ever loaded
     Synth {
-        /// Where the model is
+        /// The directory of the model
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: PathBuf,
-        /// The service's ID to keep it under; unless given, it is only shown
+        /// The service's ID to save the template under; without it, the template is only shown
         #[arg(long, value_name = "ID")]
         service_id: Option<String>,
         /// How many workers share each layer
         #[arg(long, value_name = "N", default_value_t = 1)]
         tp: u32,
-        /// The framework's order of reading; unless given, by what the files are
+        /// The order in which the framework reads [default: derived from the files]
         #[arg(long, value_name = "ORDER")]
         order: Option<Order>,
     },
 }
 
-/// In which order a framework reads.
+/// The order in which a framework reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Order {
-    /// vLLM's: tensors of a file by name
+    /// As vLLM: the tensors of a file by name
     Vllm,
-    /// transformers': as they lie in the file
+    /// As transformers: the tensors in file order
     Transformers,
-    /// From end to end
+    /// Each file from beginning to end
     File,
 }
 
-/// Which service it is for, in one of two ways.
+/// The service, named in one of two ways.
 #[derive(Args, Debug)]
 pub(crate) struct Service {
-    /// The service's ID, as service-id prints it: handed to the policy as its setting service-id
+    /// The service's ID, as service-id prints it; passed to the policy as its setting service-id
     #[arg(long, value_name = "ID", conflicts_with = "service")]
     pub(crate) service_id: Option<String>,
-    /// The service by its parameters: handed to the policy as its setting service
+    /// The service's parameters; passed to the policy as its setting service
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub(crate) service: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct RegPolicy {
-    /// Where rfs is mounted, or with --backend any directory
+    /// Where rfs is mounted; with --backend, any directory
     #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
     pub(crate) mount: PathBuf,
-    /// The policy: a path if it has a slash, otherwise a name below /usr/lib/ppc
+    /// The policy: a path if it contains a slash, otherwise a name in /usr/lib/ppc
     ///
-    /// A name, with or without ".so", is looked up in the directories of PPC_POLICY_PATH, separated
-    /// by colons, in ../lib/ppc from where ppcctl is, and in /usr/lib/ppc. A file of the current
-    /// directory is ./NAME.
+    /// A name, with or without ".so", is looked up in the directories of PPC_POLICY_PATH (separated
+    /// by colons), in ../lib/ppc relative to ppcctl, and in /usr/lib/ppc. For a file in the current
+    /// directory, use ./NAME.
     #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]
     pub(crate) library: PathBuf,
-    /// Handed to the policy; its README tells which there are
+    /// A setting for the policy; its README lists them
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
     #[command(flatten)]
     pub(crate) service: Service,
-    /// The memory cgroup that pays for what is loaded; unless given, that of the first reader
+    /// The memory cgroup charged for what is loaded [default: that of the first reader]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
-    /// Do without the module: observe takes the directory as it is, fuse mounts a mirror over it
+    /// Work without the module: observe uses the directory as it is, fuse mounts a mirror over it
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<cprt::control::kind::BackendKind>,
 }
 
 /// Run a command with a policy for what it reads, without daemon or mount
 ///
-/// That is all that the command and its children read from their start on, of whatever file: it is recorded, and loaded
-/// ahead of them the next time. The model in DIR has a policy of its own, which knows models before it has seen one
-/// loaded: it is loaded as soon as the start is there, before the command opens it. Unless DIR is given, the model is
-/// the directory of one that an argument names, or its copy in the cache of Hugging Face.
+/// Everything that the command and its children read from their start on, from any file, is recorded, and loaded
+/// ahead of them the next time. The model in DIR has a policy of its own, which does not need to have seen a load of
+/// it: the model is loaded as soon as the start is in memory, before the command opens it. Without DIR, the model is
+/// a directory of a model that an argument names, or the named model's copy in the Hugging Face cache.
 ///
-/// The command is run as it would be without this: standard input and output, signals and exit status
-/// are its own, and DIR keeps its path. The best backend that this machine allows is taken; where
-/// there is none, a line says why and the command runs all the same. Files beside DIR that links in it
-/// lead to, as in caches of downloads, are taken along. Progress is shown on a terminal, and a line at
-/// the end says what was done.
+/// The command runs as it would without ppcctl: standard input and output, signals and exit status
+/// are its own, and DIR keeps its path. ppcctl uses the best backend that this machine allows; if there
+/// is none, it prints a line with the reason and runs the command all the same. Files outside DIR that
+/// links in it lead to, as in download caches, are included. Progress is shown on a terminal, and a line
+/// at the end sums up what was done.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: that of the command, 128 and the signal's number if a signal ended it; 125 if ppcctl
+Exit status: that of the command, or 128 plus the signal's number if a signal ended it; 125 if ppcctl
 itself failed, 126 if the command cannot be run, 127 if there is no such command.")]
 pub(crate) struct Run {
     /// The policy, as for reg-policy
@@ -284,27 +284,27 @@ pub(crate) struct Run {
     pub(crate) policy: PathBuf,
     #[command(flatten)]
     pub(crate) service: Service,
-    /// Handed to the policy; may be given several times
+    /// A setting for the policy; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
-    /// Take this backend or none
+    /// Use this backend or none
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = Backend::parse)]
     pub(crate) backend: Backend,
-    /// The memory cgroup that pays for what is loaded; unless given, that of the command
+    /// The memory cgroup charged for what is loaded [default: that of the command]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
-    /// Say nothing, but if something is wrong
+    /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The directory that the model is in
+    /// The directory of the model
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
-    /// What to run, after a "--"
+    /// The command to run, after a "--"
     #[arg(value_name = "COMMAND", last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What to put behind a directory: auto, module, observe or fuse.
+/// The backend for a directory: auto, module, observe or fuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backend(pub(crate) Option<cprt::control::kind::BackendKind>);
 
@@ -322,24 +322,24 @@ pub(crate) struct Events {
     /// Where rfs is mounted
     #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
     pub(crate) mount: PathBuf,
-    /// Only these kinds
+    /// Only events of these kinds
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) kind: Vec<EventKind>,
-    /// Only those of this process
+    /// Only events of this process
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<u32>,
-    /// Only those of files whose path in the mount matches
+    /// Only events of files whose path in the mount matches
     ///
-    /// "*" stands for anything, slashes included, and the pattern for the whole path; without a "*"
-    /// it may be any part of the path.
+    /// "*" matches anything, slashes included. A pattern with a "*" has to match the whole path; one
+    /// without may match any part of it.
     #[arg(long, value_name = "PATTERN")]
     pub(crate) file: Option<Pattern>,
-    /// End after so many
+    /// Exit after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }
 
-/// The kinds of events, as `EventLine` has them in capitals.
+/// The kinds of events; `EventLine` spells them in capitals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventKind {
     Lost,
@@ -366,42 +366,42 @@ impl EventKind {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Show what a library says of itself, and whether cprtd would trust it
+    /// Show what a library reports about itself, and whether cprtd would trust it
     ///
-    /// The library is loaded for that, in a process of its own, so what it does when it is loaded is
-    /// done as you. None of its callbacks is called.
+    /// For this the library is loaded into a process of its own, so its constructors run as you. None of
+    /// its callbacks is called.
     Inspect {
-        /// As for reg-policy
+        /// The policy, as for reg-policy
         #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]
         library: PathBuf,
     },
 }
 
-/// What is not for people: a command line of its own, so that no page and no completion has it.
+/// Internal commands: a command line of its own keeps them out of the man pages and completions.
 #[derive(Debug, Parser)]
 #[command(name = "ppcctl", disable_help_subcommand = true)]
 pub(crate) enum Errand {
     /// Write the man pages and completions into a directory
     Generate {
-        /// Made if it is not there
+        /// Created if it does not exist
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Be the process that loads a library for `policy inspect`
+    /// Run as the process that loads a library for `policy inspect`
     Load {
         /// Its absolute path
         #[arg(value_name = "LIBRARY")]
         library: PathBuf,
     },
-    /// Be the worker of a command
+    /// Run as the worker of a command
     Worker {
-        /// Shown in lists of processes
+        /// Shown in process listings
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
     /// Print the machine's topology
     Topology,
-    /// Become a command, with the signals and as the user that it would have without us
+    /// Execute a command, with the signal mask and the user that it would have without ppcctl
     Become {
         /// User and group
         #[arg(long, num_args = 2)]
@@ -412,7 +412,7 @@ pub(crate) enum Errand {
 }
 
 impl Errand {
-    /// Whether the first argument asks for one.
+    /// Whether the first argument names an internal command.
     pub(crate) fn is_meant(first: Option<&std::ffi::OsStr>) -> bool {
         let first = first.and_then(std::ffi::OsStr::to_str);
         matches!(

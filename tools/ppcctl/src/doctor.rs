@@ -1,7 +1,7 @@
-//! What stands between a directory and fast loads: `diagnosis` finds it out, `text` puts it into words.
+//! Finds out what keeps loads from a directory from being fast: `diagnosis` gathers findings, `text` formats them.
 //!
-//! Drivers' libraries are asked where accelerators are, and those of a broken one may crash or never
-//! come back, which is when people ask. So a second ppcctl asks them, and is not waited for too long.
+//! The topology comes from drivers' libraries, and the library of a broken device may crash or never
+//! return, which is just when people run `doctor`. So a second ppcctl process calls them, with a time limit.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -29,7 +29,7 @@ mod probe;
 mod tests;
 mod text;
 
-/// Some GPUs take seconds each until they are awake.
+/// How long to wait for the topology. Some GPUs take seconds each to wake up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(json: bool, directory: &Path) -> Result<Exit> {
@@ -47,7 +47,7 @@ pub(crate) fn run(json: bool, directory: &Path) -> Result<Exit> {
 }
 
 fn topology() -> Option<Topology> {
-    // Whatever has become of the path since: the same program.
+    // The same program, even if its path has been replaced since.
     let mut child = Command::new("/proc/self/exe")
         .arg0("ppcctl")
         .arg("topology")
@@ -56,7 +56,7 @@ fn topology() -> Option<Topology> {
         .env_remove("CUDA_DEVICE_ORDER")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // It has no words of ours; that it does not work is a finding.
+        // Its messages are not for our user; that it fails is a finding.
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
@@ -65,11 +65,11 @@ fn topology() -> Option<Topology> {
     thread::spawn(move || {
         let mut text = String::new();
         let read = out.read_to_string(&mut text);
-        // Nobody listens any more if it came too late.
+        // If the answer comes too late, the receiver is gone.
         let _ = tell.send(read.map(|_| text));
     });
     let answer = told.recv_timeout(PATIENCE);
-    // It may have ended by itself, or hang in a destructor.
+    // It may have ended already, or hang in a destructor.
     let _ = child.kill();
     if answer.is_ok() {
         let _ = child.wait();

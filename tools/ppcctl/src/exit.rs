@@ -1,4 +1,4 @@
-//! How it ends, for scripts. `args.rs` tells the same to people.
+//! Exit statuses, for scripts. The help text in `args.rs` documents them.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,13 @@ use cprt::error::RefusalKind;
 pub(crate) enum Exit {
     Done = 0,
     Failed = 1,
-    /// clap's own, too.
+    /// Also clap's own status for usage errors.
     Usage = 2,
-    /// No daemon, no such mount, no policy on it.
+    /// No daemon, no such mount, or no policy on the mount.
     Absent = 3,
-    /// The policy.
+    /// The policy was refused.
     Refused = 4,
-    /// Of `doctor`, at worst. Not below 10, so that there is room for more of the above.
+    /// The worst finding of `doctor`. These start at 10, to leave room for more of the above.
     Warnings = 10,
     Problems = 11,
 }
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_not_a_closed_door() {
+    fn a_missing_daemon_is_not_a_closed_door() {
         let socket = std::path::PathBuf::from("/s");
         let source = || io::Error::from(io::ErrorKind::Other);
-        let nobody = Error::NoDaemon {
+        let missing = Error::NoDaemon {
             socket: socket.clone(),
             source: source(),
         };
-        assert_eq!(Exit::from(&nobody), Exit::Absent);
+        assert_eq!(Exit::from(&missing), Exit::Absent);
         let closed = Error::NoPermission {
             socket,
             group: String::new(),

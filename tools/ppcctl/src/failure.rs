@@ -1,4 +1,4 @@
-//! Why a command did not do what it was asked for: a sentence for people, an [`Exit`] for scripts.
+//! Why a command failed: a sentence for people, an [`Exit`] for scripts.
 
 use std::error::Error as _;
 use std::io;
@@ -32,9 +32,9 @@ pub(crate) enum Failure {
     Prediction(#[from] maio::predict::PredictError),
     #[error(transparent)]
     Template(#[from] maio::template::TemplateError),
-    #[error("There is no template of {0}; 'ppcctl template ls' lists all there are")]
+    #[error("There is no template of {0}; 'ppcctl template ls' lists all templates")]
     NoTemplate(String),
-    #[error("Nothing is known of the start {0}; 'ppcctl start ls' lists those that are")]
+    #[error("No start {0} is known; 'ppcctl start ls' lists the known starts")]
     NoStart(String),
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
@@ -54,12 +54,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the reader of our output has seen enough, which is no failure.
+    /// Whether the reader of our output has closed the pipe, which is not a failure.
     pub(crate) fn is_enough(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether it is only that no backend works.
+    /// Whether the only problem is that no backend works.
     pub(crate) fn is_of_backends(error: &cprt::Error) -> bool {
         matches!(error, cprt::Error::Refused(refusal) if refusal.kind == RefusalKind::Failed)
     }
@@ -82,13 +82,13 @@ impl Failure {
         }
     }
 
-    /// The phrase and its causes.
+    /// The error message, followed by its causes.
     pub(crate) fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
             let phrase = error.to_string();
-            // Some have said their cause already.
+            // Some messages include their cause already.
             if !text.ends_with(&phrase) {
                 text = format!("{text}: {phrase}");
             }

@@ -1,5 +1,5 @@
-//! Man pages and completions, from the definition of the command line; what backends say of
-//! themselves, for the runtime's README.
+//! Man pages and completions, generated from the definition of the command line; and the table of
+//! backends for the runtime's README.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,14 +10,14 @@ use clap_complete::{Shell, generate};
 use crate::args::Cli;
 use crate::failure::{Failure, Result};
 
-/// Each by the name under which its shell looks for it.
+/// The file name under which each shell looks for its completion.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "ppcctl"),
     (Shell::Zsh, "_ppcctl"),
     (Shell::Fish, "ppcctl.fish"),
 ];
 
-/// Writes `man/*.1`, `completions/SHELL/*` and `backends.md` below a directory.
+/// Writes `man/*.1`, `completions/SHELL/*` and `backends.md` into a directory.
 pub(crate) fn write(directory: &Path) -> Result<()> {
     let man = directory.join("man");
     make(&man)?;

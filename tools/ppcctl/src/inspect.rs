@@ -1,8 +1,8 @@
-//! What a library says of itself.
+//! What a library reports about itself.
 //!
-//! Loading a library runs it, and what is inspected may be broken: it may crash, call `exit`, print,
-//! or never come back. So a second ppcctl loads it, and says in one line of the control socket's
-//! framing what it found; this one waits for the line, but not for long, and then ends the other.
+//! Loading a library runs its code, and the library may be broken: it may crash, call `exit`, print,
+//! or never return. So a second ppcctl process loads it, and writes what it found as one line in the
+//! control socket's framing; this process waits for the line, for a limited time, and then kills the other.
 
 mod library;
 
@@ -25,21 +25,21 @@ use crate::screen::{Table, count};
 
 pub(crate) use library::load;
 
-/// Some libraries start a GPU's runtime when they are loaded.
+/// How long to wait for a library to load. Some libraries start a GPU's runtime when they are loaded.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a library did instead of being loaded.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum Misbehaviour {
-    #[error("It crashes when it is loaded: signal {0}{name}", name = signal_name(*.0))]
+    #[error("The library crashes when it is loaded: signal {0}{name}", name = signal_name(*.0))]
     Crash(i32),
-    #[error("It ends the process that loads it, with exit status {0}")]
+    #[error("The library ends the process that loads it, with exit status {0}")]
     Exit(i32),
-    #[error("It is still not loaded after {0} s")]
+    #[error("The library is still not loaded after {0} s")]
     Hang(u64),
 }
 
-/// What a policy says of itself.
+/// What a policy reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Policy {
     name: String,
@@ -51,7 +51,7 @@ pub(crate) struct Policy {
     callbacks: Vec<String>,
 }
 
-/// All that is known of a library.
+/// What an inspection found out about a library.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inspection {
     library: PathBuf,
@@ -62,7 +62,7 @@ pub(crate) struct Inspection {
     policy: Policy,
 }
 
-/// Looks at a library, in a process of its own.
+/// Inspects a library, loading it in a separate process.
 pub(crate) fn inspect(library: &Path) -> Result<Inspection> {
     let untrusted = match trust::check(library, 0) {
         Ok(_) => None,
@@ -81,7 +81,7 @@ pub(crate) fn inspect(library: &Path) -> Result<Inspection> {
 
 fn ask(library: &Path) -> Result<Policy> {
     let system = |doing| move |source| Failure::System { doing, source };
-    // Whatever has become of the path since: the same program.
+    // The same program, even if its path has been replaced since.
     let mut child = Command::new("/proc/self/exe")
         .arg0("ppcctl")
         .arg("load")
@@ -94,19 +94,19 @@ fn ask(library: &Path) -> Result<Policy> {
     let (tell, told) = mpsc::channel();
     if let Some(stdout) = child.stdout.take() {
         thread::spawn(move || {
-            // Nobody listens any more if it came too late.
+            // If the answer comes too late, the receiver is gone.
             let _ = tell.send(read_reply::<Policy>(&mut BufReader::new(stdout)));
         });
     }
     let answer = told.recv_timeout(PATIENCE);
-    // Without an answer, how it ended is one. With one, it may still hang in a destructor.
+    // Without an answer, the exit status tells what happened. With one, the process may still hang in a destructor.
     let ended = match &answer {
         Ok(Ok(Some(_)) | Err(cprt::Error::Refused(_))) => None,
-        _ => wait(&mut child, end).map_err(system("Waiting for it"))?,
+        _ => wait(&mut child, end).map_err(system("Waiting for the process"))?,
     };
-    // It may have ended by itself, which is as good.
+    // It may have ended already, which is just as good.
     let _ = child.kill();
-    child.wait().map_err(system("Waiting for it"))?;
+    child.wait().map_err(system("Waiting for the process"))?;
     match (answer, ended) {
         (Ok(Ok(Some(policy))), _) => Ok(policy),
         (Ok(Err(error @ cprt::Error::Refused(_))), _) => Err(error.into()),
@@ -117,7 +117,7 @@ fn ask(library: &Path) -> Result<Policy> {
     }
 }
 
-/// How it ends by itself, if it does in time.
+/// The exit status of the process, if it ends by itself in time.
 fn wait(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let ended = child.try_wait()?;
@@ -142,7 +142,7 @@ fn signal_name(number: i32) -> String {
     Signal::try_from(number).map_or(String::new(), |signal| format!(" ({signal})"))
 }
 
-/// For people.
+/// The inspection as text.
 pub(crate) fn show(inspection: &Inspection) -> String {
     let policy = &inspection.policy;
     let or_none = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
@@ -172,14 +172,14 @@ mod tests {
         for (status, expected) in [
             (
                 Some(11),
-                "It crashes when it is loaded: signal 11 (SIGSEGV)",
+                "The library crashes when it is loaded: signal 11 (SIGSEGV)",
             ),
             (
                 Some(3 << 8),
-                "It ends the process that loads it, with exit status 3",
+                "The library ends the process that loads it, with exit status 3",
             ),
-            (Some(64), "It crashes when it is loaded: signal 64"),
-            (None, "It is still not loaded after 10 s"),
+            (Some(64), "The library crashes when it is loaded: signal 64"),
+            (None, "The library is still not loaded after 10 s"),
         ] {
             let ended = status.map(ExitStatus::from_raw);
             assert_eq!(misbehaviour(ended).to_string(), expected);

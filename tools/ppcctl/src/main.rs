@@ -1,8 +1,8 @@
-//! Gives mounts of rfs their cache policies, and shows what these do.
+//! Gives mounts of rfs their cache policies, and shows what the policies do.
 //!
 //! A command line (`args`) becomes a call of [`cprt::control::client::Client`]; its reply becomes text
-//! (`show`) or, with `--json`, stays what it is; a failure becomes a sentence and an exit status
-//! (`failure`, `exit`). Only `inspect` and `doctor` do something of their own.
+//! (`show`) or, with `--json`, is printed unchanged; a failure becomes a sentence and an exit status
+//! (`failure`, `exit`). `run`, `start`, `template`, `inspect` and `doctor` work without the daemon.
 
 mod args;
 mod doctor;
@@ -35,7 +35,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::screen::{print, print_json, remark};
 
-/// What a terminal takes for: begin again at the top.
+/// The escape sequence that clears a terminal and moves the cursor to the top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 fn main() -> ExitCode {
@@ -79,7 +79,7 @@ fn errand(errand: &Errand) -> Result<()> {
         Errand::Generate { directory } => generate::write(directory),
         Errand::Load { library } => inspect::load(library),
         Errand::Worker { .. } => Ok(cprt::worker::process::run()?),
-        // It is done without coming back.
+        // main() has handled it: it does not return here.
         Errand::Become { .. } => Ok(()),
         Errand::Topology => print(&Topology::detect()?.to_string()),
     }
@@ -87,9 +87,9 @@ fn errand(errand: &Errand) -> Result<()> {
 
 fn done(Cli { common, command }: Cli) -> Result<Exit> {
     match command {
-        // It has exit statuses of its own.
+        // main() has handled it: it has exit statuses of its own.
         Command::Run(_) => return Ok(Exit::Done),
-        // It ends by what it has found.
+        // Its exit status depends on its findings.
         Command::Doctor { directory } => return doctor::run(common.json, &directory),
         Command::RegPolicy(reg) => {
             let settings = setting::with_service(reg.settings, &reg.service)?;
@@ -141,12 +141,12 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The configuration says where the daemon is, unless the command line does.
+/// The client of the daemon whose socket the command line names, or else the configuration.
 fn client(common: &Common) -> Result<Client> {
     let config = match (&common.config, &common.socket) {
         (Some(path), _) => Config::read(path)?,
         (None, None) => Config::read_default()?,
-        // Only the group is taken from it, for a hint; that is not worth failing for.
+        // Only the group is taken from it, for a hint: an unreadable configuration is no failure.
         (None, Some(_)) => Config::read_default().unwrap_or_default(),
     };
     let socket = common.socket.clone().unwrap_or(config.socket);
@@ -189,7 +189,7 @@ fn stats(common: &Common, mount: Option<&Path>, watch: Option<u32>) -> Result<()
                 .map(|(stats, then)| (stats.as_slice(), at - *then));
             let top = match (clear, &before) {
                 (true, _) => CLEAR,
-                // One table after the other, with a blank line between.
+                // A blank line separates one table from the next.
                 (false, Some(_)) => "\n",
                 (false, None) => "",
             };
@@ -217,7 +217,7 @@ fn events(common: &Common, filter: &Events) -> Result<()> {
             }
             continue;
         }
-        // The heading waits for the first event: a refusal has none.
+        // The heading is printed with the first event, so that a refusal has no heading.
         print_event(common, &event, seen == 0)?;
         seen += 1;
         if filter.count == Some(seen) {

@@ -1,4 +1,4 @@
-//! Which paths somebody means: a part of them, or with `*` in it, all of them.
+//! Patterns for paths: one without `*` matches any part of a path, one with `*` the whole path.
 
 use std::convert::Infallible;
 use std::str::FromStr;

@@ -4,8 +4,8 @@
 //! best backend ─ session (worker) ─ command ─ wait: its end, signals to pass on, progress ─ summary
 //! ```
 //!
-//! The command is the main thing. Whatever is wrong with us, it runs, unless somebody asked for what
-//! cannot be had: a directory, a policy, a backend or the command itself.
+//! The command comes first. Whatever goes wrong in ppcctl, the command runs, unless the user named
+//! something that is not available: a directory, a policy, a backend or the command itself.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -41,55 +41,55 @@ use sessions::Sessions;
 use signals::{Heard, Signals};
 pub(crate) use start::{start_name_of, start_name_of_service};
 
-/// As of `timeout` and others that run commands.
+/// Exit statuses, as of `timeout` and other programs that run commands.
 const OURS: u8 = 125;
 const NOT_RUNNABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(500);
-/// And how often it is looked whether it is the model's turn.
+/// How often to check whether the model's turn to be loaded has come.
 const SOON: Duration = Duration::from_millis(20);
-/// What is over sooner needs none.
+/// How long a command runs before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What was done, as `--json` has it.
+/// What was done, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// `None` of a start.
+    /// `None` for a start.
     directory: Option<PathBuf>,
-    /// What it is known by, if it is one.
+    /// The name of the start, if it is one.
     start: Option<String>,
     backend: Option<String>,
     policy: Option<String>,
     version: Option<String>,
     /// What the backend cannot do.
     limits: Vec<String>,
-    /// Better backends, and why they were not taken.
+    /// Better backends, and why they were not used.
     passed_over: Vec<(String, String)>,
     seconds: f64,
-    /// Of the command, as a shell has it.
+    /// Exit status of the command, as a shell reports it.
     exit: i32,
     /// Why the policy ended before the command.
     fault: Option<String>,
     stats: Option<Stats>,
-    /// Of what the command reads beside its model, where that has a policy of its own.
+    /// Statistics of what the command reads besides its model, if the model has a policy of its own.
     start_stats: Option<Stats>,
 }
 
-/// Does it all. What is to be done when the policy has ended is done before we end as the command did.
+/// Runs the command and exits as it did. `at_end` is called once the policies have ended.
 pub(crate) fn run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> ExitCode {
     try_run(common, wanted, at_end).unwrap_or_else(|failure| failed(&failure))
 }
 
-/// Says so, and is an exit status that commands do not have.
+/// Reports the failure; the exit status is one that commands do not have.
 pub(crate) fn failed(failure: &Failure) -> ExitCode {
     remark(&failure.chain());
     ExitCode::from(OURS)
 }
 
-/// Becomes the command, in the process that was started for that: signals that we have taken are its
-/// own again, and so is who it is run as.
+/// Executes the command, in the process that was started for this, with the signals that ppcctl has
+/// blocked and the user that ppcctl has changed set back.
 pub(crate) fn become_command(user: Option<&[u32]>, words: &[OsString]) -> ExitCode {
     let [program, arguments @ ..] = words else {
         return ExitCode::from(OURS);
@@ -118,7 +118,7 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     let options = real.as_deref().map(|real| options(wanted, real));
     let options = options.transpose()?;
     let options_of_start = start::options(wanted, real.as_deref())?;
-    // Before there are threads, which inherit it.
+    // Before any thread starts, as threads inherit the signal mask.
     let signals = Signals::take()?;
     let mut sessions = if is_out_of_memory(wanted) {
         Sessions::default()
@@ -159,7 +159,7 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     Ok(pass_on(status))
 }
 
-/// Whether there is too little memory for a policy beside the command; then a line has said so.
+/// Whether memory is too scarce for a policy beside the command; if so, a line has been printed.
 fn is_out_of_memory(wanted: &Run) -> bool {
     let asked = wanted.backend.0.is_some();
     let Some(limit) = sessions::little_memory().filter(|_| !asked) else {
@@ -167,20 +167,20 @@ fn is_out_of_memory(wanted: &Run) -> bool {
     };
     let (limit, least) = (Bytes(limit), Bytes(sessions::LEAST_MEMORY));
     let text = format!(
-        "the command runs without a policy, as its memory is limited to {limit}; {least} is the least, or say --backend"
+        "the command runs without a policy, as its memory is limited to {limit}; --backend overrides the minimum of {least}"
     );
     log_line(wanted.quiet, &text);
     true
 }
 
-/// Where it really is.
+/// The directory's real path.
 fn directory(given: &Path) -> Result<PathBuf> {
     let failed = |source| Failure::At {
         path: given.to_owned(),
         source,
     };
     let real = given.canonicalize().map_err(failed)?;
-    // That it can be listed is for whoever reads to find out.
+    // Whether it can be listed is left to its readers.
     if real.is_dir() {
         Ok(real)
     } else {
@@ -188,9 +188,9 @@ fn directory(given: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The model that the command is told to load, for a policy that knows what to do with one.
+/// The model that the command's arguments name, if the policy is one that handles models.
 fn named_model(wanted: &Run) -> Option<PathBuf> {
-    // A start that is told apart by hand, or recorded anew, is taken whole.
+    // A start that is named by hand, or recorded anew, includes its model.
     let whole = |key: &str| matches!(key, "start" | "record");
     let is_whole = wanted.settings.iter().any(|setting| whole(&setting.key));
     let looks = start::is_maio(&wanted.policy) && !is_whole;
@@ -204,18 +204,22 @@ fn named_model(wanted: &Run) -> Option<PathBuf> {
     Some(real)
 }
 
-/// With what its links lead to, or nothing would be heard of a model in a cache of downloads.
+/// The directory, widened to include what its links lead to: without that, no read of a model in a download cache
+/// would be reported.
 fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
     match reach::of(&directory) {
         Reach::Itself => directory,
         Reach::Wider(wider) => {
-            let text = format!("for {}, which has what links lead to", wider.display());
+            let text = format!(
+                "using {}, which includes the targets of links",
+                wider.display()
+            );
             log_line(quiet, &text);
             wider
         }
         Reach::TooFar(folder) => {
             let text = format!(
-                "links in {} lead to {}, of which nothing is heard: name a directory that has both",
+                "links in {} lead to {}, whose reads are not reported: name a directory that contains both",
                 directory.display(),
                 folder.display()
             );
@@ -233,7 +237,7 @@ fn options(wanted: &Run, directory: &Path) -> Result<Options> {
 fn options_with(wanted: &Run, directory: &Path, settings: Settings) -> Result<Options> {
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
     let library = setting::library(&wanted.policy)?;
-    // A worker would find it missing as well, but not every machine has a backend to start one for.
+    // A worker would report a missing library too, but without a backend none is started.
     if let Err(source) = library.metadata() {
         return Err(Failure::At {
             path: library,
@@ -245,7 +249,7 @@ fn options_with(wanted: &Run, directory: &Path, settings: Settings) -> Result<Op
         library,
         settings,
         cgroup,
-        // That of the daemon says how much memory loads may take on this machine.
+        // The daemon's configuration limits the memory that loads may take on this machine.
         config: Config::read_default().unwrap_or_default(),
     })
 }
@@ -256,19 +260,19 @@ fn log_line(quiet: bool, text: &str) {
     }
 }
 
-/// The backends to be tried for a directory, in turn.
+/// The backends to try for a directory, in order.
 struct Backends<'a> {
-    /// The first that can be had, as far as is known without trying.
+    /// The first that is usable, as far as is known without trying it.
     first: Option<BackendKind>,
     candidates: Box<dyn Iterator<Item = Candidate> + 'a>,
 }
 
-/// Looks for the best backend. `None` if there is none; then a line has said why.
+/// Looks for the best backend. `None` if there is none; the reason has then been printed.
 fn backends<'a>(wanted: &Run, options: &'a Options) -> Option<Backends<'a>> {
     let asked = wanted.backend.0;
     let is_asked = move |one: &Candidate| asked.is_none_or(|kind| kind == one.kind);
     let mut candidates = select::best_first(&options.directory).filter(is_asked);
-    // Those after the first that can be had are tried if that fails.
+    // Those after the first usable one are tried if it fails.
     let mut judged = Vec::new();
     while !judged.last().is_some_and(is_usable)
         && let Some(candidate) = candidates.next()
@@ -285,13 +289,13 @@ fn backends<'a>(wanted: &Run, options: &'a Options) -> Option<Backends<'a>> {
     Some(Backends { first, candidates })
 }
 
-/// A session on the first of them that works. `None` if none does; then a line has said why.
+/// A session on the first backend that works. `None` if none does; the reason has then been printed.
 fn start(wanted: &Run, options: &Options, backends: Backends<'_>) -> Result<Option<Session>> {
     let log = policy_log(wanted.quiet);
     or_none(wanted, Session::start(options, backends.candidates, &log))
 }
 
-/// `None` if only the backends are to blame and none was asked for; then a line has said why.
+/// `None` if only the backends failed and the user named none; the reason has then been printed.
 fn or_none(wanted: &Run, started: cprt::Result<Session>) -> Result<Option<Session>> {
     match started {
         Ok(session) => Ok(Some(session)),
@@ -305,10 +309,10 @@ fn or_none(wanted: &Run, started: cprt::Result<Session>) -> Result<Option<Sessio
     }
 }
 
-/// Shows what policies log.
+/// Prints what policies log.
 pub(crate) fn policy_log(quiet: bool) -> Log {
     Arc::new(move |level: u32, text: &str| {
-        // What policies have to say when all is well is for a daemon's log.
+        // What policies log when all is well is for the daemon's log.
         if level <= 2 {
             log_line(quiet && level == 2, &format!("policy: {text}"));
         }
@@ -319,7 +323,7 @@ fn is_usable(candidate: &Candidate) -> bool {
     candidate.verdict.is_usable()
 }
 
-/// Why the command runs as it would without us, in one line.
+/// Why the command runs without a policy, in one line.
 fn native(candidates: &[Candidate]) -> String {
     let reasons = candidates.iter().filter_map(|one| match &one.verdict {
         Verdict::Unusable { why, .. } => Some(format!("{}: {why}", one.kind)),
@@ -327,12 +331,12 @@ fn native(candidates: &[Candidate]) -> String {
     });
     let reasons: Vec<_> = reasons.collect();
     format!(
-        "the command runs without a policy, as there is no backend ({})",
+        "the command runs without a policy, as no backend is available ({})",
         reasons.join("; ")
     )
 }
 
-/// Not the command itself: what is to be done before has to be done in its process.
+/// Starts `ppcctl become`, which executes the command: some of its preparation has to happen in its own process.
 fn spawn(user: Option<User>, words: &[OsString]) -> Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("become");
@@ -340,7 +344,7 @@ fn spawn(user: Option<User>, words: &[OsString]) -> Result<Child> {
         command.args(["--user", &uid.to_string(), &gid.to_string()]);
     }
     if let Ok(here) = std::env::current_dir() {
-        // What has been mounted over it is to be seen from here, too.
+        // Entered again by its path, so that a mount over it is seen.
         command.current_dir(here);
     }
     let started = command.arg("--").args(words).spawn();
@@ -350,7 +354,7 @@ fn spawn(user: Option<User>, words: &[OsString]) -> Result<Child> {
     })
 }
 
-/// Waits for the command, and shows how far the policy is if that is wanted and there is a session.
+/// Waits for the command, and shows the policy's progress if that is wanted and there is a session.
 fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -431,7 +435,7 @@ fn as_shell(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(by_signal)
 }
 
-/// Ends as the command did. Whoever started us is to see by which signal, as they would have.
+/// Ends as the command did, by the same signal if it was one, so that our parent process sees no difference.
 fn pass_on(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         signals::end_by(signal);
@@ -450,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_backend_hears_of_each() {
+    fn without_a_backend_each_is_explained() {
         let candidates = BackendKind::ALL.map(|kind| Candidate {
             kind,
             verdict: Verdict::Unusable {

@@ -1,7 +1,7 @@
-//! What people read: tables, and numbers with their units.
+//! Output for people: tables, and numbers with their units.
 //!
-//! What comes from others, paths and logs of policies, may hold anything, so it is made plain before
-//! it reaches a terminal.
+//! Foreign text, such as paths and logs of policies, may hold anything, so control characters are
+//! escaped before it reaches a terminal.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// Prints it at once, so that it can be followed through a pipe.
+/// Prints and flushes, so that the output can be followed through a pipe.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -25,16 +25,16 @@ pub(crate) fn print_json(what: &impl Serialize) -> Result<()> {
     print(&(text + "\n"))
 }
 
-/// A remark that is no data. If nobody hears it, nothing is lost.
+/// Writes a remark to standard error. A failure to write it is ignored.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr(), "ppcctl: {text}");
 }
 
-/// Without what a terminal obeys, and on one line.
+/// Escapes what a terminal would act on, line breaks included.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        // The control characters, and those that reorder what is shown.
+        // Control characters, and those that change the direction of text.
         if c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         {
@@ -55,20 +55,20 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// With a row of headings.
+    /// A table with a row of headings.
     pub(crate) fn new(headings: &[&str]) -> Self {
         let mut table = Self::default();
         table.row(headings.iter().copied());
         table
     }
 
-    /// These columns hold numbers.
+    /// Aligns these columns to the right, for numbers.
     pub(crate) fn right(mut self, columns: &'static [usize]) -> Self {
         self.right = columns;
         self
     }
 
-    /// So many blanks before each row.
+    /// Puts this many blanks before each row.
     pub(crate) fn indent(mut self, blanks: usize) -> Self {
         self.indent = blanks;
         self
@@ -105,7 +105,7 @@ impl Table {
     }
 }
 
-/// With a comma each three digits.
+/// The number with a comma every three digits.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -118,7 +118,7 @@ pub(crate) fn count(n: u64) -> String {
     text
 }
 
-/// A number with the unit that its description begins with.
+/// The number with the unit that its description begins with.
 pub(crate) fn quantity(description: &str, n: u64) -> String {
     let per_second = if description.starts_with("bytes per second") {
         "/s"
@@ -133,7 +133,7 @@ pub(crate) fn quantity(description: &str, n: u64) -> String {
     }
 }
 
-/// How long something has been, in its two largest units.
+/// A duration in its two largest units.
 pub(crate) fn age(seconds: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
     let at = UNITS.iter().position(|&(_, size)| seconds >= size);

@@ -1,4 +1,4 @@
-//! `KEY=VALUE` as it is typed, and which library and paths somebody means.
+//! `KEY=VALUE` arguments, and the libraries and paths that arguments name.
 
 use std::path::{Path, PathBuf, absolute};
 use std::str::FromStr;
@@ -20,23 +20,23 @@ impl FromStr for Setting {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some(("", _)) => Err("the key is missing; say KEY=VALUE".to_owned()),
+            Some(("", _)) => Err("the key is missing; use KEY=VALUE".to_owned()),
             Some((key, value)) => Ok(Self {
                 key: key.to_owned(),
                 value: value.to_owned(),
             }),
-            None => Err(format!("a setting is KEY=VALUE; say {text}=VALUE")),
+            None => Err(format!("a setting is KEY=VALUE; use {text}=VALUE")),
         }
     }
 }
 
-/// All of them; each key once, as it is not for us to say which value is meant.
+/// Collects the settings. A key given twice is an error, as it is not clear which value is meant.
 pub(crate) fn collect(settings: Vec<Setting>) -> Result<Settings> {
     let mut all = Settings::new();
     for Setting { key, value } in settings {
         if let Some(other) = all.get(&key) {
             return Err(Failure::Usage(format!(
-                "{key} is set twice, to {other} and to {value}; say it once"
+                "{key} is set twice, to {other} and to {value}; set it once"
             )));
         }
         all.insert(key, value);
@@ -44,7 +44,7 @@ pub(crate) fn collect(settings: Vec<Setting>) -> Result<Settings> {
     Ok(all)
 }
 
-/// The same, with the service that it is for.
+/// Collects the settings, with those that name the service.
 pub(crate) fn with_service(settings: Vec<Setting>, service: &Service) -> Result<Settings> {
     let said = [
         ("service-id", &service.service_id),
@@ -59,12 +59,12 @@ pub(crate) fn with_service(settings: Vec<Setting>, service: &Service) -> Result<
     collect(settings.into_iter().chain(said).collect())
 }
 
-/// The path of a library that is given as a path or as a name.
+/// The path of a library given as a path or as a name.
 pub(crate) fn library(given: &Path) -> Result<PathBuf> {
     Ok(cprt::daemon::policies::look_up(given)?)
 }
 
-/// A path that means the same to a daemon that is elsewhere.
+/// An absolute path, for the daemon, whose current directory is another one.
 pub(crate) fn full(path: &Path) -> Result<PathBuf> {
     absolute(path).map_err(|source| Failure::System {
         doing: "Looking up the current directory",
@@ -72,11 +72,11 @@ pub(crate) fn full(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The same for a mount, as the kernel lists it if that can be found out: without links and `..`.
+/// The path of a mount as the kernel lists it, without links and `..`; merely absolute if it cannot be resolved.
 pub(crate) fn mount(path: &Path) -> Result<PathBuf> {
     match path.canonicalize() {
         Ok(real) => Ok(real),
-        // The daemon knows better what is wrong with it.
+        // The daemon's message about such a path is the better one.
         Err(_) => full(path).map(|path| path.components().collect()),
     }
 }
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn what_is_no_setting_is_told_how_to_be_one() {
         for (text, problem) in [
-            ("length", "a setting is KEY=VALUE; say length=VALUE"),
-            ("", "a setting is KEY=VALUE; say =VALUE"),
-            ("=1", "the key is missing; say KEY=VALUE"),
+            ("length", "a setting is KEY=VALUE; use length=VALUE"),
+            ("", "a setting is KEY=VALUE; use =VALUE"),
+            ("=1", "the key is missing; use KEY=VALUE"),
         ] {
             assert_eq!(text.parse::<Setting>(), Err(problem.to_owned()));
         }
@@ -119,7 +119,7 @@ mod tests {
     fn a_key_is_said_once() {
         let twice = collect(vec![setting("a=1"), setting("b=2"), setting("a=3")]);
         let text = twice.expect_err("a twice").to_string();
-        assert_eq!(text, "a is set twice, to 1 and to 3; say it once");
+        assert_eq!(text, "a is set twice, to 1 and to 3; set it once");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the daemon says and what is found out, for people. Each part turns a reply into text and does nothing else.
+//! The daemon's replies as text, for people. Each module turns a reply into text and does nothing else.
 
 pub(crate) mod events;
 pub(crate) mod stats;
@@ -6,7 +6,7 @@ pub(crate) mod status;
 
 use cprt::control::protocol::Settings;
 
-/// As they are typed.
+/// The settings as they are typed.
 fn settings(settings: &Settings) -> String {
     let pairs: Vec<_> = settings
         .iter()

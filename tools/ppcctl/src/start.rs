@@ -1,4 +1,4 @@
-//! What is known of starts: listed, shown, verified, removed, loaded, and recorded anew.
+//! Known starts: lists, shows, verifies, removes, loads and re-records them.
 //!
 //! ```text
 //! store ─ template ─ maio::next_start ─ timeline ─┬─ show
@@ -39,7 +39,7 @@ struct Line {
     node: String,
     /// In seconds since 1970.
     made: u64,
-    /// Absent if it cannot be used.
+    /// Absent if the template cannot be used.
     #[serde(flatten)]
     sums: Option<Sums>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: StartCommand) -> Re
     Ok(Exit::Done)
 }
 
-/// The template of a start that is named, or whose command is.
+/// The template of a start, given by its name or by its command.
 fn known(store: &Store, which: &WhichStart) -> Result<Template> {
     let name = match &which.name {
         Some(name) => in_store(store, name)?,
@@ -105,7 +105,7 @@ fn known(store: &Store, which: &WhichStart) -> Result<Template> {
     }
 }
 
-/// A start's name in the store: as it is said, or that of the service with this name.
+/// A start's name in the store: the given one, or that of the service with this name.
 fn in_store(store: &Store, name: &str) -> Result<String> {
     let of_service = run::start_name_of_service(name);
     let there = |name: &str| store.load_all(name).map(|mut all| all.next().is_some());
@@ -116,7 +116,7 @@ fn in_store(store: &Store, name: &str) -> Result<String> {
     })
 }
 
-/// All that are marked as starts; what cannot be read may be one, and is listed with the other templates.
+/// Lists all that are marked as starts. An unreadable template may be one, but is listed by `template ls` only.
 fn list(json: bool, store: &Store) -> Result<()> {
     let mut lines = Vec::new();
     for entry in store.list()? {
@@ -151,7 +151,7 @@ fn list(json: bool, store: &Store) -> Result<()> {
     print(&table.render())
 }
 
-/// None goes if one of them is a model's.
+/// Removes starts. If one of the names is a model's, nothing is removed.
 fn remove(store: &Store, names: &[String], node: Option<&str>) -> Result<()> {
     let names: Vec<_> = names
         .iter()
@@ -162,7 +162,7 @@ fn remove(store: &Store, names: &[String], node: Option<&str>) -> Result<()> {
         let mut all = store.load_all(name)?.filter(is_meant);
         if all.any(|it| it.kind == TemplateKind::Model) {
             return Err(Failure::Usage(format!(
-                "{name} is of a model; 'ppcctl template rm' removes it"
+                "{name} is the template of a model; 'ppcctl template rm' removes it"
             )));
         }
     }

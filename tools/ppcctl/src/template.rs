@@ -1,4 +1,4 @@
-//! MAIO's templates: looked at, compared, removed, and made of headers.
+//! MAIO's templates: lists, shows, verifies, compares and removes them, and makes them from headers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::start;
 /// A line of `ls`.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// What it is of; absent if it cannot be used, as are those that follow.
+    /// What it is a template of. Absent if it cannot be used, as are the optional fields that follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<TemplateKind>,
     service: String,
@@ -30,7 +30,7 @@ struct Line {
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     workers: Option<usize>,
-    /// Of a start, in the place of workers.
+    /// Of a start, instead of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     starts: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,13 @@ struct Line {
     error: Option<String>,
 }
 
-/// What has become of the files of a template.
+/// The result of verifying a template.
 #[derive(Debug, Serialize)]
 struct Verdict {
     service: String,
     node: String,
     usable: bool,
-    /// By path: what is the matter.
+    /// The files that differ, by path, and how.
     files: BTreeMap<String, String>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: TemplateCommand) ->
         TemplateCommand::Show { named, ranges } => {
             let template = find(&store, &named.service, named.node.as_deref())?;
             match template.kind {
-                // Programs get the same of all templates; it says what it is of.
+                // JSON is the same for all templates; it includes the kind.
                 TemplateKind::Start if !json => start::show(json, &template, ranges)?,
                 TemplateKind::Start | TemplateKind::Model => show(json, &template, ranges)?,
             }
@@ -86,13 +86,13 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: TemplateCommand) ->
     Ok(Exit::Done)
 }
 
-/// Where templates are, if it is not said otherwise.
+/// The given store, or the default one.
 pub(crate) fn root_of(store: Option<&Path>) -> Result<PathBuf> {
     let root = store.map(Path::to_owned).or_else(default_root);
-    root.ok_or_else(|| Failure::Usage("You have no home directory; say --store DIR".to_owned()))
+    root.ok_or_else(|| Failure::Usage("You have no home directory; use --store DIR".to_owned()))
 }
 
-/// Of a node, if one is named; otherwise of this one, or any.
+/// The service's template of the given node; without one, of this node, or else of any other.
 pub(crate) fn find(store: &Store, service: &str, node: Option<&str>) -> Result<Template> {
     let found = match node {
         Some(node) => store.load(service, node)?,
@@ -208,7 +208,7 @@ fn of_ranges(ranges: &[(&str, u64, u64)]) -> String {
     table.render()
 }
 
-/// Each file where it comes first.
+/// A table of the files, in the order in which each comes first.
 fn of_files(ranges: &[(&str, u64, u64)]) -> String {
     let mut files: Vec<(&str, u64, usize)> = Vec::new();
     let mut places = BTreeMap::new();
@@ -235,11 +235,11 @@ fn verify(json: bool, store: &Store, named: &Named, directory: Option<&Path>) ->
         return match directory {
             None => start::verify(json, &template),
             Some(_) => Err(Failure::Usage(
-                "A start reads files of the whole machine: leave the directory out".to_owned(),
+                "A start reads files of the whole machine: omit the directory".to_owned(),
             )),
         };
     }
-    // All ranges are unpacked and checked.
+    // This unpacks and checks all ranges.
     View::of(&template)?;
     let mut verdict = Verdict {
         service: template.service.clone(),
@@ -258,7 +258,7 @@ fn verify(json: bool, store: &Store, named: &Named, directory: Option<&Path>) ->
                     verdict.files.insert(then.path.clone(), "a copy".to_owned());
                     continue;
                 }
-                Sameness::Changed => "another file than it was".to_owned(),
+                Sameness::Changed => "changed since the template was made".to_owned(),
             },
         };
         verdict.usable = false;
@@ -307,12 +307,12 @@ fn compare(json: bool, store: &Store, one: &str, other: &str) -> Result<()> {
     print(&shown(&difference, first.kind, one, other))
 }
 
-/// Whose reads a row tells of: a worker's by its ranks, or those of one of the last starts.
+/// Whose reads a row shows: a worker, by its ranks, or one of the last starts.
 fn reader(kind: TemplateKind, number: u32) -> String {
     match (kind, number) {
         (TemplateKind::Model, worker) => Ranks::of_number(worker).to_string(),
         (TemplateKind::Start, 0) => "the last".to_owned(),
-        (TemplateKind::Start, before) => format!("{before} before it"),
+        (TemplateKind::Start, before) => format!("{before} before the last"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which capabilities root of a container needs: each is taken away, and what is left is what `cprt/README.md` says.
-//! Takes root and a kernel that tells of all reads.
+//! The capabilities that root of a container needs: each is taken away, and what still works is what `cprt/README.md`
+//! says. Takes root and a kernel that reports all reads.
 
 mod common;
 
@@ -12,16 +12,16 @@ use common::{Ran, maio_or_skip};
 use serde_json::Value;
 use test_support::{Folder, drop_cached, skip};
 
-/// What root may do, in the words of the table and of setpriv; whether the container has tracefs; and what comes of
-/// that.
+/// What root may do, in the words of the table and of setpriv; whether the container has tracefs; and what works as a
+/// result.
 struct Row {
     may: &'static str,
     bounding: &'static str,
     tracefs: bool,
     backend: &'static str,
-    /// Opens are told, and starts are recorded: both by fanotify.
+    /// Whether opens are reported and starts recorded: both use fanotify.
     opens: bool,
-    /// Programs in the kernel pick out what is told.
+    /// Whether eBPF programs filter what is reported.
     programs: bool,
 }
 
@@ -96,7 +96,7 @@ const fn row(
     }
 }
 
-/// Those without which nothing is missing while `SYS_ADMIN` is there.
+/// Capabilities that are not missed while root has `SYS_ADMIN`.
 const INDIFFERENT: [&str; 10] = [
     "bpf",
     "perfmon",
@@ -111,7 +111,7 @@ const INDIFFERENT: [&str; 10] = [
 ];
 
 impl Row {
-    /// As it is in the README.
+    /// The row as in the README.
     fn line(&self) -> String {
         let yes = |is: bool| if is { "yes" } else { "no" };
         let backend = match (self.backend, self.programs) {
@@ -129,7 +129,7 @@ impl Row {
     }
 }
 
-/// ppcctl, as root with these capabilities; with tracefs or without, as containers have it or not.
+/// ppcctl, as root with these capabilities, and with or without tracefs, as containers have it or not.
 fn with(bounding: &str, tracefs: bool) -> Command {
     let at = "/sys/kernel/tracing";
     let before = if tracefs {
@@ -151,7 +151,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// `None` where nothing can be recorded; then it has been said why.
+    /// `None`, with a line that says why, where nothing can be recorded.
     fn new(name: &str) -> Option<Self> {
         let maio = maio_or_skip()?;
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
@@ -191,7 +191,7 @@ impl Ground {
         summary.unwrap_or_else(|error| panic!("{error}: {ran:?}"))
     }
 
-    /// What the doctor finds missing.
+    /// The missing capabilities that doctor finds.
     fn missing(&self, bounding: &str, tracefs: bool) -> String {
         let mut command = with(bounding, tracefs);
         command.args(["doctor", "--json"]);
@@ -256,7 +256,7 @@ fn each_of_the_others_alone_is_not_missed() {
     }
 }
 
-/// What only its owner may read, a worker without these rights does not load.
+/// A worker without these rights does not load a file that only its owner may read.
 #[test]
 fn files_of_others_take_one_of_two_more() {
     let Some(ground) = Ground::new("capabilities-files") else {

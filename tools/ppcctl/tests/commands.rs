@@ -1,4 +1,4 @@
-//! Every command against a daemon that is not there, says yes, says no, or talks nonsense.
+//! Every command against a daemon that is missing, agrees, refuses, or sends garbage.
 
 mod common;
 
@@ -103,12 +103,12 @@ fn reg_policy_finds_names() {
 }
 
 #[test]
-fn settings_are_checked_before_anybody_is_asked() {
+fn settings_are_checked_before_the_daemon_is_asked() {
     for (arguments, parts) in [
-        (&["set", "/m", "length"][..], &["say length=VALUE"][..]),
+        (&["set", "/m", "length"][..], &["use length=VALUE"][..]),
         (
             &["reg-policy", "/m", "/p.so", "length"],
-            &["say length=VALUE"],
+            &["use length=VALUE"],
         ),
         (&["set", "/m", "=1"], &["the key is missing"]),
         (&["set", "/m"], &["KEY=VALUE", "Usage:"]),
@@ -186,7 +186,7 @@ fn stats_are_a_table_and_may_be_watched() {
     assert!(ran.out.contains("2 MiB  bytes covered by loads"), "{ran:?}");
     daemon.asked();
 
-    // It ends when the daemon does.
+    // The stream ends when the daemon does.
     let daemon = Daemon::new("watch", [stats(1), stats(1001), String::new()]);
     let ran = daemon.run(&["stats", "/mnt/m", "--watch"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -257,13 +257,13 @@ fn json_is_the_protocols_own() {
 #[test]
 fn without_a_daemon_every_command_says_so() {
     for arguments in COMMANDS {
-        let nobody = [&["--socket", "/nowhere/control.sock"], arguments].concat();
-        run(&nobody).failed(
+        let words = [&["--socket", "/nowhere/control.sock"], arguments].concat();
+        run(&words).failed(
             3,
             &["/nowhere/control.sock", "systemctl start cprtd", "--socket"],
         );
     }
-    // One that has gone and left its socket behind.
+    // A daemon that has ended and left its socket behind.
     let daemon = Daemon::new("gone", [ok("[]")]);
     daemon.run(&["stats", "--json"]).done();
     let socket = scratch("left");
@@ -351,7 +351,7 @@ fn a_closed_socket_names_the_group() {
     fs::set_permissions(&config, readable).expect("it is ours");
     let mut command = ppcctl();
     command.arg("--config").arg(&config).arg("stats");
-    // Nothing is closed to root.
+    // Permissions do not apply to root.
     if fs::metadata(&config).expect("it is there").uid() == 0 {
         command.uid(65534).gid(65534);
     }
@@ -367,7 +367,7 @@ fn a_closed_socket_names_the_group() {
             );
         }
         Err(error) => skip(&format!(
-            "nobody else may run {}: {error}",
+            "other users may not run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
         )),
     }
@@ -407,7 +407,10 @@ fn version_and_help_are_data() {
     for (arguments, part) in [
         (&["--help"][..], "Exit status:"),
         (&["reg-policy", "--help"], "PPC_POLICY_PATH"),
-        (&["policy", "inspect", "--help"], "in a process of its own"),
+        (
+            &["policy", "inspect", "--help"],
+            "into a process of its own",
+        ),
     ] {
         assert!(run(arguments).done().contains(part), "{part}");
     }

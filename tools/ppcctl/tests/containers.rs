@@ -1,5 +1,5 @@
-//! `ppcctl run` in containers, and outside with the command in one: what is recorded there and loaded is what would be
-//! without. Recording takes root and a kernel that tells of all reads; files and store are the test's own.
+//! `ppcctl run` in containers, and outside with the command in one: the same is recorded and loaded as without
+//! containers. Recording takes root and a kernel that reports all reads; files and store are the test's own.
 
 mod common;
 
@@ -11,9 +11,9 @@ use common::{Ran, maio_or_skip, ppcctl};
 use serde_json::Value;
 use test_support::{Container, Folder, drop_cached, skip, skip_part, undisturbed};
 
-/// Of each of two files of weights.
+/// The size of each of two files of weights.
 const SIZE: usize = 24 << 20;
-/// All that there are, but for one without the rights to listen.
+/// All kinds of containers, but for one without the rights to observe.
 const CONTAINERS: [Container; 3] = [
     Container::Processes,
     Container::Root,
@@ -28,7 +28,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// `None` where nothing can be recorded; then it has been said why.
+    /// `None`, with a line that says why, where nothing can be recorded.
     fn new(name: &str) -> Option<Self> {
         let maio = maio_or_skip()?;
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
@@ -57,8 +57,8 @@ impl Ground {
         Some(ground)
     }
 
-    /// The script of a command that reads all; one that `waits` for the second file to be cached, and fails if that
-    /// does not come, as soon as it has opened the first one.
+    /// The script of a command that reads all files. If it `waits`, it opens the first file, and then waits for the
+    /// second to be cached; it fails if that does not happen.
     fn reader(&self, at: &Path, waits: bool) -> Vec<OsString> {
         let wait = "for i in $(seq 100); do
                 case $(fincore -bnoRES \"$0/1.safetensors\") in *$1) break;; esac; sleep 0.1
@@ -108,7 +108,7 @@ impl Ground {
         Ran::of(all.args(&words[1..]))
     }
 
-    /// The words of a command that runs these in a container.
+    /// The words of a command that runs the given words in a container.
     fn contained(&self, container: Container, words: &[OsString]) -> Vec<OsString> {
         let words: Vec<_> = words.iter().map(OsString::as_os_str).collect();
         let command = container.command(&self.place, self.folder.path(), &words);
@@ -119,7 +119,7 @@ impl Ground {
             .collect()
     }
 
-    /// Where a container has the folder.
+    /// The path of the folder in a container.
     fn inside(&self, container: Container) -> &Path {
         if container.has_root() {
             Path::new("/volume")
@@ -128,7 +128,7 @@ impl Ground {
         }
     }
 
-    /// What is known of a service: of each worker, all ranges in order.
+    /// The template of a service: all ranges of each worker, in order.
     fn known(&self, id: &str) -> Value {
         let mut command = ppcctl();
         command
@@ -139,7 +139,8 @@ impl Ground {
         known["workers"].clone()
     }
 
-    /// Two runs: the first is recorded, and in the second the rest comes while the reader waits after its first bytes.
+    /// Runs it twice: the first run is recorded; in the second, the rest is loaded while the reader waits after its
+    /// first bytes.
     fn twice(&self, around: Option<Container>, id: &str, at: &Path, within: Option<Container>) {
         let first = self.run(around, id, &self.reader(at, false), within);
         assert_eq!(first.code, Some(0), "{id}: {first:?}");
@@ -172,7 +173,7 @@ fn summary(ran: &Ran) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// Whether this machine has it; if not, it has been said why.
+/// Whether this machine has such containers; if not, a line says why.
 fn has(container: Container) -> bool {
     let why = container.is_missing();
     if let Some(why) = &why {
@@ -220,7 +221,7 @@ fn readers_in_containers_are_followed_from_outside() {
     }
 }
 
-/// There root may not listen, but it may mount for itself.
+/// In such a container root may not observe, but it may mount FUSE for itself.
 #[test]
 fn a_user_namespace_leaves_fuse() {
     let Some(ground) = Ground::new("run-users") else {
@@ -235,7 +236,7 @@ fn a_user_namespace_leaves_fuse() {
     assert_eq!(summary(&ran)["backend"], "fuse", "{ran:?}");
 }
 
-/// As where `kernel.perf_event_paranoid` is 3: programs in the kernel need no perf.
+/// As where `kernel.perf_event_paranoid` is 3: eBPF programs do not need perf.
 #[test]
 fn where_perf_is_refused_reads_are_told_all_the_same() {
     let Some(ground) = Ground::new("run-paranoid") else {

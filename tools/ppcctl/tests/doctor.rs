@@ -1,4 +1,4 @@
-//! `doctor` of directories on this machine, whatever it is, as root and as somebody else.
+//! `doctor` of directories on this machine, whatever it is, as root and as an ordinary user.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Ran, ppcctl};
 use serde_json::Value;
 use test_support::{Folder, skip};
 
-/// Who owns nothing.
+/// The user that owns nothing.
 const NOBODY: u32 = 65534;
 
 /// A directory with a file of some size in it.
@@ -28,7 +28,7 @@ fn doctor(directory: &Path) -> Command {
     command
 }
 
-/// What it found, in JSON; the exit status is that of the worst of it, and there are no other words.
+/// The findings, in JSON. Checks that the exit status is that of the worst finding, and that standard error is empty.
 fn found(command: &mut Command) -> Value {
     let ran = Ran::of(command.arg("--json"));
     assert_eq!(ran.err, "");
@@ -50,7 +50,7 @@ fn found(command: &mut Command) -> Value {
     found
 }
 
-/// The severity and the words of a finding.
+/// The severity and the text of a finding.
 fn finding(found: &Value, code: &str) -> Option<(String, String)> {
     let findings = found["findings"].as_array()?;
     let finding = findings.iter().find(|finding| finding["code"] == code)?;
@@ -127,10 +127,10 @@ fn a_cache_of_downloads_is_named_as_a_whole() {
     .expect("it is ours");
     symlink("../../blobs/1234", snapshot.join("model.safetensors")).expect("a free name");
     let found = found(&mut doctor(&snapshot));
-    let whole = format!("Name {}, which has both", cache.path().display());
+    let whole = format!("Name {}, which contains both", cache.path().display());
     names(&found, "links-leave", "problem", &whole);
     assert_eq!(found["bytes"], 1 << 20);
-    // And there all is well with links.
+    // There, doctor finds nothing wrong with links.
     let found = self::found(&mut doctor(cache.path()));
     assert_eq!(finding(&found, "links-leave"), None);
 }
@@ -163,12 +163,12 @@ fn what_is_no_directory_fails_in_a_line() {
 }
 
 #[test]
-fn somebody_else_is_told_what_is_closed() {
+fn an_ordinary_user_gets_findings_of_closed_files() {
     let model = model("doctor-closed");
     let file = model.path().join("model.safetensors");
     let mut command = doctor(model.path());
     let is_root = fs::metadata(&file).expect("it is there").uid() == 0;
-    // Nothing is closed to root.
+    // Permissions do not apply to root.
     if is_root {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -181,13 +181,13 @@ fn somebody_else_is_told_what_is_closed() {
     }
     if let Err(error) = command.stdout(Stdio::null()).status() {
         skip(&format!(
-            "nobody else may run {}: {error}",
+            "other users may not run {}: {error}",
             env!("CARGO_BIN_EXE_ppcctl")
         ));
         return;
     }
     let found = found(command.stdout(Stdio::piped()));
-    // Or it could not be removed.
+    // Otherwise it could not be removed.
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("it is ours");
     for part in ["2 files", "1 directory", "/closed"] {
         names(&found, "files-unreadable", "problem", part);
@@ -204,7 +204,7 @@ fn mounts_are_seen_in_a_namespace_of_their_own() {
     for name in ["memory", "merged"] {
         fs::create_dir(model.path().join(name)).expect("it is ours");
     }
-    // It ends with the shell, and so do its mounts.
+    // The namespace and its mounts end with the shell.
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
         command

@@ -1,4 +1,4 @@
-//! `policy inspect` of libraries that are well, that are no policies, and that misbehave.
+//! `policy inspect` of libraries that work, that are not policies, and that misbehave.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{run, scratch};
 use nix::unistd::geteuid;
 use test_support::{Folder, policies, skip_part};
 
-/// A library of this source, or `None` with a line that says so if there is no compiler.
+/// A library built from this source, or `None`, with a line that says so, if there is no compiler.
 fn library(name: &str, source: &str) -> Option<PathBuf> {
     let file = scratch(&format!("{name}.c"));
     fs::write(&file, source).expect("a scratch file");
@@ -22,7 +22,7 @@ fn library(name: &str, source: &str) -> Option<PathBuf> {
 
 fn compile(name: &str, source: &Path) -> Option<PathBuf> {
     let library = scratch(&format!("{name}.so"));
-    // Fields that are left out are part of what is tested.
+    // Omitted fields are part of the tests.
     let arguments = [
         "-shared",
         "-fPIC",
@@ -38,7 +38,7 @@ fn inspect(library: &Path, more: &[&str]) -> common::Ran {
     run(&arguments)
 }
 
-/// It is refused with this sentence behind its path, and quickly.
+/// Checks that a library is refused quickly, with its path and this sentence.
 fn refused(name: &str, source: &str, sentence: &str) {
     let Some(library) = library(name, source) else {
         return;
@@ -86,7 +86,7 @@ fn cell(ran: &common::Ran, key: &str) -> String {
     line.map(|(_, value)| value.trim().to_owned()).expect(key)
 }
 
-/// The words about trust, in the table and in JSON.
+/// What is reported about trust, in the table and in JSON.
 fn trusted(library: &Path) -> (String, Option<String>) {
     let json = inspect(library, &["--json"]);
     let value: serde_json::Value = serde_json::from_str(json.done()).expect("JSON");
@@ -100,7 +100,7 @@ fn who_could_change_a_policy_is_told() {
     let Some(made) = compile("changeable", &policies().join("shift/shift.c")) else {
         return;
     };
-    // Every directory on the way to it is root's alone, if it is root who tests.
+    // If root runs the test, every directory on the path is root's alone.
     let is_root = geteuid().is_root();
     let folder = if is_root {
         Folder::within(Path::new("/usr/local/lib"), "ppcctl-inspect")
@@ -132,7 +132,7 @@ fn who_could_change_a_policy_is_told() {
     };
     assert_eq!(trusted(&library), (format!("no: {why}"), Some(why)));
     if !is_root {
-        skip_part("root alone has a place that nobody else can change");
+        skip_part("only root has a place that no other user can change");
         return;
     }
     set(&library, 0o644);
@@ -172,19 +172,19 @@ fn what_misbehaves_costs_a_sentence_only() {
     refused(
         "exits",
         "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { exit(0); }",
-        "It ends the process that loads it, with exit status 0",
+        "The library ends the process that loads it, with exit status 0",
     );
     refused(
         "crashes",
         "__attribute__((constructor)) static void f(void) { *(volatile int *)8 = 1; }",
-        "It crashes when it is loaded: signal 11 (SIGSEGV)",
+        "The library crashes when it is loaded: signal 11 (SIGSEGV)",
     );
-    // Of no use as a string, so its name is what crashes.
+    // The name is an invalid pointer, so reading it crashes.
     refused(
         "wild",
         "#include \"ppc.h\"\nPPC_EXPORT const struct ppc_policy ppc_policy = \
          { PPC_INIT(struct ppc_policy), 1, (const char *)8 };",
-        "It crashes when it is loaded: signal 11 (SIGSEGV)",
+        "The library crashes when it is loaded: signal 11 (SIGSEGV)",
     );
 }
 
@@ -212,6 +212,6 @@ fn what_hangs_is_given_up() {
     let Some(library) = library("hangs", source) else {
         return;
     };
-    inspect(&library, &[]).failed(4, &["It is still not loaded after 10 s"]);
+    inspect(&library, &[]).failed(4, &["The library is still not loaded after 10 s"]);
     fs::remove_file(library).expect("it was just there");
 }

@@ -1,4 +1,4 @@
-//! `ppcctl run`: a command is run as it would be without it, whatever the machine allows.
+//! `ppcctl run`: a command runs as it would without it, whatever the machine allows.
 
 mod common;
 
@@ -16,7 +16,7 @@ use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
 use test_support::{Folder, compile, policies, skip, skip_part};
 
-/// A policy that loads much, where nobody but root can change it, or why there is none.
+/// A policy that loads much, in a file that only root can change, or why there is none.
 fn policy() -> Result<&'static Path, &'static str> {
     static POLICY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = POLICY.get_or_init(|| {
@@ -44,15 +44,15 @@ macro_rules! policy_or_skip {
     };
 }
 
-/// A directory with a file of 1 MiB, which everybody may read.
+/// A directory with a file of 1 MiB, which all users may read.
 fn model(name: &str) -> Folder {
     let folder = Folder::new(name);
     folder.write("weights", vec![b'w'; 1 << 20]);
     folder
 }
 
-/// Whether a script of the shell succeeds; `prefix` is a command that runs others as another user, or
-/// nothing.
+/// Whether a shell script succeeds; `prefix` is a command that runs another one as a different user, or
+/// empty.
 fn succeeds(prefix: &[&str], script: &str) -> bool {
     let words = [prefix, &["sh", "-c", script]].concat();
     let mut command = Command::new(words[0]);
@@ -61,8 +61,8 @@ fn succeeds(prefix: &[&str], script: &str) -> bool {
     output.status.success()
 }
 
-/// The backend that a run must have on this machine: what the kernel allows the user, and not what the
-/// program under test says. `None` where the kernel allows none.
+/// The backend that a run must have on this machine, judged by what the kernel allows the user, not by
+/// the program under test. `None` where the kernel allows none.
 fn backend_here(prefix: &[&str]) -> Option<&'static str> {
     let allows = |script| succeeds(prefix, script);
     // Bit 21 is CAP_SYS_ADMIN.
@@ -73,7 +73,7 @@ fn backend_here(prefix: &[&str]) -> Option<&'static str> {
     if may_administer && allows("grep -qw rfs /proc/filesystems") {
         return Some("module");
     }
-    // The tracing directory, as few machines have it mounted for all to see.
+    // Mounts tracefs itself, as few machines have it mounted for all users.
     let told = "unshare --mount sh -c 'mount -t tracefs none /mnt && \
                 [ -r /mnt/events/filemap/mm_filemap_add_to_page_cache/id ]'";
     if may_administer && allows(told) {
@@ -95,8 +95,8 @@ fn summary(ran: &Ran) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// The run had the backend that this machine has, and the policy; where there is none, it said of each
-/// backend why.
+/// Checks that the run had this machine's backend, and the policy; or without a backend, that it gave
+/// the reason for each.
 #[track_caller]
 fn had_backend(ran: &Ran, expected: Option<&str>) {
     let said = summary(ran);
@@ -144,7 +144,7 @@ fn the_command_has_its_own_output_and_exit_status() {
         .spawn()
         .expect("it was built");
     let mut stdin = child.stdin.take().expect("a pipe");
-    stdin.write_all(b"in").expect("somebody reads");
+    stdin.write_all(b"in").expect("a reader");
     drop(stdin);
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"in");
@@ -218,7 +218,7 @@ fn control_c_is_for_the_command() {
     let (policy, model) = (policy_or_skip!(), model("run-key"));
     let inner =
         "n=0; trap 'n=$((n+1))' INT; echo ready; for i in 1 2 3 4 5; do sleep 0.3; done; exit $n";
-    // In its place: a shell that stays hears the key too, and some end by it.
+    // exec, as a shell that stays gets the signal too, and some shells end by it.
     let outer = format!(
         "exec {} run -q --policy {} {} -- sh -c \"{}\"",
         env!("CARGO_BIN_EXE_ppcctl"),
@@ -226,7 +226,7 @@ fn control_c_is_for_the_command() {
         model.path().display(),
         inner.replace('$', "\\$")
     );
-    // What was started in the background ignores the key, and a shell cannot change that.
+    // A process started in the background ignores SIGINT, and a shell cannot change that.
     let mut command = Command::new("env");
     command
         .args(["--default-signal=INT", "script"])
@@ -243,7 +243,7 @@ fn control_c_is_for_the_command() {
     drop(keys);
 }
 
-/// Starts it and waits for its first line.
+/// Starts a command and waits for its first line.
 fn started(command: &mut Command) -> Child {
     let mut child = command
         .stdout(Stdio::piped())
@@ -253,7 +253,7 @@ fn started(command: &mut Command) -> Child {
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     out.read_line(&mut line).expect("a line");
     assert_eq!(line.trim_end(), "ready");
-    // It stays open, or whoever writes more would end by that.
+    // The pipe stays open, as a process that writes more would otherwise be killed by SIGPIPE.
     std::mem::forget(out);
     child
 }
@@ -321,7 +321,7 @@ fn a_cache_of_downloads_is_taken_with_the_files_that_its_links_lead_to() {
     let ran = run(policy, &snapshot, &["true"]);
     let wider = model.path().canonicalize().expect("it is there");
     let line = format!(
-        "ppcctl: for {}, which has what links lead to",
+        "ppcctl: using {}, which includes the targets of links",
         wider.display()
     );
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -399,7 +399,7 @@ fn a_backend_that_is_asked_for_is_taken_or_refused() {
     );
 }
 
-/// An ordinary user, for whom the machine allows what it allows.
+/// For an ordinary user, the backend depends on what the machine allows.
 #[test]
 fn an_ordinary_user_may_run_it() {
     let (policy, model) = (policy_or_skip!(), model("run-user"));
@@ -426,7 +426,7 @@ fn an_ordinary_user_may_run_it() {
     had_backend(&ran, backend_here(prefix));
 }
 
-/// In a namespace of its own, with this done before: other file systems, fewer rights.
+/// Runs in a mount namespace of its own, after a script that changes file systems or drops rights.
 fn in_a_namespace(before: &str, policy: &Path, directory: &Path) -> Option<Ran> {
     if !geteuid().is_root() {
         skip("mounting is for root");
@@ -492,7 +492,7 @@ fn it_works_on_other_file_systems() {
     }
 }
 
-/// As in a container: no tracefs, none of the capabilities, nothing to mount with.
+/// As in a container: no tracefs, none of the capabilities, and no way to mount.
 #[test]
 fn where_nothing_is_allowed_the_command_runs_and_a_line_says_why() {
     let (policy, model) = (policy_or_skip!(), model("run-closed"));
@@ -515,7 +515,7 @@ fn where_nothing_is_allowed_the_command_runs_and_a_line_says_why() {
     assert!(summary(&ran)["backend"].is_null(), "{ran:?}");
 }
 
-/// Whoever reads through a mirror whose worker is killed hears of it at once.
+/// A reader of a mirror whose worker is killed gets an error at once.
 #[test]
 fn a_worker_that_is_killed_leaves_no_reader_waiting() {
     let (policy, model) = (policy_or_skip!(), model("run-kill"));
@@ -585,14 +585,14 @@ fn a_worker_that_is_killed_is_started_again() {
     assert!(!errors.contains("went on without it"), "{errors}");
 }
 
-/// The child of a process that was called as a worker.
+/// The child of a process that was started as a worker.
 fn worker_of(process: u32) -> i32 {
     find_worker(process).expect("a worker")
 }
 
 fn find_worker(process: u32) -> Option<i32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    // Whichever of its threads started it.
+    // Any of its threads may have started it.
     let children = |task: std::io::Result<fs::DirEntry>| {
         fs::read_to_string(task.ok()?.path().join("children")).ok()
     };

@@ -1,5 +1,5 @@
-//! `ppcctl start`: what a start is known by is recorded, shown, verified, loaded and removed. Recording takes root and
-//! a kernel that tells of all reads; the store is the test's own.
+//! `ppcctl start`: a start is recorded, shown, verified, loaded and removed. Recording takes root and a kernel that
+//! reports all reads; the store is the test's own.
 
 mod common;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use test_support::{Folder, drop_cached, skip, undisturbed};
 
 const KIB: u64 = 1 << 10;
-/// What is read of each file: less than the kernel reads along.
+/// Bytes read of each file: less than the kernel's readahead.
 const PART: u64 = 16 * KIB;
 
 /// Files to read, and a store.
@@ -22,11 +22,11 @@ struct Ground {
 }
 
 impl Ground {
-    /// `None` where nothing can be recorded; then it has been said why.
+    /// `None`, with a line that says why, where nothing can be recorded.
     fn new(name: &str) -> Option<Self> {
         let maio = maio_or_skip()?;
         let ground = Self {
-            // What is below a temporary folder in memory is never missed.
+            // Files in a temporary folder may be in memory, where there are no misses.
             folder: Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name),
             maio,
         };
@@ -69,7 +69,7 @@ impl Ground {
         serde_json::from_str(&self.done(&words)).expect("JSON")
     }
 
-    /// Reads the beginnings of these files, in this order.
+    /// A script that reads the beginnings of these files, in this order.
     fn script(&self, numbers: &[u8]) -> String {
         let read = |&number: &u8| {
             let path = self.path(number);
@@ -89,7 +89,7 @@ impl Ground {
         Ran::of(command.arg(self.maio).args(words))
     }
 
-    /// As it is run in between, without a word of ours.
+    /// Runs it as usual, between commands of `ppcctl start`.
     fn usual(&self, name: &str, script: &str) {
         let store = format!("store={}", self.folder.path().join("store").display());
         let mut command = ppcctl();
@@ -106,7 +106,7 @@ impl Ground {
         assert_eq!(Ran::of(&mut command).code, Some(0));
     }
 
-    /// The ranges of our files that the next start is given: which file, from where, how much.
+    /// The ranges of our files that are loaded for the next start: file number, offset and length.
     fn expected(&self, name: &str) -> Vec<(u8, u64, u64)> {
         let shown = self.json(&["show", name]);
         let ranges = shown["ranges"].as_array().expect("ranges").iter();
@@ -124,7 +124,7 @@ impl Ground {
         }
     }
 
-    /// Pages of a file that are cached.
+    /// Number of cached bytes of a file.
     fn cached(&self, number: u8) -> u64 {
         let ran = Command::new("fincore")
             .args(["--bytes", "--noheadings", "--output", "RES"])
@@ -154,7 +154,7 @@ fn a_start_is_recorded_shown_and_recorded_anew() {
         first.iter().all(|it| it.1 == 0 && it.2 >= PART),
         "{first:?}"
     );
-    // Starts add to what is known; what is recorded anew takes its place.
+    // Starts add to what is known; a new record replaces it.
     ground.usual("a", &ground.script(&[2, 0, 1]));
     assert_eq!(ground.json(&["ls"])[0]["starts"], 2);
     assert_eq!(files(&ground.expected("a")), [2, 0, 1]);
@@ -211,7 +211,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     assert!(template(&["show", "m"]).done().contains("worker 0"));
     let verified = template(&["verify", "start-a"]);
     assert!(verified.done().contains("100.0 % of"), "{verified:?}");
-    template(&["verify", "start-a", model]).failed(2, &["leave the directory out"]);
+    template(&["verify", "start-a", model]).failed(2, &["omit the directory"]);
     let compared = template(&["diff", "start-a", "start-a"]);
     let compared = compared.done();
     assert!(
@@ -219,7 +219,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
         "{compared}"
     );
     template(&["diff", "m", "start-a"]).failed(2, &["m is the template of a model"]);
-    // Neither is taken for the other.
+    // Neither kind of template is taken for the other.
     for command in ["show", "verify", "replay"] {
         ground
             .run(&[command, "m"])
@@ -227,7 +227,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     }
     ground
         .run(&["rm", "a", "m"])
-        .failed(2, &["m is of a model; 'ppcctl template rm'"]);
+        .failed(2, &["m is the template of a model; 'ppcctl template rm'"]);
     assert_eq!(
         ground.json(&["ls"]).as_array().map(Vec::len),
         Some(1),
@@ -237,7 +237,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     for command in ["show", "verify", "replay", "rm"] {
         ground
             .run(&[command, "a"])
-            .failed(1, &["Nothing is known of the start a", "start ls"]);
+            .failed(1, &["No start a is known", "start ls"]);
     }
 }
 
@@ -290,7 +290,7 @@ fn what_has_become_of_the_files_is_told() {
         ground
             .run(&["verify", "a"])
             .out
-            .contains("another file than it was")
+            .contains("changed since the template was made")
     );
 }
 
@@ -327,7 +327,7 @@ fn a_replay_loads_what_is_expected_and_ends() {
         "{cached:?}"
     );
     assert_eq!(before, ground.json(&["show", "a"]), "a replay is no start");
-    // What is gone is told, and the rest is loaded.
+    // A file that is gone is reported, and the rest is loaded.
     fs::remove_file(ground.path(1)).expect("it is ours");
     let ran = ground.replay(&["a"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

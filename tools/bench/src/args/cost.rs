@@ -1,17 +1,17 @@
-//! What `ppc-bench cost` is told on the command line.
+//! The command line of `ppc-bench cost`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use cprt::control::kind::BackendKind;
 
-/// What is to be measured.
+/// The measurements to make.
 #[derive(Debug, Args)]
 pub(crate) struct Cost {
-    /// Which backend serves the directory
+    /// The backend that serves the directory
     #[arg(long, value_enum)]
     pub(crate) backend: Backend,
-    /// Which events the policy wants; each has a column of its own
+    /// The events that the policy wants; each choice is measured separately
     #[arg(
         long,
         value_enum,
@@ -19,16 +19,16 @@ pub(crate) struct Cost {
         default_values = ["none", "rest", "replay", "record"]
     )]
     pub(crate) want: Vec<Want>,
-    /// How often the sides take turns
+    /// Number of rounds in which the sides take turns
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// How long the file is, in MiB
+    /// Size of the file, in MiB
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) mib: u64,
-    /// Where the file is made: on a file system of a disk
+    /// The directory for the file, on a disk's file system
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub(crate) dir: PathBuf,
-    /// Only cases with this in their names; may be given several times
+    /// Run only cases with this text in their names; may be given several times
     #[arg(long = "case", value_name = "TEXT")]
     pub(crate) cases: Vec<String>,
     /// Print JSON instead of a table
@@ -43,7 +43,7 @@ pub(crate) enum Backend {
     Observe,
     /// A FUSE mount whose worker answers each read
     Fuse,
-    /// A FUSE mount whose files the kernel reads from below, where they are observed
+    /// A FUSE mount passed through: the kernel reads the lower files, where reads are observed
     Passthrough,
 }
 
@@ -64,14 +64,14 @@ impl Backend {
     }
 }
 
-/// What a policy wants to hear.
+/// The events that a policy wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Want {
-    /// Nothing: how far this column is from 1 is noise, and what the mount itself costs
+    /// Nothing: its distance from 1 is noise, and the cost of the mount itself
     None,
     /// MISS only
     Miss,
-    /// What MAIO wants while nobody loads: MISS and OPEN
+    /// What MAIO wants while nothing is being loaded: MISS and OPEN
     Rest,
     /// What MAIO wants while it replays a load: MISS, OPEN, CLOSE and PROGRESS
     Replay,
@@ -90,7 +90,7 @@ impl Want {
         }
     }
 
-    /// For the policy.
+    /// The kinds of events, as the policy's setting.
     pub(crate) const fn kinds(self) -> &'static str {
         match self {
             Self::None => "",
@@ -101,7 +101,7 @@ impl Want {
         }
     }
 
-    /// Whether the worker hears something even if all is cached.
+    /// Whether the worker gets events even if everything is cached.
     pub(crate) const fn hears_hits(self) -> bool {
         matches!(self, Self::Replay | Self::Record)
     }

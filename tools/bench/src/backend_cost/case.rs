@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::MIB;
 
-/// How bytes come to the reader.
+/// How the reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CostAccess {
-    /// By `read`, so many bytes at a time.
+    /// By `read`, `piece` bytes at a time.
     Read { piece: u64 },
-    /// Out of a mapping, into a buffer.
+    /// By copying from a mapping into a buffer.
     Copy,
 }
 
@@ -18,11 +18,11 @@ pub(crate) enum CostAccess {
 pub(crate) struct CostCase {
     pub(crate) name: &'static str,
     pub(crate) access: CostAccess,
-    /// Nothing is cached before; otherwise everything is.
+    /// Whether nothing is cached before; otherwise everything is.
     pub(crate) cold: bool,
-    /// The file is another one, which the worker does not serve.
+    /// Whether the file is another one, which the worker does not serve.
     pub(crate) beside: bool,
-    /// How often the file is read: what is to be told from noise takes longer.
+    /// Number of times the file is read: smaller differences take longer to tell from noise.
     pub(crate) passes: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) const CASES: [CostCase; 6] = [
     case("warm mmap copy", CostAccess::Copy, false),
     case("cold read 1 MiB", LARGE, true),
     case("cold mmap copy", CostAccess::Copy, true),
-    // A program that has nothing to do with any of this.
+    // An unrelated program.
     CostCase {
         beside: true,
         passes: 4,

@@ -1,4 +1,4 @@
-//! The file that is read, and the state of the page cache before a run.
+//! The file to read, and the state of the page cache before a run.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,15 +10,15 @@ use crate::sys::Mapped;
 use crate::tour::Folder;
 use crate::units::{MIB, PAGE};
 
-/// So often is a file read until all of it is cached: a virtual machine may have to give memory back.
+/// Upper bound on the reads of a file until all of it is cached: a virtual machine may have to give memory back.
 const TRIES: u32 = 20;
 
-/// A folder with the one file; it is gone when this is.
+/// A folder with the file, which is removed when this is dropped.
 pub(super) struct MeasuredFile {
     _folder: Folder,
     pub(super) lower: PathBuf,
     pub(super) file: PathBuf,
-    /// Another one, in another folder.
+    /// Another file, in another folder.
     pub(super) beside: PathBuf,
 }
 
@@ -55,7 +55,7 @@ fn write(path: &Path, mib: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Nothing of it is cached, as seen by any of these paths.
+/// Drops the file from the page cache, by each of its paths.
 pub(super) fn cool(paths: &[PathBuf]) -> Result<()> {
     cold::drop_files(paths)
 }
@@ -78,7 +78,7 @@ pub(super) fn warm(path: &Path, cached: &Path) -> Result<()> {
     )))
 }
 
-/// Whether nearly all of it is in the page cache: of what is not used just now a host may take some back.
+/// Whether nearly all of the file is in the page cache: a host may take some unused memory back.
 pub(super) fn is_warm(path: &Path) -> Result<bool> {
     let look = || -> std::io::Result<(u64, u64)> {
         let file = File::open(path)?;

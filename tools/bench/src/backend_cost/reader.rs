@@ -1,4 +1,4 @@
-//! The reader: a process that reads the file and says how long that took.
+//! The reader: a process that reads the file and reports how long that took.
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _};
@@ -15,10 +15,10 @@ use crate::helper::{Heard, Helper};
 use crate::sys::{self, Mapped};
 use crate::units::{MIB, index};
 
-/// No run takes as long.
+/// How long a run may take.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What it has to know.
+/// The reader's task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CostTask {
     pub(super) path: PathBuf,
@@ -26,16 +26,16 @@ pub(crate) struct CostTask {
     pub(super) passes: u64,
 }
 
-/// What it took, in us.
+/// The times of a run, in us.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Taken {
     pub(super) time: u64,
     pub(super) cpu: u64,
-    /// Bytes that it saw.
+    /// Number of bytes read.
     pub(super) bytes: u64,
 }
 
-/// A reader that waits until it is to begin.
+/// A reader that waits for the signal to begin.
 pub(super) struct Reader(Helper);
 
 impl Reader {
@@ -48,7 +48,7 @@ impl Reader {
         Helper::start("read", &task).map(Self)
     }
 
-    /// Has it read the file, as often as it is to.
+    /// Has it read the file, as often as its task says.
     pub(super) fn run(mut self) -> Result<Taken> {
         self.0.go()?;
         let Heard::Line(line) = self.0.hear(PATIENCE)? else {
@@ -60,14 +60,14 @@ impl Reader {
     }
 }
 
-/// Is the reader: a line on standard input has it begin.
+/// Runs as the reader: a line on standard input makes it begin.
 pub(crate) fn read(task: &CostTask) -> Result<()> {
     sys::end_with_parent();
     let piece = match task.access {
         CostAccess::Read { piece } => piece,
         CostAccess::Copy => MIB,
     };
-    // It is memory before the clock starts.
+    // Written, so that its pages are allocated before the clock starts.
     let mut buffer = vec![1_u8; index(piece)];
     println!("ready");
     let mut line = String::new();

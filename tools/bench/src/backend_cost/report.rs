@@ -1,4 +1,4 @@
-//! What the runs come to: medians, ratios, a table and JSON.
+//! The results of the runs: medians, ratios, a table and JSON.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use crate::args::cost::Want;
 use crate::median::median;
 use crate::units::float;
 
-/// CPU time of the worker is told for so many MiB.
+/// Number of MiB for which the worker's CPU time is reported.
 const PER_MIB: f64 = 4096.0;
 
-/// All of it.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) backend: &'static str,
@@ -22,23 +22,23 @@ pub(super) struct Report {
     pub(super) cases: Vec<CaseCost>,
 }
 
-/// A case: the bare side, and what each want made of it.
+/// The results of a case: of the bare side, and of each want.
 #[derive(Debug, Serialize)]
 pub(super) struct CaseCost {
     name: &'static str,
     bare_ms: f64,
-    /// How far the farthest run is from the median, as a part of it.
+    /// Distance of the farthest run from the median, as a fraction of it.
     bare_spread: f64,
     by: Vec<SideCost>,
 }
 
-/// One side, against the bare one. Medians.
+/// One side, compared with the bare one. Medians.
 #[derive(Debug, Serialize)]
 pub(super) struct SideCost {
     want: &'static str,
     ms: f64,
     spread: f64,
-    /// Of the times, and of the reader's CPU time.
+    /// Ratios of the times, and of the reader's CPU times.
     ratio: f64,
     cpu_ratio: f64,
     worker_cpu_s_per_4_gib: f64,
@@ -70,7 +70,7 @@ impl Report {
 }
 
 impl CaseCost {
-    /// Of the bare side first, then one for each want.
+    /// Of the runs of the bare side first, then of those of each want.
     pub(super) fn of(name: &'static str, wants: &[Want], sides: &[Vec<RunCost>], mib: u64) -> Self {
         let (bare, by) = sides
             .split_first()

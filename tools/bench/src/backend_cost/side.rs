@@ -16,24 +16,24 @@ use crate::place::Place;
 use crate::runtime::{self, Runtime};
 use crate::units::MIB;
 
-/// How long the worker has to hear nothing more, and how long that is waited for.
+/// How long the worker must get no more events to count as settled, and how long to wait for that.
 const CALM: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// MAIO's, where memory is no matter.
+/// MAIO's interval of PROGRESS if there is enough memory.
 const PROGRESS: &str = "4M";
 
-/// What one run took.
+/// The cost of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunCost {
-    /// Of the reader, in us.
+    /// Times of the reader, in us.
     pub(super) time: u64,
     pub(super) cpu: u64,
-    /// CPU time of the worker in ms, and events that it heard: 0 of the bare side.
+    /// CPU time of the worker in ms, and number of its events: 0 for the bare side.
     pub(super) worker_cpu: u64,
     pub(super) events: u64,
 }
 
-/// All that runs have in common.
+/// What all runs have in common.
 pub(super) struct Served<'a> {
     place: &'a Place,
     files: Files,
@@ -55,12 +55,12 @@ impl<'a> Served<'a> {
         })
     }
 
-    /// What workers are for.
+    /// The folder that workers serve.
     pub(super) fn folder(&self) -> &Path {
         &self.files.lower
     }
 
-    /// `None` if pages that were to be cached have gone meanwhile.
+    /// Makes one run. `None` if pages that should be cached were dropped meanwhile.
     pub(super) fn run(&self, case: &CostCase, want: Option<Want>) -> Result<Option<RunCost>> {
         let runtime = want.map(|want| self.serve(want)).transpose()?;
         let folder = runtime.as_ref().and_then(Runtime::folder);
@@ -68,13 +68,13 @@ impl<'a> Served<'a> {
         if case.beside {
             path.clone_from(&self.files.beside);
         }
-        // Where its pages are. Without a mount both are the same file.
+        // The file that has the cached pages. Without a mount both are the same file.
         let cached = match self.backend {
             _ if case.beside => &path,
             Backend::Fuse => &path,
             Backend::Observe | Backend::Passthrough => &self.files.file,
         };
-        // The lower file first: where reads are passed through, its pages are those of the mirror's.
+        // The lower file first: if reads are passed through, the mirror's pages are those of the lower file.
         file::cool(&[self.files.file.clone(), path.clone()])?;
         if !case.cold {
             file::warm(&path, cached)?;
@@ -97,7 +97,7 @@ impl<'a> Served<'a> {
         check(case, want, &sample, &after, &notes).map(|()| Some(sample))
     }
 
-    /// Starts a worker whose policy wants that.
+    /// Starts a worker whose policy wants these events.
     fn serve(&self, want: Want) -> Result<Runtime> {
         let mut config = Config::default();
         config.fuse.passthrough = self.backend == Backend::Passthrough;
@@ -127,22 +127,22 @@ impl std::fmt::Debug for Served<'_> {
     }
 }
 
-/// The policy, as it was built together with this program.
+/// The policy that was built together with this program.
 fn library() -> Result<PathBuf> {
     const NAME: &str = "libppc_bench_listener.so";
     let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // Tests have it built there only.
+    // Builds of tests have it only in the first.
     let places = [folder.join("deps").join(NAME), folder.join(NAME)];
     let found = places.into_iter().find(|path| path.is_file());
     found.ok_or_else(|| Failure::Unavailable {
-        what: "The policy that listens",
+        what: "The listener policy",
         why: format!("there is no {NAME} beside this program"),
         remedy: "build both with 'cargo build --release --package ppc-bench'",
     })
 }
 
-/// What the worker has counted when it hears nothing more.
+/// The worker's statistics once it gets no more events.
 fn settled(runtime: Option<&Runtime>) -> Result<Stats> {
     let Some(runtime) = runtime else {
         return Ok(Stats::default());
@@ -162,7 +162,7 @@ fn settled(runtime: Option<&Runtime>) -> Result<Stats> {
         last = now;
     }
     Err(Failure::Said(
-        "The worker hears of reads that nothing of ours makes".to_owned(),
+        "The worker keeps getting events of reads that ppc-bench does not make".to_owned(),
     ))
 }
 
@@ -175,7 +175,7 @@ fn sample(taken: Taken, before: &Stats, after: &Stats) -> RunCost {
     }
 }
 
-/// Whether what was measured is what it is called.
+/// Checks that the run measured what its name says.
 fn check(
     case: &CostCase,
     want: Option<Want>,
@@ -188,11 +188,11 @@ fn check(
     };
     let hears = want.hears_hits() || case.cold && want != Want::None;
     let wrong = if case.beside && sample.events > 0 {
-        "the worker heard of a file that it does not serve"
+        "the worker got events of a file that it does not serve"
     } else if hears && !case.beside && sample.events == 0 {
-        "the worker heard of nothing"
+        "the worker got no events"
     } else if want == Want::None && sample.events > 0 {
-        "the worker heard of reads, which nothing wants"
+        "the worker got events that its policy does not want"
     } else if after.load_bytes > 0 {
         "the worker loaded something"
     } else {

@@ -1,4 +1,4 @@
-//! `ppcctl run` in front of a command that only waits: the whole product, at rest.
+//! `ppcctl run` in front of a command that only waits: everything that the product runs, at rest.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -13,12 +13,12 @@ use nix::unistd::Pid;
 use crate::error::{Failure, Result, system};
 use crate::place::Place;
 
-/// How long it may take to end.
+/// How long it may take to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 const READY: &str = "ready";
 
-/// It ends with this.
+/// A waiting command, which is ended when this is dropped.
 pub(super) struct WaitingCommand(Child);
 
 impl WaitingCommand {
@@ -40,7 +40,7 @@ impl WaitingCommand {
         Self::wait_for(command)
     }
 
-    /// Starts a command, and waits until it says that it waits.
+    /// Starts a command, and waits until it reports that it waits.
     fn wait_for(mut command: Command) -> Result<Self> {
         let child = command
             .stdin(Stdio::null())
@@ -51,13 +51,13 @@ impl WaitingCommand {
         let mut line = String::new();
         if let Some(output) = waiting.0.stdout.take() {
             let heard = BufReader::new(output).read_line(&mut line);
-            heard.map_err(system("Hearing a command"))?;
+            heard.map_err(system("Reading from a command"))?;
         }
         if line.trim_end() == READY {
             return Ok(waiting);
         }
         Err(Failure::Said(format!(
-            "A command that was to wait said '{}'",
+            "A command that should wait said '{}'",
             line.trim_end()
         )))
     }
@@ -66,7 +66,7 @@ impl WaitingCommand {
 impl Drop for WaitingCommand {
     fn drop(&mut self) {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX));
-        // It passes that on to the command, and ends with it.
+        // ppcctl passes the signal on to the command, and ends with it.
         let _ = kill(pid, Signal::SIGTERM);
         let began = Instant::now();
         while began.elapsed() < PATIENCE {

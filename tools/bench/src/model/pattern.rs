@@ -1,5 +1,5 @@
-//! What is in a file: at each eighth byte a number that follows from the file and the place, so that
-//! one number tells whether a page is the right one, and a sum whether all of a range is right.
+//! The contents of a file: every eight bytes a number computed from the file and the offset, so that one
+//! number shows whether a page is the right one, and a sum whether a whole range is right.
 
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ impl Pattern {
         self.0.wrapping_add((offset / 8).wrapping_mul(STEP))
     }
 
-    /// The sum, as far as it goes into 64 bits, of all numbers of a range that begins and ends on one.
+    /// The sum, modulo 2^64, of all numbers of a range that begins and ends at a number.
     pub(crate) fn sum(self, bytes: &Range<u64>) -> u64 {
         let first = bytes.start / 8;
         let count = bytes.end.saturating_sub(bytes.start) / 8;
-        // One of two neighbours is even.
+        // Of two successive numbers, one is even.
         let (one, other) = (count, count.wrapping_sub(1));
         let triangle = if one.is_multiple_of(2) {
             (one / 2).wrapping_mul(other)
@@ -46,7 +46,7 @@ impl Pattern {
     }
 }
 
-/// The sum of all numbers in memory; what is left at the end does not count.
+/// The sum of all numbers in memory; an incomplete one at the end does not count.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(0, |sum: u64, word| {

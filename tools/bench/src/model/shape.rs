@@ -1,8 +1,8 @@
-//! Which tensors a Llama-like model has, and how workers share them.
+//! The tensors of a model like Llama, and how workers share them.
 
 use serde::{Deserialize, Serialize};
 
-/// How large it is.
+/// The dimensions of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
     pub(crate) layers: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Shape {
     pub(crate) words: u64,
     pub(crate) heads: u64,
     pub(crate) key_heads: u64,
-    /// No file has more bytes of tensors.
+    /// Upper bound on the bytes of tensors in a file.
     pub(crate) shard: u64,
 }
 
@@ -37,18 +37,18 @@ pub(crate) const SMALL: Shape = Shape {
     shard: 45_000_000,
 };
 
-/// Which part of a tensor a worker takes.
+/// The part of a tensor that a worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Split {
     /// All of it.
     Whole,
-    /// Some of the rows, one behind the other.
+    /// Some of the rows, which are contiguous.
     Rows,
-    /// A part of each row; rows are so short that all pages are touched.
+    /// A part of each row; rows are short, so all pages are touched.
     Columns,
 }
 
-/// Numbers of two bytes.
+/// A tensor of two-byte numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tensor {
     pub(crate) name: String,
@@ -65,13 +65,13 @@ impl Tensor {
 }
 
 impl Shape {
-    /// Of all tensors.
+    /// Bytes of all tensors.
     pub(crate) fn bytes(&self) -> u64 {
         self.tensors().iter().map(Tensor::bytes).sum()
     }
 
-    /// One of about so many MiB in four files, with tensors as large as in this one and as many layers as
-    /// there is room for.
+    /// A shape of about this many MiB in four files, with tensors of the same sizes and as many layers as
+    /// fit.
     pub(crate) fn of_mib(self, mib: u64) -> Self {
         let of_layers = |layers| Self { layers, ..self }.bytes();
         let layer = of_layers(1) - of_layers(0);
@@ -86,7 +86,7 @@ impl Shape {
         }
     }
 
-    /// All of them, in the order of the model.
+    /// All tensors, in the order of the model.
     pub(crate) fn tensors(&self) -> Vec<Tensor> {
         let Self {
             hidden,

@@ -12,11 +12,11 @@ use super::shape::{Shape, Split, Tensor};
 pub(crate) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Where a tensor lies.
+/// The place of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) split: Split,
-    /// In its file.
+    /// Its range in the file.
     pub(crate) bytes: Range<u64>,
 }
 
@@ -24,15 +24,15 @@ pub(crate) struct Placed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
     pub(crate) name: String,
-    /// What comes before the tensors.
+    /// The bytes before the tensors.
     pub(crate) header: Vec<u8>,
-    /// By name, which is how they lie.
+    /// The tensors in file order, which is by name.
     pub(crate) tensors: Vec<Placed>,
     pub(crate) size: u64,
     pub(crate) pattern: Pattern,
 }
 
-/// All of it.
+/// A whole model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) shards: Vec<Shard>,
@@ -113,7 +113,7 @@ fn shard(name: String, number: u64, tensors: &[Tensor]) -> Shard {
             columns => format!("[{},{columns}]", tensor.rows),
         };
         let name = &tensor.name;
-        // Into a string it cannot fail.
+        // Writing into a string cannot fail.
         let _ = write!(
             text,
             r#","{name}":{{"dtype":"BF16","shape":{shape},"data_offsets":[{begin},{end}]}}"#
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Who replays by the headers has to find what readers here do.
+    /// MAIO's prediction from the headers has to match what these readers read.
     #[test]
     fn maio_understands_the_headers_as_the_readers_do() {
         let folder = std::env::temp_dir().join(format!("ppc-bench-{}-headers", std::process::id()));

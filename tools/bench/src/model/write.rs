@@ -1,4 +1,4 @@
-//! A model's files, on a disk.
+//! Writes a model's files to a disk.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use crate::error::{Failure, Result, file};
 use crate::signals;
 use crate::units::{MIB, index};
 
-/// Writes all of it into a folder.
+/// Writes all files of a model into a folder.
 pub(crate) fn write(model: &Model, folder: &Path) -> Result<()> {
     for (name, text) in &model.small {
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! A driver: the process that a service is started as, which has workers.
+//! The driver: the main process of a service, which starts workers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::model::CONFIG;
 use crate::units::now;
 use crate::{cgroup, sys};
 
-/// What became of a load.
+/// The outcome of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Loaded {
     /// When the driver opened the configuration, in ns of the clock that all processes share.
@@ -22,14 +22,14 @@ pub(crate) struct Loaded {
     pub(crate) workers: Vec<Worked>,
 }
 
-/// What a driver says at its end.
+/// The driver's report at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ended {
     Loaded(Loaded),
     Failed(String),
 }
 
-/// Is the driver: a line on standard input has it begin, the end of it has it end.
+/// Runs as the driver: a line on standard input makes it begin, end of file makes it end.
 pub(crate) fn drive(task: &Task) -> Result<()> {
     sys::end_with_parent();
     sys::sleep_exactly();
@@ -49,7 +49,7 @@ fn load(task: &Task) -> Result<Option<(Loaded, Vec<WorkerProcess>)>> {
     if let Some(group) = &task.cgroup {
         cgroup::join(group)?;
     }
-    // They wait: what starting processes takes is not to be measured.
+    // Workers start early and wait, as starting processes is not part of the measurement.
     let workers = (0..task.profile.workers).map(|rank| WorkerProcess::start(task, rank));
     let mut workers = workers.collect::<Result<Vec<_>>>()?;
     println!("ready");
@@ -77,7 +77,7 @@ fn say(ended: &Ended) -> Result<()> {
     let text = serde_json::to_string(ended)?;
     let mut output = std::io::stdout().lock();
     let said = writeln!(output, "{text}").and_then(|()| output.flush());
-    said.map_err(system("Telling how it went"))
+    said.map_err(system("Reporting the outcome"))
 }
 
 struct WorkerProcess {
@@ -111,7 +111,7 @@ impl WorkerProcess {
 
     fn go(&mut self) -> Result<()> {
         let said = self.input.write_all(b"go\n");
-        said.map_err(system("Having a worker begin"))
+        said.map_err(system("Making a worker begin"))
     }
 
     fn wait(&mut self) -> Result<Worked> {
@@ -121,7 +121,7 @@ impl WorkerProcess {
     fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
-        match read.map_err(system("Hearing a worker"))? {
+        match read.map_err(system("Reading from a worker"))? {
             0 => Err(Failure::Said(format!(
                 "A worker has ended: {:?}",
                 self.child.try_wait()

@@ -1,4 +1,4 @@
-//! What a worker does, step by step.
+//! The steps of a worker.
 
 use std::ops::Range;
 
@@ -8,20 +8,21 @@ use crate::model::{Model, Placed, Split};
 /// A tensor, or a worker's part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Which of the model's shards.
+    /// The number of the model's shard.
     pub(crate) shard: usize,
-    /// What it touches of it: a number in each page is checked.
+    /// The range that it touches: one number in each page is checked.
     pub(crate) touch: Range<u64>,
-    /// What it takes in whole: the sum of all numbers is checked. Within what it touches.
+    /// The range that it takes completely, within the touched one: the sum of all numbers is checked.
     pub(crate) take: Range<u64>,
-    /// Bytes that go to its device.
+    /// Number of bytes copied to its device.
     pub(crate) copied: u64,
 }
 
-/// Seeds of one load are fewer.
+/// Number of seeds reserved for each load.
 const TURNS: u64 = 1 << 16;
 
-/// The steps of one of a profile's workers; `turn` tells loads apart of those who do each in another order.
+/// The steps of one of a profile's workers; `turn` is the number of the load, for readers that use another order for
+/// each.
 pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Vec<Step> {
     let mut all = Vec::new();
     for (number, shard) in model.shards.iter().enumerate() {
@@ -29,7 +30,7 @@ pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Ve
         all.extend(of_shard.map(|tensor| step(number, tensor, profile, rank)));
     }
     match profile.order {
-        // Of a pool each thread takes a file.
+        // Each thread of a pool takes a file.
         Order::Natural | Order::Pool => {}
         Order::Shuffled => shuffle(&mut all, u64::from(rank)),
         Order::Reshuffled => shuffle(&mut all, u64::from(rank) + TURNS * (turn + 1)),
@@ -45,14 +46,14 @@ pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Ve
 
 fn step(shard: usize, tensor: &Placed, profile: Profile, rank: u32) -> Step {
     let all = tensor.bytes.clone();
-    // Shared evenly, as shapes are chosen so.
+    // Shapes are chosen so that this divides evenly.
     let each = (all.end - all.start) / u64::from(profile.workers);
     let begin = all.start + u64::from(rank) * each;
     let own = begin..begin + each;
     let (touch, take) = match (profile.mode, tensor.split) {
         (_, Split::Whole) => (all.clone(), all),
         (Mode::Tp, Split::Rows) => (own.clone(), own),
-        // A part of each row, of which as much is checked as it takes; or all, to take a part.
+        // Touches a part of each row, or everything; a range of the size of its share stands for what it takes.
         (Mode::Tp, Split::Columns) | (Mode::Full, _) => (all, own),
     };
     Step {
@@ -63,7 +64,7 @@ fn step(shard: usize, tensor: &Placed, profile: Profile, rank: u32) -> Step {
     }
 }
 
-/// In an order that is the same each time (Fisher and Yates, Knuth's numbers).
+/// Shuffles deterministically (Fisher-Yates, with Knuth's constants).
 fn shuffle(steps: &mut [Step], seed: u64) {
     let mut state = seed.wrapping_add(1);
     for left in (1..steps.len()).rev() {
@@ -94,7 +95,7 @@ mod tests {
                 .map(|step| (step.shard, step.take.start, step.take.end))
                 .collect();
             taken.sort_unstable();
-            // What all hold whole is there once for each.
+            // Tensors that each worker takes whole are listed once for each.
             taken.dedup();
             for (number, shard) in model.shards.iter().enumerate() {
                 let mut end = shard.header.len() as u64;

@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 use crate::model::Shape;
 use crate::units::{MB, MIB};
 
-/// What of each tensor a worker touches.
+/// The part of each tensor that a worker touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// Every byte, though it keeps its share only.
+    /// Every byte, though it keeps only its share.
     Full,
     /// Its share: tensor parallelism by slices.
     Tp,
 }
 
-/// How bytes come to it.
+/// How a worker reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Access {
-    /// Through mappings that stay until the end.
+    /// Through mappings that are kept until the end.
     Kept,
     /// Through mappings, one file at a time.
     Dropped,
     /// By `read`.
     Pread,
-    /// By `read`, past the page cache.
+    /// By `read`, bypassing the page cache.
     Direct,
 }
 
-/// In which order a worker takes tensors.
+/// The order in which a worker takes tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// File after file, by name.
     Natural,
-    /// Each worker in another order, the same one each time.
+    /// Each worker in its own order, the same one in each load.
     Shuffled,
     /// From the last to the first.
     Backwards,
-    /// Each third one, then those behind them.
+    /// Every third one, then those after them.
     Strided,
-    /// Each worker in another order, and in another one each time.
+    /// Each worker in its own order, another one in each load.
     Reshuffled,
-    /// File after file, and all of it once more, as those who check sums first.
+    /// File after file, and everything once more, like loaders that verify checksums first.
     Twice,
-    /// Several files at once, each by one of a worker's threads.
+    /// Several files at once, one for each of a worker's threads.
     Pool,
 }
 
@@ -87,7 +87,7 @@ impl Profile {
         Self { workers, ..self }
     }
 
-    /// How many workers share a layer.
+    /// The number of workers that share a layer.
     pub(crate) fn tp_size(self) -> u32 {
         match self.mode {
             Mode::Full => 1,
@@ -97,25 +97,25 @@ impl Profile {
 }
 
 impl Profile {
-    /// What such workers do, as a phrase.
+    /// A phrase that describes these workers.
     pub(crate) fn says(self) -> String {
         let each = match self.mode {
             Mode::Full => "every byte",
             Mode::Tp => "its share",
         };
         let how = match self.access {
-            Access::Kept => "through mappings that stay until the end",
+            Access::Kept => "through mappings that are kept until the end",
             Access::Dropped => "through mappings, one file at a time",
             Access::Pread => "by read into a buffer",
-            Access::Direct => "past the page cache (O_DIRECT)",
+            Access::Direct => "bypassing the page cache (O_DIRECT)",
         };
         let order = match self.order {
             Order::Natural => "",
             Order::Shuffled => ", in an order of its own",
             Order::Backwards => ", backwards",
-            Order::Strided => ", each third tensor and then the others",
+            Order::Strided => ", every third tensor and then the others",
             Order::Reshuffled => ", in another order each time",
-            Order::Twice => ", and all of it once more",
+            Order::Twice => ", and everything once more",
             Order::Pool => ", several files at once by a pool of threads",
         };
         match self.workers {
@@ -126,7 +126,7 @@ impl Profile {
 }
 
 impl fmt::Display for Profile {
-    /// A word, as in `tp-dropped` or `full-kept-8w`.
+    /// The name, as in `tp-dropped` or `full-kept-8w`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match self.mode {
             Mode::Full => "full",
@@ -155,28 +155,28 @@ impl fmt::Display for Profile {
     }
 }
 
-/// All that a driver has to know, and its workers.
+/// The task of a driver and its workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) folder: PathBuf,
     pub(crate) shape: Shape,
     pub(crate) profile: Profile,
-    /// The memory cgroup that all of them are in.
+    /// The memory cgroup of all of them.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Of the framework's start, after the configuration has been read.
+    /// How long the framework starts after reading the configuration.
     pub(crate) start_ms: u64,
-    /// Of each tensor, besides what is read and copied.
+    /// The overhead for each tensor, besides reading and copying.
     pub(crate) tensor_us: u64,
-    /// From the host to the device, in bytes per second, of each worker.
+    /// The speed of copies from the host to the device, in bytes per second for each worker.
     pub(crate) copy: u64,
-    /// What a framework's prefetcher reads at once.
+    /// The size of a read of the framework's prefetcher.
     pub(crate) piece: u64,
-    /// Which load it is, for those who do each in another order.
+    /// The number of the load, for readers that use another order for each.
     pub(crate) turn: u64,
 }
 
 impl Task {
-    /// With the times that the testbed is made for.
+    /// A task with the times that the testbed is designed for.
     pub(crate) fn new(shape: Shape, profile: Profile, folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),

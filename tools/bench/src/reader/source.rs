@@ -1,4 +1,4 @@
-//! A file as a worker has it: mapped, or read into a buffer.
+//! A file as a worker accesses it: mapped, or read into a buffer.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use super::profile::Access;
 use crate::sys::{Anonymous, Mapped};
 use crate::units::{MIB, PAGE, index};
 
-/// What a worker works on at once.
+/// The size of the pieces in which a worker reads.
 pub(super) const PIECE: u64 = 4 * MIB;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Source {
             Access::Kept | Access::Dropped => Self::Mapped(Mapped::new(&file)?),
             Access::Pread | Access::Direct => Self::Read {
                 file,
-                // With room for what is around a piece.
+                // With room for the rest of the pages around a piece.
                 buffer: Anonymous::new(PIECE + 2 * PAGE)?,
             },
         })
@@ -45,7 +45,7 @@ impl Source {
                 bytes.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
             }
             Self::Read { file, buffer } => {
-                // Past the page cache only whole pages are read.
+                // O_DIRECT reads only whole pages.
                 let from = range.start / PAGE * PAGE;
                 let wanted = range.end.next_multiple_of(PAGE) - from;
                 let skip = index(range.start - from);

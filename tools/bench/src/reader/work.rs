@@ -1,4 +1,4 @@
-//! A worker: one process of those that load a model.
+//! A worker: one of the processes that load a model.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, Read as _, Write as _};
@@ -21,10 +21,10 @@ use crate::model::{Model, Pattern, Shard, sum};
 use crate::sys;
 use crate::units::{PAGE, index, now, transfer};
 
-/// The first part of what a worker touches, of so many, is not late.
+/// Bytes from the disk are late after the first 1/100 of the bytes that a worker touches.
 const EARLY: u64 = 100;
 
-/// What became of it.
+/// The result of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Worked {
     /// In ns of the clock that all processes share.
@@ -35,8 +35,8 @@ pub(crate) struct Worked {
     pub(crate) minor_faults: u64,
     /// CPU time, in ms.
     pub(crate) cpu_ms: u64,
-    /// What the disk gave for this process, and what of it after the first hundredth of what it touched;
-    /// `None` where the kernel does not tell.
+    /// Bytes that the disk delivered for this process, and those of them after the first hundredth of what it
+    /// touched; `None` if the kernel does not report it.
     #[serde(default)]
     pub(crate) disk: Option<u64>,
     #[serde(default)]
@@ -46,7 +46,7 @@ pub(crate) struct Worked {
     pub(crate) wrong: u64,
 }
 
-/// Is the worker of a rank: a line on standard input has it begin, the end of it has it end.
+/// Runs as the worker of a rank: a line on standard input makes it begin, end of file makes it end.
 pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     sys::end_with_parent();
     sys::sleep_exactly();
@@ -81,26 +81,26 @@ pub(crate) fn work(task: &Task, rank: u32) -> Result<()> {
     let cpu = usage.user_time() + usage.system_time() - before.user_time() - before.system_time();
     worked.cpu_ms = u64::try_from(cpu.num_milliseconds()).unwrap_or(0);
     say(&serde_json::to_string(&worked)?)?;
-    // It would serve from now on.
+    // A real worker would serve requests from now on.
     let _ = input.read_to_end(&mut Vec::new());
     drop(readers);
     Ok(())
 }
 
-/// Threads of a worker that has several.
+/// Number of threads of a worker with a pool.
 const POOL: usize = 4;
 
 /// What the threads of a worker share.
 struct Load<'a> {
     task: &'a Task,
     model: &'a Model,
-    /// What one thread takes in one go.
+    /// The parts that threads take, one at a time.
     parts: Vec<&'a [Step]>,
     next: AtomicUsize,
-    /// Bytes to be touched, and that have been.
+    /// Number of bytes to touch, and of those touched already.
     all: u64,
     touched: AtomicU64,
-    /// What the disk had given when the early part was over.
+    /// Bytes that the disk had delivered when the early part was over.
     early: OnceLock<Option<u64>>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// All of it; what stays mapped does as long as the readers that are returned.
+    /// Reads everything. Mappings that are kept live as long as the returned readers.
     fn read(&self) -> Result<Vec<TensorReader<'a>>> {
         if self.parts.len() == 1 {
             return self.read_parts().map(|it| vec![it]);
@@ -133,7 +133,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Those that no other thread has taken.
+    /// Reads the parts that no other thread has taken.
     fn read_parts(&self) -> Result<TensorReader<'a>> {
         let mut reader = TensorReader {
             task: self.task,
@@ -159,7 +159,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Bytes that the disk gave for this process so far.
+/// Number of bytes that the disk has delivered for this process.
 fn given() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let mut lines = text.lines();
@@ -169,7 +169,7 @@ fn given() -> Option<u64> {
 fn say(line: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     let said = writeln!(output, "{line}").and_then(|()| output.flush());
-    said.map_err(system("Telling the driver"))
+    said.map_err(system("Reporting to the driver"))
 }
 
 struct TensorReader<'a> {
@@ -195,7 +195,7 @@ impl TensorReader<'_> {
         let length = step.touch.end - step.touch.start;
         let mut at = step.touch.start;
         while at < step.touch.end {
-            // To the same borders whatever a tensor's offset is.
+            // Pieces end at multiples of their size, whatever the tensor's offset.
             let end = ((at / PIECE + 1) * PIECE).min(step.touch.end);
             let piece = at..end;
             let bytes = source.piece(&piece).map_err(file("Reading", &path))?;
@@ -208,7 +208,7 @@ impl TensorReader<'_> {
         Ok(())
     }
 
-    /// Opens a file and looks at its header, as whoever wants to know where tensors are does.
+    /// Opens a file and reads its header, as a loader does to find the tensors.
     fn open(&mut self, shard: &Shard, path: &Path) -> Result<Source> {
         let opened = Source::open(path, self.task.profile.access);
         let mut source = opened.map_err(file("Opening", path))?;
@@ -220,13 +220,13 @@ impl TensorReader<'_> {
     }
 }
 
-/// How much is wrong with a piece: pages that are not those that belong there, by a number in each, and
-/// sums of what is taken in whole.
+/// Number of errors in a piece: wrong pages, judged by one number in each, and wrong sums of what is taken
+/// completely.
 fn check(pattern: Pattern, bytes: &[u8], piece: &Range<u64>, take: &Range<u64>) -> u64 {
     let mut wrong = 0;
     let mut page = piece.start / PAGE * PAGE;
     while page < piece.end {
-        // Somewhere in the page, elsewhere in each.
+        // At a place in the page that differs from page to page.
         let within = (page / PAGE).wrapping_mul(0x9e37) % (PAGE / 8) * 8;
         let last = piece.end.saturating_sub(8);
         let at = (page + within).clamp(piece.start, last.max(piece.start));
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(check(pattern, &bytes, &piece, &piece), 0);
         assert_eq!(check(pattern, &bytes, &piece, &(2000..3000)), 0);
         assert_eq!(check(Pattern::of_file(2), &bytes, &piece, &(0..0)), 11);
-        // Within a page that is taken, anything; of others, another page.
+        // In a page that is taken, any change is found; in others, another page in its place.
         bytes[5000] ^= 1;
         assert_eq!(check(pattern, &bytes, &piece, &piece), 1);
         pattern.fill(1000, &mut bytes);

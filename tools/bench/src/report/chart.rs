@@ -7,15 +7,15 @@ use crate::table::{of_native, of_runs};
 use crate::units::{MB, float};
 
 const WIDTH: f64 = 760.0;
-/// Room for names.
+/// Width reserved for names.
 const LEFT: f64 = 130.0;
 const RIGHT: f64 = 92.0;
-/// Of a line in a chart of load times, and of one over time.
+/// Height of a row in a chart of load times, and of a band in one over time.
 const ROW: f64 = 24.0;
 const BAND: f64 = 58.0;
 const AXIS: f64 = 26.0;
 
-/// Where a number of an axis is.
+/// The position of a number on an axis.
 #[derive(Clone, Copy)]
 struct Scale {
     from: f64,
@@ -38,7 +38,7 @@ impl Scale {
     }
 }
 
-/// A run to show: the one nearest to the median.
+/// The run to show: the one nearest to the median.
 fn typical(case: &CaseResult) -> Option<&Run> {
     let middle = of_runs(case, |run| run.load)?;
     let far = |run: &&Run| (run.load - middle).abs();
@@ -60,7 +60,7 @@ fn axis(svg: &mut Svg, scale: Scale, top: f64, bottom: f64) {
         }
         let x = scale.at(at);
         svg.line("grid", (x, top), (x, bottom));
-        // 0.6 is not quite three times 0.2.
+        // In floating point, 0.6 is not quite three times 0.2.
         let text = format!("{at:.3}");
         let text = text.trim_end_matches('0').trim_end_matches('.');
         svg.text("tick", (x, bottom + 14.0), text);
@@ -68,7 +68,7 @@ fn axis(svg: &mut Svg, scale: Scale, top: f64, bottom: f64) {
     svg.text("tick", (WIDTH - RIGHT + 24.0, bottom + 14.0), "seconds");
 }
 
-/// How long loads took: the median as a bar, each run as a dot.
+/// Load times: the median as a bar, each run as a dot.
 pub(super) fn loads(
     results: &Results,
     cell: &[&CaseResult],
@@ -114,7 +114,7 @@ pub(super) fn device(results: &Results, cell: &[&CaseResult]) -> String {
         Some(Regime::OwnDisk) => results.own_disk.as_ref().map_or(0.0, |disk| disk.best),
         _ => float(timing.bandwidth),
     };
-    // Of a real disk it may not be known.
+    // The bandwidth of a real disk may not be known.
     let bins = cell.iter().flat_map(|case| &case.runs);
     let most = bins.flat_map(|run| &run.timeline.device).max();
     let known = bandwidth > 0.0;
@@ -157,7 +157,7 @@ pub(super) fn device(results: &Results, cell: &[&CaseResult]) -> String {
     )
 }
 
-/// What was charged to the readers' cgroup over time, one band for each policy.
+/// The memory charged to the readers' cgroup over time, one band for each policy.
 pub(super) fn memory(results: &Results, cell: &[&CaseResult]) -> String {
     let limited = cell
         .first()
@@ -235,7 +235,7 @@ fn over_time(
         }
         draw(&mut svg, case, run, scale, bottom);
         svg.line("ground", (LEFT, bottom), (WIDTH - RIGHT, bottom));
-        // Where the last worker was done.
+        // The end of the last worker.
         let x = scale.at(run.load);
         svg.line("done", (x, bottom - BAND + 8.0), (x, bottom));
     }

@@ -1,4 +1,4 @@
-//! The page around the charts: it is to be understood by who has heard nothing of us.
+//! The page around the charts, written for readers who do not know the project.
 
 use super::chart;
 use super::svg::escape;
@@ -34,7 +34,7 @@ text.end { text-anchor: end; } text.tick { text-anchor: middle; } text.bad { fil
 .floor, .limit { stroke: var(--ink); stroke-dasharray: 4 3; } .done { stroke: var(--ink); }
 ";
 
-/// All of it.
+/// The whole page.
 pub(super) fn page(results: &Results) -> String {
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n<title>How long a model takes to load: {0}</title>\n\
@@ -54,15 +54,15 @@ pub(super) fn page(results: &Results) -> String {
     text += &numbers(results);
     text += words::TERMS;
     if !results.bystanders.is_empty() {
-        text += "<h2>What it costs others</h2>\n<p class=\"say\">A program that has nothing to do with any of this reads a \
-                 cached file of another folder, 4 KiB at a time: without a policy on the machine, beside one that \
-                 waits, beside one that records a load, and beside all that <code>ppcctl run</code> has.</p>\n";
+        text += "<h2>The cost to other programs</h2>\n<p class=\"say\">An unrelated program reads a cached file of another \
+                 folder, 4 KiB at a time: without a policy on the machine, beside one that waits, beside one that \
+                 records a load, and beside everything that <code>ppcctl run</code> starts.</p>\n";
         text += &pre(&table::of_bystanders(&results.bystanders));
     }
     if !results.bars.is_empty() {
-        text += "<h2>What was to be shown</h2>\n<p class=\"say\">Before measuring, it was written down what MAIO is \
-                 to reach. In each line: whether it did, what was measured and what it may be at most, what is \
-                 compared, and where. Those that were missed are at the end.</p>\n";
+        text += "<h2>Goals</h2>\n<p class=\"say\">The goals for MAIO were written down before measuring. Each line \
+                 shows whether it was reached, the measured value and its limit, what is compared, and in which \
+                 case. Missed goals are at the end.</p>\n";
         text += &pre(&bars::list(&results.bars));
     }
     if !results.checks.is_empty() {
@@ -71,7 +71,7 @@ pub(super) fn page(results: &Results) -> String {
     text + "</html>\n"
 }
 
-/// Text as it is.
+/// Preformatted text.
 fn pre(text: &str) -> String {
     format!("<pre>{}</pre>\n", escape(text))
 }
@@ -105,8 +105,8 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
         ),
     };
     let mut text = format!(
-        "<h2>{}</h2>\n{}<h3>Load times</h3>\n<p class=\"say\">Shorter is better; in seconds, and as a part of \
-         what the kernel takes alone. {}</p>\n{}",
+        "<h2>{}</h2>\n{}<h3>Load times</h3>\n<p class=\"say\">Shorter is better; in seconds, and as a fraction of \
+         the time of the kernel alone. {}</p>\n{}",
         escape(&words::title(results, first)),
         words::reader(results, first),
         words::floor(results, first),
@@ -118,24 +118,24 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
             .any(|run| run.timeline.device.iter().any(|it| *it > 0))
     });
     if has_bytes {
-        text += "<h3>What the disk gave, over time</h3>\n<p class=\"say\">A full band is a disk that is busy all the \
-                 time; an empty one waits for somebody to ask. ";
+        text += "<h3>Disk throughput over time</h3>\n<p class=\"say\">A full band is a disk that is busy all the \
+                 time; an empty one is idle. ";
         text += words::phases(results, first);
-        text += " At the right: how much of what the disk could have given was used.</p>\n";
+        text += " At the right: the share of the disk's bandwidth that was used.</p>\n";
         text += &wide(&chart::device(results, cell));
     }
-    text += "<h3>Page cache, over time</h3>\n<p class=\"say\">";
+    text += "<h3>Page cache over time</h3>\n<p class=\"say\">";
     text += words::memory(results, first);
     text += "</p>\n";
     text + &wide(&chart::memory(results, cell))
 }
 
-/// It may be moved sideways where there is no room for it.
+/// Makes it scroll sideways on a narrow screen.
 fn wide(inner: &str) -> String {
     format!("<div class=\"wide\">{inner}</div>\n")
 }
 
-/// The table, as one.
+/// The results as an HTML table.
 fn numbers(results: &Results) -> String {
     let mut text = "<table><tr><th></th>".to_owned();
     for title in table::TITLES {
@@ -173,8 +173,8 @@ fn numbers(results: &Results) -> String {
 
 fn whole_starts(starts: &Starts) -> String {
     let mut text = format!(
-        "<p class=\"say\">From exec to exit, with all that MAIO takes, of this: {}; from this disk: {}. Medians, in \
-         seconds.</p>\n<table>",
+        "<p class=\"say\">From exec to exit, including all the time that MAIO takes. The program: {}; the disk: {}. \
+         Medians, in seconds.</p>\n<table>",
         escape(&starts.what),
         escape(&starts.disk)
     );
@@ -187,9 +187,9 @@ fn whole_starts(starts: &Starts) -> String {
     if let Some(removed) = starts.removed() {
         let removed = format!("{:.0}", removed * 100.0);
         let tells = [
-            "<p>Of what a cold disk costs, ",
+            "<p>The second start removes ",
             &removed,
-            " % is gone at the second start.</p>\n",
+            " % of the time that a cold disk costs.</p>\n",
         ];
         text.extend(tells);
     }
@@ -202,8 +202,8 @@ fn checks(results: &Results) -> String {
         format!("{:<32} {measured:7.1} of {expected:7.1}\n", check.what)
     };
     let lines: String = results.checks.iter().map(line).collect();
-    "<h2>Is the disk what it says?</h2>\n<p class=\"say\">What the simulated disk gave, measured through all that is \
-     between it and a reader, of what its model says, in MB/s. Small requests lose some to that way.</p>\n"
+    "<h2>Does the disk follow its model?</h2>\n<p class=\"say\">The bandwidth of the simulated disk, measured through \
+     all layers between it and a reader, of that of its model, in MB/s. Small requests lose some in the layers.</p>\n"
         .to_owned()
         + &pre(&lines)
 }

@@ -1,8 +1,8 @@
-//! Drawings, as text.
+//! SVG drawings, as text.
 
 use std::fmt::{Display, Write as _};
 
-/// A drawing of some size.
+/// A drawing.
 #[derive(Debug)]
 pub(super) struct Svg {
     width: f64,
@@ -10,7 +10,7 @@ pub(super) struct Svg {
     body: String,
 }
 
-/// What is special in HTML, made harmless.
+/// Escapes the special characters of HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -28,7 +28,7 @@ impl Svg {
     }
 
     fn add(&mut self, element: impl Display) {
-        // Into a string it cannot fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(self.body, "{element}");
     }
 
@@ -84,7 +84,7 @@ impl Svg {
     }
 }
 
-/// Steps for an axis up to a number: 1, 2 or 5 times a power of ten, four to eight of them.
+/// The step between ticks of an axis up to `most`: 1, 2 or 5 times a power of ten, for four to eight ticks.
 pub(super) fn step(most: f64) -> f64 {
     let mut step = 1e-3;
     for factor in [2.0, 2.5, 2.0].into_iter().cycle().take(60) {

@@ -1,4 +1,4 @@
-//! What the page says, in words.
+//! The texts of the page.
 
 use super::svg::escape;
 use crate::case::{Policy, Regime};
@@ -8,18 +8,18 @@ use crate::table;
 use crate::units::{MB, float};
 
 pub(super) const TERMS: &str = "<dl>
-<dt>load s, +-</dt><dd>seconds to load: the median, and how far the farthest load is from it. Loads that other
-processes disturbed count only if all were.</dd>
-<dt>whole s</dt><dd>the same with the start and the end of all processes and of the policy: what a user waits for</dd>
-<dt>/native, /F</dt><dd>as a part of what the kernel takes alone; and of what the disk takes for all bytes at its best</dd>
-<dt>device</dt><dd>bytes read from the disk for each byte of the model: 1 is each once</dd>
-<dt>busy</dt><dd>the part used of what the disk could have given during the load</dd>
+<dt>load s, +-</dt><dd>seconds to load: the median, and the distance of the farthest load from it. Loads that other
+processes disturbed count only if all were disturbed.</dd>
+<dt>whole s</dt><dd>the same with the start and the end of all processes and of the policy: how long a user waits</dd>
+<dt>/native, /F</dt><dd>as a fraction of the time of the kernel alone; and of the disk's best time for all bytes</dd>
+<dt>device</dt><dd>bytes read from the disk for each byte of the model: 1 means each once</dd>
+<dt>busy</dt><dd>the share of the disk's bandwidth that was used during the load</dd>
 <dt>faults</dt><dd>page faults of the workers that had to wait for the disk</dd>
-<dt>CPU s/GB, RSS MB</dt><dd>what the policy and what runs it took: processor time for each GB of the model, memory</dd>
-<dt>cache MB</dt><dd>the most page cache there was at once</dd></dl>
+<dt>CPU s/GB, RSS MB</dt><dd>processor time for each GB of the model, and memory, of the policy and its worker</dd>
+<dt>cache MB</dt><dd>the peak size of the page cache</dd></dl>
 ";
 
-/// What was found, what was measured, who took part.
+/// The main result, the setting, and the policies.
 pub(super) fn introduction(results: &Results) -> String {
     let setting = if results.real.is_some() {
         real(results)
@@ -27,14 +27,14 @@ pub(super) fn introduction(results: &Results) -> String {
         simulated(results)
     };
     format!(
-        "{}<h2>What was measured</h2>\n{setting}{}<h2>Who reads ahead</h2>\n{}",
+        "{}<h2>What was measured</h2>\n{setting}{}<h2>What reads ahead</h2>\n{}",
         lead(results),
         machine(results),
         policies(results)
     )
 }
 
-/// The gist of the first cell.
+/// The main result of the first cell.
 fn lead(results: &Results) -> String {
     let of = |policy| {
         let first = results.cases.first()?;
@@ -47,7 +47,7 @@ fn lead(results: &Results) -> String {
     };
     let mut text = format!("<p class=\"lead\">The kernel alone: <b>{native:.2} s</b>.");
     for (policy, name) in [
-        (Policy::Native4096, "The kernel, told to read 4 MiB ahead"),
+        (Policy::Native4096, "The kernel, set to read 4 MiB ahead"),
         (
             Policy::MaioFirst,
             "MAIO, when it sees the model for the first time",
@@ -60,8 +60,8 @@ fn lead(results: &Results) -> String {
         }
     }
     text + "</p>\n<p>Before a service can use a large language model, its weights have to come from a disk into memory. \
-            MAIO is a cache policy for Linux that makes this faster without any change to the service: it brings in \
-            what will be read just before it is, and where memory is short drops it just after.</p>\n"
+            MAIO is a cache policy for Linux that makes this faster without any change to the service: it loads data \
+            just before it is read, and where memory is short drops it just after.</p>\n"
 }
 
 fn gigabytes(bytes: u64) -> String {
@@ -71,15 +71,15 @@ fn gigabytes(bytes: u64) -> String {
 fn simulated(results: &Results) -> String {
     let testbed = &results.testbed;
     format!(
-        "<p>Worker processes load a made-up model of {} in {} files, as those of an inference service do: a \
+        "<p>Worker processes load a generated model of {} in {} files, as those of an inference service do: a \
          service reads the model's configuration, its framework starts for {:.1} s, then the workers read the \
-         weights and copy them to their accelerators. Nothing of the model was in memory before, unless it says \
-         so, and every byte was checked.</p>\n\
-         <p>The disk is simulated, because those of small machines hide what there is to gain: each request takes \
-         {:.1} ms, {} may be under way at once, and all of them together get {} MB/s. That is about ten times \
-         slower than a fast SSD; the copies to accelerators and the framework's start are as much slower. So the \
-         seconds mean little, and the <b>ratios</b> are those of a machine ten times as fast. At its best this disk \
-         takes {:.2} s for the model, which is called <b>F</b>.</p>\n",
+         weights and copy them to their accelerators. Nothing of the model was in memory before, unless stated \
+         otherwise, and every byte was checked.</p>\n\
+         <p>The disk is simulated, because disks of small machines hide the possible gain: each request takes \
+         {:.1} ms, {} may be in flight at once, and all of them together get {} MB/s. That is about ten times \
+         slower than a fast SSD; the copies to accelerators and the framework's start are slower by the same factor. \
+         So the seconds mean little, and the <b>ratios</b> are those of a machine ten times as fast. At its best this \
+         disk takes {:.2} s for the model, which is called <b>F</b>.</p>\n",
         gigabytes(testbed.model),
         testbed.files,
         testbed.start,
@@ -96,20 +96,20 @@ fn real(results: &Results) -> String {
         return String::new();
     };
     let by = if real.command.is_empty() {
-        "One process maps every file and looks at every byte; the bytes were the same each time"
+        "One process maps every file and reads every byte; the bytes were the same each time"
             .to_owned()
     } else {
         format!("It was loaded by <code>{}</code>", escape(&real.command))
     };
     let best = if testbed.device > 0.0 {
         format!(
-            "At its best this disk gives {} MB/s, by many readers at once or in one of the loads, and takes {:.2} s \
-             for the model, which is called <b>F</b>.",
+            "At its best, for many readers at once or in one of the loads, this disk delivers {} MB/s, and takes \
+             {:.2} s for the model, which is called <b>F</b>.",
             testbed.timing.bandwidth / MB,
             testbed.device
         )
     } else {
-        "How fast this disk can be is not known.".to_owned()
+        "The best speed of this disk is not known.".to_owned()
     };
     let mut text = format!(
         "<p>The model in <code>{}</code>, {} in {} files, on this machine's own disk ({}). {by}. Nothing of it was \
@@ -132,12 +132,12 @@ fn machine(results: &Results) -> String {
         0 => String::new(),
         some => format!(
             "<p class=\"bad\">{some} of {} loads were disturbed by other processes, and are marked in red: trust counts \
-             more than seconds.</p>\n",
+             more than times.</p>\n",
             runs().count()
         ),
     };
     format!(
-        "<p class=\"say\">Linux {}, {} processors, {:.0} GB of memory; reads were heard of by the backend {}; \
+        "<p class=\"say\">Linux {}, {} processors, {:.0} GB of memory; the backend {} reported reads; \
          ppc-bench {}.</p>\n{disturbed}",
         escape(&machine.kernel),
         machine.processors,
@@ -147,7 +147,7 @@ fn machine(results: &Results) -> String {
     )
 }
 
-/// Those that took part, in the order in which they did.
+/// The policies, in the order in which they were run.
 fn policies(results: &Results) -> String {
     let mut seen = Vec::new();
     let mut text = "<dl>\n".to_owned();
@@ -167,24 +167,24 @@ fn policies(results: &Results) -> String {
     text + "</dl>\n"
 }
 
-/// Of a cell: readers, and how much memory there is.
+/// The title of a cell: its readers and its memory.
 pub(super) fn title(results: &Results, case: &CaseResult) -> String {
     if results.real.is_some() {
         return "The loads".to_owned();
     }
     if case.regime == Regime::OwnDisk {
-        return "One process takes all; this machine's own disk".to_owned();
+        return "One process reads everything; this machine's own disk".to_owned();
     }
     let readers = match (case.reader.mode, case.reader.workers) {
-        (Mode::Full, 1) => "One worker takes all".to_owned(),
-        (Mode::Full, many) => format!("{many} workers, each takes all"),
-        (Mode::Tp, many) => format!("{many} workers, each takes its share"),
+        (Mode::Full, 1) => "One worker reads everything".to_owned(),
+        (Mode::Full, many) => format!("{many} workers, each reads everything"),
+        (Mode::Tp, many) => format!("{many} workers, each reads its share"),
     };
     let how = match case.reader.access {
         Access::Kept => "",
         Access::Dropped => ", file by file",
         Access::Pread => ", by read",
-        Access::Direct => ", past the page cache",
+        Access::Direct => ", bypassing the page cache",
     };
     let memory = match case.regime {
         Regime::Ample => "memory for everything",
@@ -196,7 +196,7 @@ pub(super) fn title(results: &Results, case: &CaseResult) -> String {
     format!("{readers}{how}; {memory}")
 }
 
-/// Of a cell: what its readers do.
+/// The description of a cell's readers.
 pub(super) fn reader(results: &Results, case: &CaseResult) -> String {
     if results.real.is_some() {
         return String::new();
@@ -214,59 +214,58 @@ pub(super) fn reader(results: &Results, case: &CaseResult) -> String {
     if case.regime == Regime::Limited {
         let limit = gigabytes(results.testbed.limit);
         text.extend([
-            " The workers, and whoever reads ahead for them, have ",
+            " The workers and the process that reads ahead for them share ",
             &limit,
-            " of memory together.",
+            " of memory.",
         ]);
     }
     text + "</p>\n"
 }
 
-/// What the dashed line of load times is.
+/// The meaning of the dashed line in the chart of load times.
 pub(super) fn floor(results: &Results, case: &CaseResult) -> &'static str {
     match case.regime {
         _ if results.testbed.timing.bandwidth == 0 => "",
         Regime::Limited => {
-            "Dashed: the least that is possible with so little memory, which can be filled while the framework \
-             starts; the rest has to come while workers read."
+            "Dashed: the least possible with so little memory, which can be filled while the framework \
+             starts; the rest has to be loaded while workers read."
         }
-        Regime::Cached => "Dashed: what starting and copying take if nothing is waited for.",
+        Regime::Cached => "Dashed: the time of starting and copying, without any waiting.",
         Regime::OwnDisk if table::device_time(results, case) <= 0.0 => "",
         Regime::Ample | Regime::Slow | Regime::OwnDisk => {
-            "Dashed: what the disk takes for the whole model at its best. Only what was loaded before can be faster."
+            "Dashed: the disk's best time for the whole model. Only a load that was cached in advance can be faster."
         }
     }
 }
 
-/// Whether nothing of it was simulated.
+/// Whether nothing was simulated.
 pub(super) fn is_real(results: &Results, case: &CaseResult) -> bool {
     results.real.is_some() || case.regime == Regime::OwnDisk
 }
 
-/// What is marked in charts over time.
+/// The meaning of the marks in charts over time.
 pub(super) fn phases(results: &Results, case: &CaseResult) -> &'static str {
     if is_real(results, case) {
-        "The upright line is the end of the load, the dashed one the disk at its best."
+        "The vertical line is the end of the load, the dashed one the disk at its best."
     } else {
-        "Shaded: the framework starts, and nobody reads weights yet. The upright line is the end of the load, the \
-         dashed one the disk at its best."
+        "Shaded: the framework starts, and no worker reads weights yet. The vertical line is the end of the load, \
+         the dashed one the disk at its best."
     }
 }
 
-/// What is shown of memory.
+/// The description of the memory chart.
 pub(super) fn memory(results: &Results, case: &CaseResult) -> &'static str {
     match case.regime {
         _ if is_real(results, case) => {
-            "How much the page cache of the whole machine has grown since the begin of the load. At the right: \
-             the most there was."
+            "The growth of the whole machine's page cache since the beginning of the load. At the right: the peak."
         }
         Regime::Limited => {
-            "What the workers, and who reads ahead for them, have in memory of the model. Dashed: the limit; below \
-             it, how far MAIO goes. At the right: the most there was."
+            "The part of the model that the workers and the process reading ahead for them have in memory. Dashed: \
+             the limit; below it, how far MAIO goes. At the right: the peak."
         }
         _ => {
-            "What the workers, and who reads ahead for them, have in memory of the model. At the right: the most \
-             there was."
+            "The part of the model that the workers and the process reading ahead for them have in memory. At the \
+             right: the peak."
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What a device counts: bytes over time, and how late it was.
+//! The counters of a device: bytes over time, and the lateness of replies.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::index;
 
-/// Bytes are counted for each such while, in ns.
+/// Length of the intervals in which bytes are counted, in ns.
 pub(crate) const BIN: u64 = 100_000_000;
-/// More replies are not remembered one by one; no run has as many.
+/// Upper bound on the replies and intervals that are remembered individually; no run has that many.
 const MOST: usize = 1 << 20;
 
-/// How much later than the model says replies were sent, in us.
+/// How much later than the model's time replies were sent, in us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lateness {
     pub(crate) p50: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Lateness {
     pub(crate) max: u32,
 }
 
-/// What has been counted since the meter was reset.
+/// The counts since the meter was reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Readings {
     pub(crate) bytes: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Readings {
     /// Bytes in each tenth of a second.
     pub(crate) bins: Vec<u64>,
     pub(crate) lateness: Lateness,
-    /// When that was, in ns of the clock that all processes share.
+    /// Time of the reset, in ns of the clock that all processes share.
     pub(crate) since: u64,
     /// CPU time of the simulating process so far, in ms.
     pub(crate) cpu_ms: u64,
@@ -51,7 +51,7 @@ impl Meter {
         }
     }
 
-    /// A request has been answered now that was due then.
+    /// Counts a request that was due at `due` and answered at `now`.
     pub(crate) fn count(&mut self, bytes: u64, due: u64, now: u64) {
         self.bytes += bytes;
         self.requests += 1;

@@ -1,4 +1,4 @@
-//! A folder with one file in it, the device, as the kernel asks for it.
+//! The FUSE file system: a folder with one file, the device.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,8 +18,8 @@ const ROOT: u64 = 1;
 const DISK: u64 = 2;
 const LONG: Duration = Duration::from_hours(1);
 
-/// Requests that the kernel may have under way. Without it there are twelve, and that would be the
-/// device that is measured. It is told to this connection only.
+/// Number of requests that the kernel may have in flight. The default is twelve, which would limit the
+/// measured device. It applies to this connection only.
 const BACKGROUND: u16 = 1024;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Server {
 
 impl Filesystem for Server {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Otherwise the loop device would have one request under way at a time.
+        // Without it, the loop device would have only one request in flight at a time.
         let refused = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         refused.map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
         let _ = config.set_max_background(BACKGROUND);
@@ -77,7 +77,7 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // What is read is not to be cached once more.
+        // Reads must not be cached a second time.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 

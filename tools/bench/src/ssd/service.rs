@@ -1,9 +1,9 @@
-//! When a request is done: the model of a device.
+//! The model of a device: when each request is done.
 //!
-//! A device has slots. A request waits for a free one, then a fixed latency passes, then its bytes go
+//! A device has slots. A request waits for a free slot, then a fixed latency passes, then its bytes go
 //! over a bus that carries one request after the other; then it is done and its slot is free. As the
-//! latency is the same for all, requests are done in the order in which they came, so the moment is
-//! known as soon as one arrives.
+//! latency is the same for all, requests are done in the order in which they arrived, so the time at which
+//! a request will be done is known as soon as it arrives.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{MB, nanoseconds, transfer};
 
-/// What a device can do.
+/// The speed of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Timing {
-    /// Of each request, in us.
+    /// Latency of each request, in us.
     pub(crate) latency_us: u64,
-    /// Of the bus, in bytes per second.
+    /// Bandwidth of the bus, in bytes per second.
     pub(crate) bandwidth: u64,
-    /// Requests under way at most.
+    /// Upper bound on the requests in flight.
     pub(crate) slots: usize,
-    /// With more requests than this under way each further one makes the bus a tenth slower; 0 for never.
+    /// Number of requests in flight beyond which each further one makes the bus a tenth slower; 0 for unlimited.
     #[serde(default)]
     pub(crate) crowd: usize,
 }
 
-/// What the file is called that is the device.
+/// The name of the file that is the device.
 pub(crate) const FILE: &str = "disk";
 
-/// What the testbed was made with: at these, the kernel alone uses a sixth of the device, as it was
-/// found to on real machines.
+/// The speed for which the testbed was designed: at this speed the kernel alone uses a sixth of the device, as
+/// it was found to do on real machines.
 pub(crate) const TIMING: Timing = Timing {
     latency_us: 1500,
     bandwidth: 350 * MB,
@@ -38,35 +38,35 @@ pub(crate) const TIMING: Timing = Timing {
     crowd: 0,
 };
 
-/// A disk that is nearer than that.
+/// A disk that is nearer.
 pub(crate) const NEAR: Timing = Timing {
     latency_us: 100,
     bandwidth: 1000 * MB,
     ..TIMING
 };
 
-/// A file server nearby: each request takes a little, and many at once take no longer.
+/// A nearby file server: each request takes a little, and many at once take no longer.
 pub(crate) const FILER: Timing = Timing {
     latency_us: 4000,
     bandwidth: 1000 * MB,
     ..TIMING
 };
 
-/// Storage behind a network: far away, and as fast as any if it is asked for much at once.
+/// Storage behind a network: far away, but as fast as any if many requests are in flight.
 pub(crate) const NETWORK: Timing = Timing {
     latency_us: 20_000,
     bandwidth: 1000 * MB,
     ..TIMING
 };
 
-/// Storage that serves 16 requests at once and no more.
+/// Storage that serves at most 16 requests at once.
 pub(crate) const KNEE: Timing = Timing {
     latency_us: 5000,
     slots: 16,
     ..TIMING
 };
 
-/// What has to seek: eight requests, which two streams make, are the most that it bears.
+/// Storage that has to seek: it copes with at most eight requests, which two streams make.
 pub(crate) const SEEKS: Timing = Timing {
     latency_us: 5000,
     bandwidth: 150 * MB,
@@ -75,7 +75,7 @@ pub(crate) const SEEKS: Timing = Timing {
 };
 
 impl Timing {
-    /// 20 MB/s where the usual one has 350.
+    /// The slow variant of this device: 20 MB/s if the usual one has 350.
     pub(crate) const fn of_a_slow_device(self) -> Self {
         Self {
             bandwidth: self.bandwidth * 2 / 35,
@@ -83,7 +83,7 @@ impl Timing {
         }
     }
 
-    /// So many times as slow.
+    /// The same device, slower by this factor.
     pub(crate) const fn slower(self, times: u64) -> Self {
         Self {
             latency_us: self.latency_us * times,
@@ -92,7 +92,7 @@ impl Timing {
         }
     }
 
-    /// How long so many requests of a size take of which so many are under way at all times.
+    /// How long `requests` requests of `bytes` bytes take with `depth` of them in flight at all times.
     pub(crate) fn expected(&self, requests: u64, bytes: u64, depth: usize) -> Duration {
         let mut service = Service::new(*self);
         let mut ends: VecDeque<u64> = VecDeque::new();
@@ -110,11 +110,11 @@ impl Timing {
     }
 }
 
-/// A device at work.
+/// A device in operation.
 #[derive(Debug)]
 pub(crate) struct Service {
     timing: Timing,
-    /// When each slot is free; the first is so first.
+    /// The time at which each slot becomes free, earliest first.
     slots: VecDeque<u64>,
     bus_free: u64,
 }
@@ -128,7 +128,7 @@ impl Service {
         }
     }
 
-    /// A request of so many bytes has arrived now; says when it is done, in the same nanoseconds.
+    /// Accepts a request that arrives at `now`; returns when it will be done, in ns of the same clock.
     pub(crate) fn arrive(&mut self, now: u64, bytes: u64) -> u64 {
         let begin = if self.slots.len() < self.timing.slots.max(1) {
             now
@@ -143,7 +143,7 @@ impl Service {
         done
     }
 
-    /// By how many requests the device is crowded.
+    /// The number of requests in flight in excess of `crowd`.
     fn too_many(&self, now: u64) -> u64 {
         if self.timing.crowd == 0 {
             return 0;

@@ -1,4 +1,4 @@
-//! The process that is the device.
+//! The process that simulates the device.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::path::Path;
@@ -15,30 +15,30 @@ use super::timer::Device;
 use crate::error::{Failure, Result, system};
 use crate::{leftovers, sys};
 
-/// What it is told, one line each.
+/// The orders to the device, one line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Instruction {
-    /// Be as fast as that; none: as you can.
+    /// Have this speed; `None` for full speed.
     Be(Option<Timing>),
-    /// Count from now on.
+    /// Restart the counters.
     Reset,
-    /// Say what you have counted.
+    /// Report the counters.
     Read,
 }
 
-/// What it says, one line for each order, and one at the beginning.
+/// The device's answers, one line for each order, and one at the beginning.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Whether it runs before all others.
+    /// Whether it runs before all other processes.
     Ready(bool),
     Done,
     Read(Readings),
     Failed(String),
 }
 
-/// Is the device, of so many bytes, in a folder, until nobody gives orders any more.
+/// Runs as the device, of `size` bytes, in a folder, until standard input ends.
 pub(crate) fn simulate(folder: &Path, size: u64) -> Result<()> {
-    // Before there are threads, which inherit it.
+    // Before any thread starts, as threads inherit it.
     let first = sys::run_first();
     let begun = Device::new(size)
         .map_err(system("Taking memory"))
@@ -70,7 +70,7 @@ pub(crate) fn simulate(folder: &Path, size: u64) -> Result<()> {
         };
         say(&word)?;
     }
-    // What is on top of it, should its holder have been killed. Nobody waits for what is slow.
+    // Cleans up what is on top of it, in case its holder was killed; at full speed, to lose no time.
     device.set(None);
     if let Some(place) = folder.parent() {
         leftovers::clear(place, Some(folder));
@@ -78,7 +78,7 @@ pub(crate) fn simulate(folder: &Path, size: u64) -> Result<()> {
     let ended = session.umount_and_join();
     device.end();
     if ended.is_err() {
-        // Somebody still has it open, and finds out that it is gone.
+        // A process still has it open, and will get errors.
         let _ = umount2(folder, MntFlags::MNT_DETACH);
     }
     let _ = std::fs::remove_dir(folder);

@@ -1,4 +1,4 @@
-//! The device, as whoever started it holds it.
+//! The handle of the device, held by the process that started it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,26 +11,26 @@ use super::service::Timing;
 use super::simulate::{Instruction, Word};
 use crate::error::{Failure, Result, system};
 
-/// A device; it is gone when this is.
+/// A device, which is ended when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Simulator {
     child: Child,
     orders: Option<ChildStdin>,
     words: BufReader<ChildStdout>,
     folder: PathBuf,
-    /// Whether it runs before all others.
+    /// Whether it runs before all other processes.
     pub(crate) runs_first: bool,
 }
 
 impl Simulator {
-    /// Starts one of so many bytes in an empty folder; it answers at once.
+    /// Starts a device of `size` bytes in an empty folder, at full speed.
     pub(crate) fn start(folder: &Path, size: u64) -> Result<Self> {
         let mut child = Command::new("/proc/self/exe")
             .args(["simulate", "--size", &size.to_string(), "--folder"])
             .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A key pressed in a terminal is for its holder, who ends it when it is needed no more.
+            // Signals from the terminal are for its holder, which ends it when it is no longer needed.
             .process_group(0)
             .spawn()
             .map_err(system("Starting the simulated SSD"))?;
@@ -64,12 +64,12 @@ impl Simulator {
         self.folder.join(FILE)
     }
 
-    /// From now on it is as fast as that; `None`: as it can.
+    /// Sets the speed from now on; `None` for full speed.
     pub(crate) fn be(&mut self, timing: Option<Timing>) -> Result<()> {
         self.order(Instruction::Be(timing))
     }
 
-    /// Counts from now on.
+    /// Restarts the counters.
     pub(crate) fn reset(&mut self) -> Result<()> {
         self.order(Instruction::Reset)
     }
@@ -101,7 +101,7 @@ impl Simulator {
     fn hear(&mut self) -> Result<Word> {
         let mut line = String::new();
         let read = self.words.read_line(&mut line);
-        match read.map_err(system("Hearing the simulated SSD"))? {
+        match read.map_err(system("Reading from the simulated SSD"))? {
             0 => Err(Failure::Said("The simulated SSD has ended".to_owned())),
             _ => Ok(serde_json::from_str(&line)?),
         }
@@ -109,12 +109,12 @@ impl Simulator {
 }
 
 fn out_of_turn() -> Failure {
-    Failure::Said("The simulated SSD talks out of turn".to_owned())
+    Failure::Said("The simulated SSD sent an unexpected answer".to_owned())
 }
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // It ends when it hears that there will be no more.
+        // It ends at the end of its standard input.
         self.orders = None;
         let _ = self.child.wait();
     }

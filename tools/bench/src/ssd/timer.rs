@@ -1,4 +1,4 @@
-//! Replies that wait until it is time.
+//! Sends each reply when it is due.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,9 +23,9 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Desk {
-    /// None: it answers at once.
+    /// `None` at full speed: it answers at once.
     service: Option<Service>,
-    /// In the order in which they are due.
+    /// Requests in the order in which they are due.
     queue: VecDeque<Waiting>,
     ended: bool,
 }
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Device {
-    /// With so many bytes, all zeros; it answers at once.
+    /// A device of this many bytes, all zeros, at full speed.
     pub(super) fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let desk = Desk {
             service: None,
@@ -64,7 +64,7 @@ impl Device {
         Ok(device)
     }
 
-    /// From now on it is as fast as that; `None`: as it can.
+    /// Sets the speed from now on; `None` for full speed.
     pub(super) fn set(&self, timing: Option<Timing>) {
         lock(&self.desk).service = timing.map(Service::new);
     }
@@ -96,7 +96,7 @@ impl Device {
             length,
             reply,
         });
-        // It sleeps for the first one; for others it need not be woken.
+        // The timer sleeps until the first request is due; later ones need not wake it.
         if desk.queue.len() == 1 {
             self.news.notify_one();
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A made-up application, as slow to start as those that import a framework: shared objects, of which each reads its
- * small files when it is loaded, looks at some of its tables and loads the next one. With OBJECT it is one of the
- * objects, of which all are the same and go by their names: FOLDER/objects/00.so, FOLDER/modules/00/00.
+ * A generated application, as slow to start as one that imports a framework: a chain of shared objects, each of which
+ * reads its small files when it is loaded, reads some of its tables and loads the next one. With OBJECT, this is one of
+ * the objects, which are identical and find their files by their own names: FOLDER/objects/00.so, FOLDER/modules/00/00.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,9 +22,9 @@ void application_take(const unsigned char *bytes, size_t length);
 #define STEP (64 << 10)
 #define POINTERS (32 << 10)
 
-/* In the file, as its first byte is not 0. */
+/* Stored in the file, as its first byte is not 0. */
 static const unsigned char table[TABLE] = { 1 };
-/* The loader goes through these. */
+/* The dynamic loader relocates these. */
 static const void *const pointers[POINTERS] = { [0 ... POINTERS - 1] = table };
 
 static int take_module(const char *folder, long object, int module)
@@ -64,7 +64,7 @@ static __attribute__((constructor)) void load(void)
 	*name = 0;
 	for (module = 0; take_module(path, object, module); module++)
 		;
-	/* Here and there, and not all of it. */
+	/* In places, not all of it. */
 	for (at = object % 3 * STEP; at < TABLE; at += 2 * STEP)
 		application_take((const unsigned char *)pointers[at / STEP] + at, 4096);
 	snprintf(name, sizeof(path) - (name - path), "/%02ld.so", object + 1);
@@ -74,7 +74,7 @@ static __attribute__((constructor)) void load(void)
 	}
 }
 #else
-/* What an interpreter does with each byte takes as long. */
+/* Makes each byte take as long as in an interpreter. */
 #define TURNS 20
 
 static uint64_t sum = 14695981039346656037u;

@@ -1,4 +1,4 @@
-//! What is started: something large that is installed, or an application that is made up.
+//! The program to start: a large installed one, or a generated application.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ const SOURCE: &str = include_str!("application.c");
 const PROGRAM: &str = "application";
 const OBJECTS: usize = 60;
 const MODULES: usize = 2000;
-/// What takes long to import, the worst first.
+/// Packages that take long to import, the slowest first.
 const LARGE: [&str; 4] = ["torch", "tensorflow", "jax", "pandas"];
 
-/// A command that takes a while until it is ready, and ends then.
+/// A command that takes a while until it is ready, and then exits.
 #[derive(Debug)]
 pub(super) struct Application {
     pub(super) words: Vec<PathBuf>,
-    /// Where most of it is read from.
+    /// The path that most of it is read from.
     pub(super) place: PathBuf,
-    /// In a sentence.
+    /// A description, in a sentence.
     pub(super) title: String,
 }
 
 impl Application {
-    /// What this machine has; if it has none, one that is made up in a folder.
+    /// An installed application; if there is none, one that is generated in a folder.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         LARGE
             .into_iter()
@@ -33,7 +33,7 @@ impl Application {
             .map_or_else(|| Self::made_up(folder, MODULES), Ok)
     }
 
-    /// One of so many modules, in a folder.
+    /// Generates an application with this many modules in a folder.
     pub(super) fn made_up(folder: &Path, modules: usize) -> Result<Self> {
         let make = |path: &Path| fs::create_dir_all(path).map_err(file("Making", path));
         let objects = folder.join("objects");
@@ -60,12 +60,12 @@ impl Application {
             words: vec![program, folder.to_owned()],
             place: folder.to_owned(),
             title: format!(
-                "a made-up application imports {modules} modules and {OBJECTS} shared objects, one by one"
+                "a generated application imports {modules} modules and {OBJECTS} shared objects, one by one"
             ),
         })
     }
 
-    /// A made-up one, copied to another folder.
+    /// The same generated application, after its folder was copied to another one.
     pub(super) fn moved(self, folder: &Path) -> Self {
         Self {
             words: vec![folder.join(PROGRAM), folder.to_owned()],
@@ -75,7 +75,7 @@ impl Application {
     }
 }
 
-/// An import of a package, if this machine's Python has that.
+/// The import of a package, if this machine's Python has it.
 fn installed(package: &str) -> Option<Application> {
     let looks =
         format!("import importlib.util; print(importlib.util.find_spec('{package}').origin)");
@@ -91,7 +91,7 @@ fn installed(package: &str) -> Option<Application> {
     })
 }
 
-/// Of one to ten thousand bytes, none as another.
+/// The text of a module: one to ten thousand bytes, different for each module.
 fn module_text(number: usize) -> String {
     let line = format!("value_{number} = {number}\n");
     line.repeat((1000 + number * 7919 % 9000) / line.len())
@@ -113,7 +113,7 @@ fn compile(source: &Path, to: &Path, how: &[&str]) -> Result<()> {
     }
     let words = loader::last_words(&String::from_utf8_lossy(&output.stderr));
     Err(Failure::Said(format!(
-        "The C compiler does not take what is made up:{words}"
+        "The C compiler does not accept the generated application:{words}"
     )))
 }
 

@@ -1,4 +1,4 @@
-//! The disk that a folder is on: what it is called, what it has been read, how fast it can be.
+//! The disk that a folder is on: its name, its counters, its best speed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -15,17 +15,17 @@ use crate::signals;
 use crate::sys::Anonymous;
 use crate::units::{MIB, float};
 
-/// What it takes to keep a fast one busy.
+/// Number of readers that keep a fast disk busy.
 const READERS: usize = 16;
 const SECTOR: u64 = 512;
 
-/// As far as it is known.
+/// A disk, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskCounters {
-    /// A device and its file system.
+    /// The device and its file system.
     pub(super) name: String,
     pub(super) file_system: String,
-    /// Where the kernel counts what it has been read.
+    /// The file in which the kernel counts reads.
     counters: Option<PathBuf>,
 }
 
@@ -58,20 +58,20 @@ impl DiskCounters {
         }
     }
 
-    /// Bytes that all have read from it since the machine started.
+    /// Bytes read from it by all processes since the machine started.
     pub(super) fn read_so_far(&self) -> Option<u64> {
         let text = fs::read_to_string(self.counters.as_ref()?).ok()?;
         let sectors: u64 = text.split_whitespace().nth(2)?.parse().ok()?;
         Some(sectors * SECTOR)
     }
 
-    /// Whether it is memory and no disk.
+    /// Whether it is memory, not a disk.
     pub(super) fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs")
     }
 }
 
-/// File system and source of the mount that a path is in.
+/// The file system and source of the mount that a path is in.
 fn mounted(list: &[u8], path: &Path) -> Option<(String, PathBuf)> {
     let mounts = list.split(|&byte| byte == b'\n').filter_map(|line| {
         let mut words = line.split(|&byte| byte == b' ');
@@ -81,12 +81,12 @@ fn mounted(list: &[u8], path: &Path) -> Option<(String, PathBuf)> {
         let source = PathBuf::from(OsStr::from_bytes(rest.next()?));
         path.starts_with(&at).then_some((at, kind, source))
     });
-    // Of those at one place, the last is on top.
+    // Of several mounts at one place, the last is on top.
     let (_, kind, source) = mounts.max_by_key(|(at, ..)| at.as_os_str().len())?;
     Some((kind, source))
 }
 
-/// A place as the kernel writes it, in which blanks are `\040`.
+/// Decodes a path as the kernel writes it, with blanks as `\040`.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = text;
@@ -99,8 +99,8 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Reads all files once, past the page cache and many pieces at a time; says how many bytes came a
-/// second, or 0 if that cannot be had. Whatever caches are behind the disk are warm then, for all loads.
+/// Reads all files once, with `O_DIRECT` and many pieces at a time; returns the bytes per second, or 0 if
+/// that is not possible. Afterwards any caches behind the disk are warm, for all loads.
 pub(super) fn best(files: &Files) -> f64 {
     let pieces = files.sizes.iter().enumerate();
     let pieces: Vec<(usize, u64)> = pieces
@@ -120,7 +120,7 @@ pub(super) fn best(files: &Files) -> f64 {
     }
 }
 
-/// Whether it came to the end.
+/// Reads pieces until none is left; returns false if it was interrupted.
 fn read(files: &Files, pieces: &[(usize, u64)], next: &AtomicUsize) -> std::io::Result<bool> {
     let mut buffer = Anonymous::new(MIB)?;
     let mut open: Option<(usize, File)> = None;

@@ -1,11 +1,11 @@
-//! The files of a model that somebody has.
+//! The files of a user's model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Failure, Result, file};
 
-/// In the order of their paths.
+/// The files, in the order of their paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     pub(super) paths: Vec<PathBuf>,
@@ -13,7 +13,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// All below a folder; what links point to, as stores of models have them, and nothing hidden.
+    /// All files below a folder, including the targets of links, which stores of models use, but no hidden ones.
     pub(super) fn below(folder: &Path) -> Result<Self> {
         let mut found = Vec::new();
         collect(folder, &mut found)?;
@@ -21,7 +21,7 @@ impl Files {
         let (paths, sizes): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         if sizes.iter().all(|size| *size == 0) {
             return Err(Failure::Said(format!(
-                "There is nothing to load in {}: MODEL is to be the directory with the model's files",
+                "There is nothing to load in {}: set MODEL to the directory with the model's files",
                 folder.display()
             )));
         }
@@ -32,7 +32,7 @@ impl Files {
         self.sizes.iter().sum()
     }
 
-    /// The one that says most about where they are.
+    /// The largest file, whose disk stands for that of all.
     pub(super) fn largest(&self) -> &Path {
         let all = self.paths.iter().zip(&self.sizes);
         let largest = all.max_by_key(|(_, size)| **size);

@@ -1,6 +1,6 @@
-//! Who loads a model that somebody has: their command, or a reader that looks at every byte of it.
+//! Loads a user's model: by the user's command, or a reader that reads every byte of it.
 //!
-//! Both are a process of this program first, [`load`], so that they are the same with MAIO and without.
+//! Both start as a process of this program, [`load`], so that they are the same with and without MAIO.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -12,10 +12,10 @@ use crate::error::{Failure, Result, file, system};
 use crate::sys::Mapped;
 use crate::{signals, sys};
 
-/// What the reader says before the sum of all it has read.
+/// What the reader prints before the sum of everything it has read.
 pub(super) const SUM: &str = "sum of all bytes: ";
 
-/// Loads it, or becomes who does.
+/// Loads the model, or executes the command that does.
 pub(crate) fn load(model: &Path, command: Option<&str>) -> Result<()> {
     sys::end_with_parent();
     signals::give_back();
@@ -30,7 +30,7 @@ pub(crate) fn load(model: &Path, command: Option<&str>) -> Result<()> {
     }
 }
 
-/// Maps every file, as readers of safetensors do, and looks at all of it; mappings stay until the end.
+/// Maps every file, as readers of safetensors do, and reads all of it; mappings are kept until the end.
 fn read(model: &Path) -> Result<()> {
     let mut mapped = Vec::new();
     let mut sum = 0_u64;
@@ -48,7 +48,7 @@ fn read(model: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As fast as memory is.
+/// Adds up all bytes at the speed of memory.
 fn add_up(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
@@ -56,12 +56,12 @@ fn add_up(bytes: &[u8]) -> u64 {
     words.chain(rest).fold(0, u64::wrapping_add)
 }
 
-/// One word of a shell.
+/// Quotes a text as one word of a shell.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// What a command printed last, for whoever wants to know why it failed.
+/// The last lines that a command printed, to show why it failed.
 pub(super) fn last_words(log: &str) -> String {
     const LINES: usize = 15;
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -71,7 +71,7 @@ pub(super) fn last_words(log: &str) -> String {
     last.iter().flat_map(|line| ["\n    ", line]).collect()
 }
 
-/// As a failure of ours.
+/// The failure of the loader, with its last lines.
 pub(super) fn failed(how: &str, log: &str) -> Failure {
     let words = last_words(log);
     let words = if words.is_empty() {
@@ -79,7 +79,7 @@ pub(super) fn failed(how: &str, log: &str) -> Failure {
     } else {
         words
     };
-    Failure::Said(format!("What loads the model {how}. It said last:{words}"))
+    Failure::Said(format!("The loader {how}. Its last lines:{words}"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Rows of a larger measurement on this machine's own disk: nothing is simulated there, and MAIO's loads are by
-//! `ppcctl run`, whose own start and end are part of the whole command.
+//! Rows of a larger measurement on this machine's own disk: nothing is simulated there, and MAIO's loads use
+//! `ppcctl run`, whose start and end are part of the whole command.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::result::{CaseResult, OwnDisk};
 use crate::units::float;
 use crate::{machine, rounds, signals};
 
-/// Loads a model that is made up below a folder, so many rounds; the results say why, where that cannot be had.
+/// Generates a model below a folder and loads it in each round; if that is not possible, the results say why.
 pub(crate) fn measure(
     model: &Model,
     base: &Path,
@@ -55,12 +55,12 @@ pub(crate) fn measure(
     Ok(Some(know(tester.disk.name.clone(), best, results)))
 }
 
-/// Why it cannot be loaded from there.
+/// Why the model cannot be loaded from there, if so.
 fn no_room(folder: &Path, bytes: u64) -> Result<Option<String>> {
     let disk = DiskCounters::of(folder);
     if disk.is_memory() {
         return Ok(Some(format!(
-            "{} is memory: --output is to be on a disk",
+            "{} is memory: --output has to be on a disk",
             disk.file_system
         )));
     }
@@ -70,7 +70,7 @@ fn no_room(folder: &Path, bytes: u64) -> Result<Option<String>> {
     Ok((!enough).then(|| "too little room, on the disk or in memory".to_owned()))
 }
 
-/// The disk gives at least what a load got.
+/// Sets the best bandwidth, which is at least the highest that a load got, and what loads used of it.
 fn know(name: String, best: f64, results: &mut [&mut CaseResult]) -> OwnDisk {
     let runs = results.iter().flat_map(|case| &case.runs);
     let most = runs.map(|run| float(run.device_bytes) / run.load);

@@ -1,4 +1,4 @@
-//! A process that is watched until it ends, and what disk and page cache did meanwhile.
+//! Watches a process until it ends, and samples disk and page cache meanwhile.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
@@ -15,30 +15,30 @@ use crate::error::{Failure, Result, system};
 use crate::{machine, signals};
 
 const LOOK: Duration = Duration::from_millis(100);
-/// How long who is told to end may take for it.
+/// How long a process may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What there was at a moment, in seconds after the begin.
+/// A sample; its time is in seconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessSample {
     pub(super) at: f64,
-    /// Read from the disk since the begin, if that is counted.
+    /// Bytes read from the disk since the start, if that is counted.
     pub(super) read: u64,
-    /// In the page cache of the machine, whoever had it brought in.
+    /// Bytes in the machine's page cache, from all processes.
     pub(super) cached: u64,
 }
 
-/// What became of it.
+/// The outcome of a process.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessEnd {
     pub(super) status: ExitStatus,
     pub(super) took: f64,
     pub(super) looks: Vec<ProcessSample>,
-    /// CPU seconds and page faults of it and of all that it has waited for, and what they read.
+    /// Resources used by it and by all children that it has waited for.
     pub(super) used: Used,
 }
 
-/// What processes take.
+/// Resources used by processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Used {
     pub(super) cpu: f64,
@@ -47,7 +47,7 @@ pub(super) struct Used {
     pub(super) read: u64,
 }
 
-/// Runs it to its end, or ends it if we are to end.
+/// Runs a command to its end, or ends it if a signal asks us to end.
 pub(super) fn watch(mut command: Command, disk: &DiskCounters) -> Result<ProcessEnd> {
     let before = used()?;
     let read_before = disk.read_so_far();
@@ -57,7 +57,7 @@ pub(super) fn watch(mut command: Command, disk: &DiskCounters) -> Result<Process
         .stdin(std::process::Stdio::null())
         .process_group(0)
         .spawn();
-    let mut child = child.map_err(system("Starting what loads the model"))?;
+    let mut child = child.map_err(system("Starting the loader"))?;
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     let (sender, ended) = channel();
     std::thread::spawn(move || sender.send((child.wait(), Instant::now())));
@@ -75,7 +75,7 @@ pub(super) fn watch(mut command: Command, disk: &DiskCounters) -> Result<Process
             Ok((status, at)) => {
                 looks.push(look());
                 return Ok(ProcessEnd {
-                    status: status.map_err(system("Waiting for what loads the model"))?,
+                    status: status.map_err(system("Waiting for the loader"))?,
                     took: at.duration_since(began).as_secs_f64(),
                     looks,
                     used: used()?.since(before),
@@ -87,23 +87,25 @@ pub(super) fn watch(mut command: Command, disk: &DiskCounters) -> Result<Process
             }
             Err(RecvTimeoutError::Timeout) => looks.push(look()),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Failure::Said("Nobody waits for a process".to_owned()));
+                return Err(Failure::Said(
+                    "The thread that waits for the loader has ended".to_owned(),
+                ));
             }
         }
     }
 }
 
-/// Has all of a group end, whatever that takes.
+/// Ends all processes of a group, by SIGKILL if necessary.
 fn end<T>(group: Pid, ended: &Receiver<T>) {
     let _ = killpg(group, Signal::SIGTERM);
     let _ = ended.recv_timeout(PATIENCE);
-    // If all have gone, nobody is there to hear it.
+    // This does nothing if all have ended.
     let _ = killpg(group, Signal::SIGKILL);
     let _ = ended.recv_timeout(PATIENCE);
 }
 
 fn used() -> Result<Used> {
-    // Of reads that went to a disk it tells by 512 bytes.
+    // The kernel counts reads from disks in units of 512 bytes.
     const BLOCK: u64 = 512;
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(system("Counting page faults"))?;
     let count = |number: i64| u64::try_from(number).unwrap_or(0);
@@ -151,17 +153,17 @@ mod tests {
         let group = Pid::from_raw(i32::try_from(child.id()).expect("small"));
         let (sender, ended) = channel();
         std::thread::spawn(move || sender.send(child.wait()));
-        // Without that, the test would have all the patience there is for who does not listen.
+        // Otherwise the test would wait for all of PATIENCE, as the shell ignores SIGTERM.
         killpg(group, Signal::SIGKILL).expect("it is there");
         end(group, &ended);
         let began = Instant::now();
         while runs(group) {
-            assert!(began.elapsed() < PATIENCE, "somebody is left");
+            assert!(began.elapsed() < PATIENCE, "a process is left");
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Whether anybody of a group is alive, and not only waited for by nobody.
+    /// Whether any process of a group is alive, and not a zombie.
     fn runs(group: Pid) -> bool {
         let processes = std::fs::read_dir("/proc").expect("to list").flatten();
         let mut stats =

@@ -1,15 +1,15 @@
-//! That something goes on: a line with seconds on a terminal, one line for each load elsewhere.
+//! Shows progress: a line with seconds on a terminal, one line for each load elsewhere.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Back to the beginning of the line, and away with it.
+/// The escape sequence that returns to the beginning of the line and erases it.
 const CLEAR: &str = "\r\x1b[K";
 const TICK: Duration = Duration::from_millis(500);
 
-/// It is gone when this is.
+/// A line of progress, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Progress {
     what: String,
@@ -42,14 +42,14 @@ impl Progress {
         }
     }
 
-    /// It has come to that.
+    /// Ends the line with a result.
     pub(super) fn end(mut self, result: &str) {
         let what = if self.stop() { self.what.as_str() } else { "" };
         eprintln!("{what} {result}");
         self.ended = true;
     }
 
-    /// Ends the line; whether it has to be written anew.
+    /// Stops the ticker; returns whether it has erased the line.
     fn stop(&mut self) -> bool {
         let Some((sender, ticker)) = self.ticker.take() else {
             return false;
@@ -61,7 +61,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Nothing has come of it, if it has not ended before.
+    /// Without a result, ends an unfinished line.
     fn drop(&mut self) {
         if !std::mem::take(&mut self.ended) && !self.stop() {
             eprintln!();

@@ -1,4 +1,4 @@
-//! A model on a disk of this machine: loaded as ever, and by `ppcctl run`.
+//! A model on a disk of this machine, loaded without MAIO and by `ppcctl run`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::{cold, machine, rounds, signals, ssd};
 
 const POLICIES: [Policy; 3] = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
 
-/// All that stays the same from load to load.
+/// The state that is common to all loads.
 pub(super) struct Tester<'a> {
     folder: PathBuf,
     pub(super) files: Files,
@@ -35,11 +35,11 @@ pub(super) struct Tester<'a> {
     command: Option<&'a str>,
     scratch: Scratch,
     library: PathBuf,
-    /// What the reader said at its first load, which it has to say at all others.
+    /// The sum that the reader printed at its first load, and has to print at all others.
     sum: Option<String>,
 }
 
-/// What `ppcctl run --json` says at its end, of which more is left alone.
+/// The summary of `ppcctl run --json`, without the fields that are not used here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Summary {
     pub(super) backend: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Summary {
     stats: Option<Stats>,
 }
 
-/// Loads what is in a folder.
+/// Measures loads of the model in a folder.
 pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<Results> {
     let mut tester = Tester::new(folder, wanted.command.as_deref())?;
     let mut results = tester.describe(instead);
@@ -73,7 +73,7 @@ pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<R
             results.backend = backend.unwrap_or(results.backend);
         }
     }
-    // What loads have shown it can do.
+    // The disk is at least as fast as the fastest load.
     let runs = || results.cases.iter().flat_map(|case| &case.runs);
     let most = runs().map(|run| float(run.device_bytes) / run.load);
     let best = if best > 0.0 {
@@ -85,7 +85,7 @@ pub(super) fn measure(wanted: &Tour, folder: &Path, instead: String) -> Result<R
     Ok(results)
 }
 
-/// Takes it that the disk can give so many bytes a second, if that is known.
+/// Sets the disk's best bandwidth in bytes per second, if it is known.
 fn know(results: &mut Results, best: f64) {
     let testbed = &mut results.testbed;
     #[expect(
@@ -103,7 +103,7 @@ fn know(results: &mut Results, best: f64) {
     }
 }
 
-/// Loads a model that is made up on the disk where results are written.
+/// Measures loads of a model generated on the disk where results are written.
 pub(super) fn made_up(wanted: &Tour, instead: String) -> Result<Results> {
     let folder = Folder::make(&wanted.output)?;
     let room = nix::sys::statvfs::statvfs(&folder.0).map_err(file("Looking at", &folder.0))?;
@@ -120,9 +120,9 @@ pub(super) fn made_up(wanted: &Tour, instead: String) -> Result<Results> {
     measure(wanted, &folder.0, instead)
 }
 
-/// Why MAIO can do nothing here, and what to do about it.
-pub(super) fn nobody_hears(candidates: &[Candidate]) -> Failure {
-    let mut text = "Nothing here can tell MAIO what is read".to_owned();
+/// The failure without any backend: why MAIO cannot work here, and how to fix it.
+pub(super) fn no_backend(candidates: &[Candidate]) -> Failure {
+    let mut text = "No backend here can report reads to MAIO".to_owned();
     for Candidate { kind, verdict } in candidates {
         if let Verdict::Unusable { why, remedy } = verdict {
             let remedy = remedy.as_deref().map(|it| format!(": {it}"));
@@ -152,7 +152,7 @@ impl<'a> Tester<'a> {
         }
         let candidates = select::candidates(&folder);
         if !candidates.iter().any(|it| it.verdict.is_usable()) {
-            return Err(nobody_hears(&candidates));
+            return Err(no_backend(&candidates));
         }
         let scratch = Scratch::take()?;
         let library = scratch.library()?;
@@ -209,12 +209,12 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Where MAIO's templates are.
+    /// The directory of MAIO's templates.
     pub(super) fn store(&self) -> PathBuf {
         self.scratch.path.join("store")
     }
 
-    /// One load, and which backend MAIO had.
+    /// Makes one load; returns the run and MAIO's backend.
     pub(super) fn load(&mut self, policy: Policy) -> Result<(Run, Option<String>)> {
         let store = self.store();
         if policy == Policy::MaioFirst {
@@ -247,7 +247,7 @@ impl<'a> Tester<'a> {
         self.compare(&mut run, &said);
         let backend = if policy.is_maio() {
             let summary =
-                summary(&said).ok_or_else(|| loader::failed("was not accounted for", &said))?;
+                summary(&said).ok_or_else(|| loader::failed("ended without a summary", &said))?;
             let backend = fill(&mut run, summary, &said);
             run.device_bytes = with_loaded(&run, counted(&ended));
             backend
@@ -255,7 +255,8 @@ impl<'a> Tester<'a> {
             None
         };
         if policy == Policy::MaioFirst && !rounds::has_template(&store)? {
-            let text = "no template was kept, so the second load goes by the files' headers, too";
+            let text =
+                "no template was kept, so the second load goes by the files' headers as well";
             run.notes.push(text.to_owned());
         }
         Ok((run, backend))
@@ -286,7 +287,7 @@ impl<'a> Tester<'a> {
     }
 
     fn tell(&self, ended: &ProcessEnd) -> Run {
-        // Others use the disk as well, and what is known of processes is known of ours.
+        // The counts of our processes are preferred, as the disk's include other processes.
         let counted = counted(ended);
         let first = ended.looks.first().map_or(0, |look| look.cached);
         let cached = |now: u64| now.saturating_sub(first);
@@ -321,7 +322,7 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// What is read has to be the same each time.
+    /// Checks that the reader read the same bytes as before.
     fn compare(&mut self, run: &mut Run, said: &str) {
         let sum = said.lines().find_map(|line| line.strip_prefix(loader::SUM));
         let Some(sum) = sum.filter(|_| self.command.is_none()) else {
@@ -332,13 +333,14 @@ impl<'a> Tester<'a> {
     }
 }
 
-/// What all have read from the disk meanwhile; 0 if that is not counted.
+/// Bytes that all processes read from the disk meanwhile; 0 if that is not counted.
 fn counted(ended: &ProcessEnd) -> u64 {
     ended.looks.last().map_or(0, |look| look.read)
 }
 
-/// What the processes read, and what MAIO did: `ppcctl` does not wait for the end of its workers, which would
-/// tell. Where they had ended before, it is counted twice, but the disk gave no more than it has counted.
+/// Bytes read by the processes, and by MAIO, which is added as `ppcctl` does not wait for its workers, so their
+/// reads are not in its counts. If workers had ended before, their reads count twice, but the disk's count is an
+/// upper bound.
 fn with_loaded(run: &Run, counted: u64) -> u64 {
     let loaded = run.stats.get("loaded_bytes").copied().unwrap_or(0);
     match counted {
@@ -349,7 +351,7 @@ fn with_loaded(run: &Run, counted: u64) -> u64 {
     }
 }
 
-/// The last line that is one.
+/// The last line that is a summary.
 pub(super) fn summary(said: &str) -> Option<Summary> {
     said.lines()
         .rev()
@@ -357,7 +359,7 @@ pub(super) fn summary(said: &str) -> Option<Summary> {
 }
 
 fn fill(run: &mut Run, summary: Summary, said: &str) -> Option<String> {
-    // What it takes to start and end MAIO is told by the side: a daemon is there already.
+    // The time to start and end MAIO is reported separately: with a daemon, it is already running.
     let aside = run.load - summary.seconds;
     run.load = summary.seconds;
     if aside > 1.5 {
@@ -386,7 +388,7 @@ fn fill(run: &mut Run, summary: Summary, said: &str) -> Option<String> {
     summary.backend
 }
 
-/// Bytes that were read in each tenth of a second, by looks that come when they come.
+/// Bytes read in each tenth of a second, interpolated between samples at irregular times.
 fn bins(ended: &ProcessEnd) -> Vec<u64> {
     let looks = &ended.looks;
     let until = |at: f64| {
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_maio_loaded_is_what_the_disk_gave_whoever_waited_for_it() {
+    fn what_maio_loaded_counts_as_read_from_the_disk() {
         let run = |device_bytes, loaded| Run {
             device_bytes,
             stats: [("loaded_bytes".to_owned(), loaded)].into(),

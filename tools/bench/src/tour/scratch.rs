@@ -1,5 +1,5 @@
-//! Where a tour keeps what it needs while it goes on: templates, what commands print, a policy that
-//! only we can change.
+//! The working folder of a tour: templates, output of commands, and a policy that only the user can
+//! change.
 
 use std::env;
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Failure, Result, file};
 use crate::place::Place;
 
-/// A folder; it is gone when this is.
+/// The folder, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) path: PathBuf,
-    /// Root's, which is cleared by the next one if we are killed.
+    /// Root's working folder, which the next run cleans up if we are killed.
     place: Option<Place>,
 }
 
@@ -25,7 +25,7 @@ impl Scratch {
             let place = Some(place);
             return Ok(Self { path, place });
         }
-        // The user's own, which nobody else may write to; without one, where all may.
+        // The user's private directory; without one, the shared temporary directory.
         let base = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base
             .filter(|path| path.is_dir())
@@ -34,16 +34,16 @@ impl Scratch {
         Ok(Self { path, place: None })
     }
 
-    /// Where disks may be made.
+    /// The place for simulated disks.
     pub(super) fn place(&self) -> Result<&Place> {
         self.place.as_ref().ok_or_else(|| Failure::Unavailable {
             what: "A simulated disk",
-            why: "it is for root".to_owned(),
+            why: "it needs root".to_owned(),
             remedy: "run it as root",
         })
     }
 
-    /// MAIO's library, which is run only where nobody else can change it.
+    /// MAIO's library, at a path where no other user can change it, as it would not be run otherwise.
     pub(super) fn library(&self) -> Result<PathBuf> {
         if let Some(place) = &self.place {
             return place.library("maio");
@@ -66,7 +66,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A folder on a disk, for files that are made up; it is gone when this is.
+/// A folder on a disk for generated files, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(pub(crate) PathBuf);
 
@@ -85,7 +85,7 @@ impl Drop for Folder {
 
 const PREFIX: &str = "ppc-bench.";
 
-/// One that has our number; those of processes that are no more go.
+/// Makes a folder named after our PID; removes those of processes that have ended.
 fn own(base: &Path) -> Result<PathBuf> {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -107,9 +107,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_left_goes_and_what_is_of_nobody_stays() {
+    fn what_others_left_goes_and_foreign_folders_stay() {
         let base = env::temp_dir().join(format!("ppc-bench-{}-scratch", std::process::id()));
-        // No process has a number as large.
+        // No PID is that large.
         for name in ["ppc-bench.99999999", "ppc-bench.x", "other"] {
             fs::create_dir_all(base.join(name)).expect("a folder");
         }

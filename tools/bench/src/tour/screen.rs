@@ -5,7 +5,7 @@ use crate::result::{CaseResult, Results, Run, StartTimes, Starts};
 use crate::table::{of_native, of_runs};
 use crate::units::{MB, float};
 
-/// What the loads below it have.
+/// The heading of loads with little memory.
 pub(super) const LITTLE_MEMORY: &str = "with memory for 45 % of it";
 
 pub(super) fn seconds(run: &Run) -> String {
@@ -17,21 +17,18 @@ pub(super) fn seconds(run: &Run) -> String {
     format!("{:6.2} s{disturbed}", run.load)
 }
 
-/// How fast the disk is.
+/// The best speed of the disk.
 pub(super) fn best(results: &Results) -> String {
     let testbed = &results.testbed;
     if testbed.device > 0.0 {
         let bandwidth = testbed.timing.bandwidth / MB;
-        format!(
-            "{:6.2} s, {bandwidth} MB/s past the page cache",
-            testbed.device
-        )
+        format!("{:6.2} s, {bandwidth} MB/s with O_DIRECT", testbed.device)
     } else {
-        "unknown: it does not read past the page cache".to_owned()
+        "unknown: it cannot be read with O_DIRECT".to_owned()
     }
 }
 
-/// What is going to be loaded, from where, by whom.
+/// The model, its disk, and the loader.
 pub(super) fn introduction(results: &Results) -> String {
     let testbed = &results.testbed;
     let model = format!(
@@ -42,11 +39,11 @@ pub(super) fn introduction(results: &Results) -> String {
     let Some(real) = &results.real else {
         let timing = &testbed.timing;
         return format!(
-            "A made-up model of {model} is loaded by four workers, as an inference service does;\n\
-             each looks at every byte. The disk is simulated, since those of small machines hide what there\n\
-             is to gain: {:.1} ms for a request, {} at once, {} MB/s in all. That is an SSD ten times slower\n\
-             than a fast one, and so are the start of the framework and the copies to accelerators: what\n\
-             counts is the ratios. At its full speed the disk takes {:.2} s for the model.",
+            "Four workers load a generated model of {model}, as an inference service does; each reads\n\
+             every byte. The disk is simulated, since disks of small machines hide the possible gain:\n\
+             {:.1} ms for a request, {} at once, {} MB/s in all. That is ten times slower than a fast SSD,\n\
+             and so are the start of the framework and the copies to accelerators: what counts is the\n\
+             ratios. At its full speed the disk takes {:.2} s for the model.",
             float(timing.latency_us) / 1e3,
             timing.slots,
             timing.bandwidth / MB,
@@ -54,7 +51,7 @@ pub(super) fn introduction(results: &Results) -> String {
         );
     };
     let how = if real.command.is_empty() {
-        "one process maps every file and looks at every byte; CMD=\"...\" has your own loader do it"
+        "one process maps every file and reads every byte; CMD=\"...\" uses your own loader instead"
             .to_owned()
     } else {
         format!("sh -c {:?}", real.command)
@@ -65,7 +62,7 @@ pub(super) fn introduction(results: &Results) -> String {
     )
 }
 
-/// How long a command takes from exec to exit, a column for each disk; what counts comes last.
+/// A table of times from exec to exit, with a column for each disk; the main result comes last.
 pub(super) fn starts(starts: &[Starts]) -> String {
     let wide = starts.iter().map(|it| it.disk.len()).max().unwrap_or(0) + 2;
     let line = |title: &str, word: &dyn Fn(&Starts) -> String| {
@@ -84,19 +81,19 @@ pub(super) fn starts(starts: &[Starts]) -> String {
         let part = it.removed().map(|part| format!("{:.0} %", part * 100.0));
         part.unwrap_or_else(|| "-".to_owned())
     });
-    text += "\nFrom exec to exit, with all that MAIO takes to begin and to end; medians. Before all but the last, nothing\n\
-             of any file was in memory. What is removed at the second start is of what a cold disk costs.\n";
+    text += "\nTimes are from exec to exit, including start and end of MAIO; medians. Before all but the last, no file was\n\
+             in memory. 'removed' is the share of the cold disk's cost that the second start saves.\n";
     let nothing = starts
         .iter()
         .filter(|it| it.removed().is_none_or(|part| part <= 0.0));
     text.extend(nothing.map(|it| {
         let disk = &it.disk;
-        format!("Nothing was gained on {disk}: it costs next to nothing.\n")
+        format!("Nothing was gained on {disk}: a cold start there costs next to nothing.\n")
     }));
     text
 }
 
-/// The table, and what it takes to believe it.
+/// The table, and notes on how it was measured.
 pub(super) fn outcome(results: &Results) -> String {
     let mut text = format!(
         "  {:<22} {:>8} {:>8} {:>10} {:>10} {:>10} {:>11}\n",
@@ -114,7 +111,7 @@ pub(super) fn outcome(results: &Results) -> String {
     if rounds > Some(1) {
         text += "Medians of all rounds. ";
     }
-    text += "'command' is with the start and the end of all processes, MAIO's included. Before each load,\n\
+    text += "'command' includes the start and the end of all processes, MAIO's too. Before each load,\n\
              nothing of the model was in memory.";
     if results
         .real
@@ -126,8 +123,7 @@ pub(super) fn outcome(results: &Results) -> String {
     text += "\n";
     let disturbed = results.cases.iter().flat_map(|case| &case.runs);
     if disturbed.clone().any(|run| run.disturbed) {
-        text +=
-            "* Other processes took much of the machine's time: run it again when it is quiet.\n";
+        text += "* Other processes used much of the machine's CPU time: repeat it on a quiet machine.\n";
     }
     text + &hint(results)
 }
@@ -158,7 +154,7 @@ fn row(case: &CaseResult, of_native: Option<f64>) -> String {
     )
 }
 
-/// What a disk can be asked for, and no more.
+/// Why there was little to gain on a real disk, if so.
 fn hint(results: &Results) -> String {
     let Some(real) = &results.real else {
         return String::new();
@@ -171,7 +167,7 @@ fn hint(results: &Results) -> String {
     if let (Some(native), Some(replay)) = (load(Policy::Native), load(Policy::MaioReplay)) {
         if replay > native {
             text += "Nothing was gained here: this loader keeps this disk busy by itself, or something else is \
-                     slower\nthan the disk, and what MAIO does takes CPU time.\n";
+                     slower\nthan the disk, and MAIO itself takes CPU time.\n";
         } else if results.testbed.device > native * 0.8 {
             text +=
                 "This loader keeps this disk busy by itself, so there is little to gain here.\n";
@@ -180,7 +176,7 @@ fn hint(results: &Results) -> String {
     if !real.instead.is_empty() {
         text.extend([
             &real.instead,
-            ".\nOn one, what there is to gain is seen more clearly.\n",
+            ".\nOn a simulated SSD, the possible gain shows more clearly.\n",
         ]);
     }
     text

@@ -1,4 +1,4 @@
-//! A made-up model on a simulated SSD.
+//! A generated model on a simulated SSD.
 
 use std::fs;
 
@@ -18,15 +18,17 @@ use crate::run::run;
 use crate::units::MIB;
 use crate::{machine, measure, rounds, ssd};
 
-/// Memory for the image of the disk, for the page cache and for all else; with less, the model is smaller.
+/// Least memory for the standard model: enough for the image of the disk, the page cache and everything else; with
+/// less, the model is smaller.
 const ENOUGH: u64 = 4096 * MIB;
-/// A recording that has lost events is not kept; so often it is tried.
+/// Number of attempts at a recording, which is not kept if events were lost.
 const TRIES: u32 = 3;
-/// A load on a device that was late is made again if it takes no more seconds than this: who waits is not to
-/// wait for long.
+/// Upper bound, in seconds, on a load that is repeated because the device was late: the user should not wait for
+/// long.
 const SHORT: f64 = 10.0;
 
-/// With memory for all of it. What the first load of MAIO records is what its second goes by, in both.
+/// The policies with memory for the whole model. MAIO's second loads, with either memory, replay what its first load
+/// records.
 const AMPLE: [Policy; 6] = [
     Policy::Native,
     Policy::Native4096,
@@ -35,7 +37,7 @@ const AMPLE: [Policy; 6] = [
     Policy::MaioFirst,
     Policy::MaioReplay,
 ];
-/// With little: what everybody has, who does best of all others there, and MAIO.
+/// The policies with little memory: the default, the best of the others there, and MAIO.
 const LIMITED: [Policy; 3] = [Policy::Native, Policy::Native4096, Policy::MaioReplay];
 
 pub(super) fn measure(wanted: &Tour) -> Result<Results> {
@@ -46,7 +48,7 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
         (STANDARD, measure::TAKES)
     };
     let mut rig = measure::stand(shape, takes, kind, ssd::TIMING)?;
-    eprintln!("measuring the disk: is it what it should be?");
+    eprintln!("measuring the disk against its model");
     let checks = measure::check(&mut rig)?;
     let cases = cases();
     let mut results = Results {
@@ -82,13 +84,13 @@ pub(super) fn measure(wanted: &Tour) -> Result<Results> {
     Ok(results)
 }
 
-/// The better one of those that work on the disk as it is.
+/// The best backend, apart from the module.
 fn backend() -> Result<BackendKind> {
     let candidates = select::candidates("/".as_ref());
     let usable = |it: &&Candidate| it.kind != BackendKind::Module && it.verdict.is_usable();
     let best = candidates.iter().find(usable);
     best.map(|it| it.kind)
-        .ok_or_else(|| super::real::nobody_hears(&candidates))
+        .ok_or_else(|| super::real::no_backend(&candidates))
 }
 
 fn cases() -> Vec<Case> {
@@ -105,7 +107,7 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// One load; what MAIO learns at the first it has at the second.
+/// Makes one load; MAIO's second load uses what its first one recorded.
 fn load(rig: &mut Rig, case: &Case, store: &std::path::Path) -> Result<Run> {
     let mut tries = 1;
     loop {

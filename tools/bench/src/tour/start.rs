@@ -1,4 +1,4 @@
-//! A whole start: as ever, and by `ppcctl run`, on this machine's own disk and on simulated storage far away.
+//! Whole starts, without MAIO and by `ppcctl run`, on this machine's own disk and on simulated remote storage.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::error::{Failure, Result, file, system};
 use crate::result::{StartTimes, Starts};
 use crate::{lend, rounds, ssd};
 
-/// Medians take as many.
+/// Least number of rounds for a median.
 const ROUNDS: u32 = 3;
-/// Each takes tens of milliseconds there, and all of them are waited for twice.
+/// Number of modules on remote storage: each takes tens of milliseconds there, and all are waited for twice.
 const FAR_MODULES: usize = 400;
 const DROP: &str = "/proc/sys/vm/drop_caches";
 
-/// How one start differs from another.
+/// The kinds of starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Cold,
@@ -33,7 +33,7 @@ enum Turn {
 }
 
 impl Turn {
-    /// What the next one needs is done by the one before.
+    /// All kinds, in order: each leaves the state that the next one needs.
     const ALL: [Self; 4] = [Self::Cold, Self::First, Self::Later, Self::Warm];
 
     const fn title(self) -> &'static str {
@@ -46,18 +46,18 @@ impl Turn {
     }
 }
 
-/// All that stays the same from start to start.
+/// The state that is common to all starts.
 struct Starter {
-    // In this order they go: the disk is in the scratch folder.
+    // Dropped in this order: the disk is in the scratch folder.
     _simulated: Option<Disk>,
     scratch: Scratch,
     application: Application,
     disk: DiskCounters,
-    /// What the application said at its first start, which it has to say at all others.
+    /// The output of the application at its first start, which all others have to repeat.
     said: Option<String>,
 }
 
-/// Measures starts on this machine's own disk; why not, where that cannot be had.
+/// Measures starts on this machine's own disk. The failure says why, if that is not possible.
 pub(super) fn own(wanted: &Tour) -> Result<Starts> {
     ask()?;
     let folder = Folder::make(&wanted.output)?;
@@ -75,11 +75,11 @@ pub(super) fn own(wanted: &Tour) -> Result<Starts> {
     starter.all(name, ROUNDS.max(wanted.rounds))
 }
 
-/// Measures starts on simulated storage that is far away, as network file systems are.
+/// Measures starts on simulated remote storage, like a network file system.
 pub(super) fn far(wanted: &Tour) -> Result<Starts> {
     ask()?;
     let folder = Folder::make(&wanted.output)?;
-    let progress = Progress::begin("one that is far away");
+    let progress = Progress::begin("one far away");
     let application = Application::made_up(&folder.0, FAR_MODULES)?;
     let scratch = Scratch::take()?;
     let disk = lend::disk_of(scratch.place()?, &folder.0, ssd::NETWORK)?;
@@ -100,7 +100,7 @@ fn ask() -> Result<()> {
     if nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    let why = "what a command reads of all files is told to root only".to_owned();
+    let why = "only root can observe what a command reads of all files".to_owned();
     Err(unavailable(why, "run it as root"))
 }
 
@@ -110,7 +110,7 @@ fn unavailable(why: String, remedy: &'static str) -> Failure {
 }
 
 impl Starter {
-    /// Every turn, so many times.
+    /// Measures every kind of start in each round.
     fn all(mut self, disk: String, rounds: u32) -> Result<Starts> {
         eprintln!(
             "A start, from exec to exit: {}, from {disk}.",
@@ -136,7 +136,7 @@ impl Starter {
         })
     }
 
-    /// The seconds it takes.
+    /// Makes one start; returns its seconds.
     fn start(&mut self, turn: Turn) -> Result<f64> {
         let store = self.scratch.path.join("starts");
         if turn == Turn::First {
@@ -161,7 +161,7 @@ impl Starter {
                 self.application.title, ended.status
             );
             return Err(match turn {
-                // It does without us as well.
+                // This failed without MAIO.
                 Turn::Cold => unavailable(why, "it has to run by itself"),
                 _ => Failure::Said(why),
             });
@@ -192,19 +192,19 @@ impl Starter {
         Ok(command)
     }
 
-    /// It has to say the same each time, and MAIO has to have been there.
+    /// Checks that the output is the same each time, and that MAIO was running.
     fn check(&mut self, turn: Turn, said: &str, errors: &str) -> Result<()> {
         let first = self.said.get_or_insert_with(|| said.to_owned());
         if first != said {
             return Err(Failure::Said(
-                "What is started read other bytes than before: this proves nothing".to_owned(),
+                "The application read other bytes than before: this proves nothing".to_owned(),
             ));
         }
         if !matches!(turn, Turn::First | Turn::Later) {
             return Ok(());
         }
         let summary =
-            summary(errors).ok_or_else(|| loader::failed("was not accounted for", errors))?;
+            summary(errors).ok_or_else(|| loader::failed("ended without a summary", errors))?;
         if let Some(fault) = summary.fault {
             return Err(Failure::Said(format!("MAIO failed: {fault}")));
         }
@@ -213,7 +213,7 @@ impl Starter {
                 .lines()
                 .filter_map(|line| line.strip_prefix("ppcctl: "));
             let why = lines.collect::<Vec<_>>().join("; ");
-            return Err(unavailable(why, "'ppcctl doctor' says more"));
+            return Err(unavailable(why, "'ppcctl doctor' has details"));
         }
         Ok(())
     }

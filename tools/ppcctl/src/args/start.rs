@@ -15,62 +15,62 @@ use crate::setting::Setting;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StartCommand {
-    /// List the starts that are known
+    /// List the known starts
     Ls,
-    /// Show what the next start will be given, in order
+    /// Show what will be loaded for the next start, in order
     ///
-    /// What kinds of files come when, and the largest files in the order in which they are needed first: how much of
-    /// each, in how many ranges, after which part of all bytes, and which of the last starts read it (1 is the newest).
+    /// It shows when each kind of file is read, and the largest files in the order of their first read: how much of
+    /// each, in how many ranges, after what share of all bytes, and which of the last starts read it (1 is the newest).
     Show {
         #[command(flatten)]
         which: WhichStart,
-        /// Every range of every file
+        /// Show every range of every file
         #[arg(long)]
         all: bool,
     },
-    /// Say whether the files of a start are still the ones that were read
+    /// Check whether the files of a start are still the ones that were read
     ///
-    /// A file that is gone or has changed costs no more than what is expected of it: the next start is recorded as it
-    /// is then. The exit status is 1 if anything that is expected is not right any more.
+    /// A file that is gone or has changed only loses what was expected of it: the next start is recorded as it then
+    /// is. The exit status is 1 if any file that is expected no longer matches.
     Verify {
         #[command(flatten)]
         which: WhichStart,
     },
-    /// Remove what is known of starts; the next ones are recorded
+    /// Remove the records of starts; the next ones are recorded anew
     Rm {
-        /// Their names, as ls shows them
+        /// The names of the starts, as ls shows them
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// Of this node only
+        /// Only the template of this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
     },
-    /// Load what a start is expected to read now, without running anything
+    /// Load now what a start is expected to read, without running anything
     ///
-    /// It ends when all is loaded. What could not be is told, and the exit status is 1 then; files that are gone are
-    /// told as well, and are no failure. As root, where a start can be recorded.
+    /// It exits when everything is loaded. What could not be loaded is reported, and the exit status is then 1; files
+    /// that are gone are reported as well, but are no failure. It needs root, on a machine that can record starts.
     Replay(Replay),
-    /// Run a command and record its start, in place of what was known of it
+    /// Run a command and record its start, replacing the previous record
     ///
-    /// As run without a directory, but nothing is loaded ahead of the command. If the start cannot be recorded, the
-    /// command is not run. The exit status is that of run.
+    /// It works like run without a directory, but nothing is loaded ahead of the command. If the start cannot be
+    /// recorded, the command is not run. The exit status is that of run.
     Record(Record),
 }
 
-/// A start, by its name or by the command.
+/// A start, given by its name or by its command.
 #[derive(Args, Debug)]
 pub(crate) struct WhichStart {
-    /// Its name, as ls shows it
+    /// The name of the start, as ls shows it
     #[arg(
         value_name = "NAME",
         required_unless_present = "command",
         conflicts_with = "command"
     )]
     pub(crate) name: Option<String>,
-    /// Of this node; unless given, this one's, or that of any other
+    /// The template of this node [default: this machine's, otherwise any other's]
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
-    /// The command whose start it is, after a "--"
+    /// The command that starts, after a "--"
     #[arg(value_name = "COMMAND", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
@@ -82,10 +82,10 @@ pub(crate) struct Replay {
     /// MAIO's library, as for reg-policy
     #[arg(long, value_name = "LIBRARY", default_value = "maio", value_hint = ValueHint::FilePath)]
     pub(crate) policy: PathBuf,
-    /// The memory cgroup that pays for what is loaded; unless given, that of ppcctl
+    /// The memory cgroup charged for what is loaded [default: that of ppcctl]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) cgroup: Option<PathBuf>,
-    /// Say nothing, but if something is wrong
+    /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -97,19 +97,19 @@ pub(crate) struct Record {
     pub(crate) policy: PathBuf,
     #[command(flatten)]
     pub(crate) service: Service,
-    /// Handed to the policy; may be given several times
+    /// A setting for the policy; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
-    /// Say nothing, but if something is wrong
+    /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// What to run, after a "--"
+    /// The command to run, after a "--"
     #[arg(value_name = "COMMAND", last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
 impl Record {
-    /// The same as a run, with what else the policy is told.
+    /// The equivalent run, with additional settings for the policy.
     pub(crate) fn into_run(self, more: impl IntoIterator<Item = Setting>) -> Run {
         let mut settings = self.settings;
         settings.extend(more);
@@ -117,7 +117,7 @@ impl Record {
             policy: self.policy,
             service: self.service,
             settings,
-            // It is asked for: without it, the command would run for nothing.
+            // Naming a backend makes it mandatory: without one, the command would run for nothing.
             backend: Backend(Some(cprt::control::kind::BackendKind::Observe)),
             cgroup: None,
             quiet: self.quiet,

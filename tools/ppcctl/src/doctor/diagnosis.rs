@@ -1,12 +1,11 @@
-//! What stands between a model's directory and fast loads, and what to do about it.
+//! What keeps loads from a model's directory from being fast, and how to fix it.
 //!
-//! Two halves with plain data between them: `probe` looks at the directory and the machine and judges
-//! nothing, `Facts` is what it found, and `examine` makes sentences of that and looks at nothing.
-//! So a broken machine of any kind is a few lines in a test.
+//! Two halves with plain data between them: `probe` looks at the directory and the machine without
+//! judging, `Facts` is what it found, and `examine` turns facts into findings without looking at
+//! anything. So a test describes any broken machine in a few lines.
 //!
-//! What is told goes by the backend that would be used: that tracepoints are out of reach is only
-//! worth knowing where the module is loaded, and costs something where there is nothing better than
-//! FUSE.
+//! The severity of a finding depends on the backend that would be used: inaccessible tracepoints are
+//! a mere note if the module is loaded, and a warning if there is nothing better than FUSE.
 
 use std::path::{Path, PathBuf};
 
@@ -20,33 +19,33 @@ use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::{examine, probe};
 
-/// All that was found.
+/// Everything that was found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Diagnosis {
-    /// What was looked at, without links.
+    /// The directory that was examined, without links.
     #[serde(serialize_with = "lossy")]
     pub(crate) directory: PathBuf,
-    /// What would be used, if anything.
+    /// The backend that would be used, if any.
     pub(crate) backend: Option<&'static str>,
     /// Bytes in its files and in those that links lead to.
     pub(crate) bytes: u64,
     /// The worst of the findings.
     pub(crate) severity: Severity,
-    /// Group by group.
+    /// The findings, group by group.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A path may be no text, and is told all the same.
+/// Serializes a path even if it is not valid UTF-8.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
-/// Looks at a directory and at the machine, on behalf of the caller and with the caller's rights.
-/// `topology` tells the machine's, if it can: looking for it is for a process of its own.
+/// Examines a directory and the machine, with the caller's rights. `topology` returns the machine's
+/// topology, if it can; it uses a separate process for that.
 ///
 /// # Errors
 ///
-/// There is no such directory, or the way to it is closed.
+/// There is no such directory, or it is not accessible.
 pub(crate) fn diagnose(
     directory: &Path,
     topology: impl FnOnce() -> Option<Topology>,

@@ -1,6 +1,6 @@
-//! From facts to findings. Nothing is looked at here.
+//! Turns facts into findings. Nothing here looks at the machine.
 //!
-//! A function for each group, in the order in which they are told.
+//! There is a function for each group, in the order in which they are reported.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ mod memory;
 mod place;
 mod privileges;
 
-/// All there is to say.
+/// All findings.
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let groups = [
         backend::examine,
@@ -41,7 +41,7 @@ pub(super) fn chosen(facts: &Facts) -> Option<BackendKind> {
     best.map(|candidate| candidate.kind)
 }
 
-/// The less, the better.
+/// The rank of a backend: the lower, the better.
 fn rank(kind: BackendKind) -> u8 {
     match kind {
         BackendKind::Module => 0,
@@ -50,8 +50,8 @@ fn rank(kind: BackendKind) -> u8 {
     }
 }
 
-/// How bad it is that something keeps a backend from being used: not at all if it is used all the
-/// same, or a better one.
+/// The severity of something that keeps a backend from being used: a note if that backend is used all
+/// the same, or a better one.
 fn prevents(facts: &Facts, kind: BackendKind) -> Severity {
     match chosen(facts) {
         Some(chosen) if rank(chosen) <= rank(kind) => Severity::Note,
@@ -59,7 +59,7 @@ fn prevents(facts: &Facts, kind: BackendKind) -> Severity {
     }
 }
 
-/// How bad it is that a backend does less than it could: not at all if a better one is used.
+/// The severity of something that makes a backend do less than it could: a note if a better one is used.
 fn degrades(facts: &Facts, kind: BackendKind) -> Severity {
     match chosen(facts) {
         Some(chosen) if rank(chosen) < rank(kind) => Severity::Note,
@@ -72,7 +72,7 @@ fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// `, such as /x`, or which one it is.
+/// `, such as /x`, or `, /x` if it is the only one.
 fn such_as(sample: &Sample) -> String {
     match &sample.first {
         Some(path) if sample.count == 1 => format!(", {}", path.display()),
@@ -81,7 +81,7 @@ fn such_as(sample: &Sample) -> String {
     }
 }
 
-/// A path as a word of a command that is told between single quotes.
+/// A path as a word of a command that is shown between single quotes.
 fn word(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+:=@,".contains(c);

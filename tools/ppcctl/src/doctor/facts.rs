@@ -1,18 +1,18 @@
-//! What is known of a directory and of the machine. Plain data: tests write it down, `probe` finds it.
+//! Facts about a directory and the machine. Plain data: tests write it down, `probe` finds it.
 
 use std::path::{Path, PathBuf};
 
 use cprt::backend::select::Candidate;
 use cprt::machine::topology::{CpuSet, PciAddress, Topology};
 
-/// Everything.
+/// All facts.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// Without links.
+    /// The directory's real path.
     pub(super) directory: PathBuf,
-    /// What was given, if that is a link.
+    /// The path that was given, if it is a link.
     pub(super) link: Option<PathBuf>,
-    /// Best first.
+    /// Backends, best first.
     pub(super) candidates: Vec<Candidate>,
     pub(super) files: Files,
     pub(super) place: Option<Place>,
@@ -23,7 +23,7 @@ pub(super) struct Facts {
     pub(super) user: User,
 }
 
-/// How many, and the first of them.
+/// A number of paths, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) count: u64,
@@ -39,33 +39,33 @@ impl Sample {
     }
 }
 
-/// What is in the directory.
+/// The contents of the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
-    /// Regular files, each once however many names it has.
+    /// Number of regular files, each counted once however many names it has.
     pub(super) count: u64,
-    /// Their sizes.
+    /// Sum of their sizes.
     pub(super) bytes: u64,
-    /// What they take on the device.
+    /// Bytes allocated to them on the device.
     pub(super) allocated: u64,
     pub(super) unreadable: Sample,
-    /// Directories that do not list.
+    /// Directories that cannot be listed.
     pub(super) closed: Sample,
-    /// Files that are still being downloaded, or were and will never be.
+    /// Partial files, of downloads in progress or abandoned.
     pub(super) parts: Sample,
-    /// Files that only say what git is to fetch in their place.
+    /// Git LFS pointers in the place of files.
     pub(super) pointers: Sample,
     pub(super) links: Links,
-    /// What else is mounted in the directory; nothing in there is counted.
+    /// Other mounts in the directory; their files are not counted.
     pub(super) mounts: Vec<PathBuf>,
-    /// There is more than anybody would look at.
+    /// The tree has too many entries, and some were left out.
     pub(super) cut: bool,
     /// Whether a file opens with `O_DIRECT`; `None` if there is none to try.
     pub(super) direct: Option<bool>,
 }
 
 impl Files {
-    /// Bytes that a reader of the directory can read.
+    /// Number of bytes that a reader of the directory can read.
     pub(super) fn model(&self) -> u64 {
         self.bytes.saturating_add(self.links.leaving_bytes)
     }
@@ -74,19 +74,19 @@ impl Files {
 /// Where links lead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Links {
-    /// Out of the directory.
+    /// Links out of the directory.
     pub(super) leaving: Sample,
-    /// The sizes of the files that these lead to.
+    /// Sum of the sizes of the files that these lead to.
     pub(super) leaving_bytes: u64,
-    /// The deepest directory that all of these files are in.
+    /// The deepest directory that contains all of these files.
     pub(super) outside: Option<PathBuf>,
-    /// To nothing.
+    /// Links whose target does not exist.
     pub(super) broken: Sample,
-    /// Within the directory, but by a path from the root.
+    /// Links within the directory by an absolute path.
     pub(super) absolute: Sample,
 }
 
-/// The deepest directory that both are in, or are.
+/// The deepest directory that contains both, or is either of them.
 pub(super) fn common(a: &Path, b: &Path) -> PathBuf {
     let both = a.components().zip(b.components());
     both.take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
@@ -95,20 +95,20 @@ pub(super) fn common(a: &Path, b: &Path) -> PathBuf {
 /// The mount that the directory is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// As in `/proc/filesystems`, with what FUSE adds: `fuse.sshfs`.
+    /// The type as in `/proc/filesystems`, with FUSE's subtype: `fuse.sshfs`.
     pub(super) kind: String,
     pub(super) source: String,
     pub(super) point: PathBuf,
-    /// Of the file system, not of the mount.
+    /// The options of the file system, not of the mount.
     pub(super) options: String,
 }
 
-/// What is read from.
+/// The device that files are read from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Device {
-    /// The file that sets how far the kernel reads ahead, and what it says.
+    /// The file that sets the kernel's readahead, and its value in KiB.
     pub(super) readahead: Option<(PathBuf, u64)>,
-    /// Block devices: the one with the file system first, those beneath it after it.
+    /// Block devices: first the one with the file system, then those beneath it.
     pub(super) layers: Vec<Layer>,
 }
 
@@ -116,33 +116,33 @@ pub(super) struct Device {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) name: String,
-    /// Of a device that is made of others: `dm LVM`, `md raid0`, `loop`.
+    /// The kind of a device that is made of others: `dm LVM`, `md raid0`, `loop`.
     pub(super) made: Option<String>,
     pub(super) rotational: Option<bool>,
     pub(super) scheduler: Option<String>,
-    /// Of a loop device, whether it reads past the page cache of its file.
+    /// For a loop device, whether it bypasses the page cache of its file.
     pub(super) direct: Option<bool>,
 }
 
-/// What limits the page cache most, in bytes.
+/// The tightest limit of the page cache, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) limit: u64,
     pub(super) threshold: u64,
     pub(super) available: u64,
-    /// `None`: it is the host's.
+    /// The cgroup that sets the limit; `None` if it is the host's.
     pub(super) cgroup: Option<PathBuf>,
-    /// The file of that cgroup that sets it.
+    /// The file of that cgroup that sets the limit.
     pub(super) knob: Option<PathBuf>,
 }
 
-/// Nodes and accelerators.
+/// NUMA nodes and accelerators.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
     pub(super) topology: Option<Topology>,
-    /// The nodes that accelerators hang on by the kernel's word, whether these have memory or not.
+    /// The nodes that accelerators are attached to according to the kernel, with or without memory.
     pub(super) homes: Vec<(PciAddress, u16)>,
-    /// Where the caller may take memory from.
+    /// The nodes whose memory the caller may use.
     pub(super) mems: Option<CpuSet>,
 }
 
@@ -155,11 +155,11 @@ pub(super) struct Kernel {
     pub(super) rfs: bool,
     /// rfs is installed for this kernel.
     pub(super) module: Option<PathBuf>,
-    /// What is needed to build it is there.
+    /// The headers to build rfs are installed.
     pub(super) headers: bool,
-    /// Whether reads that the page cache answers have a tracepoint; `None` if that is out of sight.
+    /// Whether there is a tracepoint for reads that the page cache answers; `None` if that cannot be seen.
     pub(super) tracepoints: Option<bool>,
-    /// What the kernel keeps even from root: `none`, `integrity`, `confidentiality`.
+    /// The lockdown mode, which restricts even root: `none`, `integrity`, `confidentiality`.
     pub(super) lockdown: Option<String>,
 }
 
@@ -167,31 +167,31 @@ pub(super) struct Kernel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) uid: u32,
-    /// Effective capabilities, a bit each.
+    /// Effective capabilities, one bit each.
     pub(super) capabilities: u64,
-    /// Capabilities count for the whole machine, and not only in a container.
+    /// Whether capabilities apply to the whole machine, and not only in a container.
     pub(super) initial: bool,
     pub(super) paranoid: Option<i32>,
     pub(super) tracefs: Tracefs,
     pub(super) fuse: FuseDevice,
-    /// fusermount3, and whether it is root's with the set-user-ID bit.
+    /// fusermount3, and whether it is set-user-ID root.
     pub(super) helper: Option<(PathBuf, bool)>,
     pub(super) namespaces: Namespaces,
 }
 
 impl User {
-    /// Whether the kernel would let the caller do what takes one of these.
+    /// Whether the caller has any of these for the whole machine.
     pub(super) fn has(&self, any: &[Capability]) -> bool {
         self.initial && any.iter().any(|&one| self.holds(one))
     }
 
-    /// Whether the caller has it, if only within a container.
+    /// Whether the caller has this capability, if only within a container.
     pub(super) fn holds(&self, one: Capability) -> bool {
         self.capabilities & (1 << one as u64) != 0
     }
 }
 
-/// By the kernel's numbers.
+/// Capabilities, by the kernel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capability {
     SysPtrace = 19,
@@ -207,7 +207,7 @@ pub(super) enum Tracefs {
     /// The kernel has none.
     Absent,
     Unmounted,
-    /// It is there and does not let the caller in.
+    /// It is mounted, but denies access to the caller.
     Closed(PathBuf),
     Open(PathBuf),
 }
@@ -221,7 +221,7 @@ pub(super) enum FuseDevice {
     Open,
 }
 
-/// What keeps ordinary users from making user namespaces; `None` where the kernel has no such setting.
+/// Settings that restrict user namespaces of ordinary users; `None` where the kernel has no such setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Namespaces {
     /// `user.max_user_namespaces`

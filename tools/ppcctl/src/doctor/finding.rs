@@ -1,8 +1,8 @@
-//! What was found: one sentence each, how bad it is, and what to do about it.
+//! Findings: each is a sentence with a severity, and how to fix it.
 
 use serde::Serialize;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Severity {
@@ -10,14 +10,14 @@ pub(crate) enum Severity {
     Ok,
     /// Worth knowing.
     Note,
-    /// It works, and less well than it could.
+    /// It works, but less well than it could.
     Warning,
     /// It does not work, or there is nothing to gain.
     Problem,
 }
 
 impl Severity {
-    /// As in JSON.
+    /// The name, as in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -28,30 +28,30 @@ impl Severity {
     }
 }
 
-/// What it is about, in the order in which it is told.
+/// The subjects of findings, in the order in which they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Group {
-    /// Which is used, and why no better one.
+    /// The backend that would be used, and why no better one.
     Backend,
-    /// What is in the directory.
+    /// The contents of the directory.
     Files,
-    /// Where the directory is.
+    /// The file system that the directory is on.
     FileSystem,
-    /// What is read from.
+    /// The device that files are read from.
     Device,
-    /// What may be cached.
+    /// The memory that the page cache may use.
     Memory,
-    /// Nodes and accelerators.
+    /// NUMA nodes and accelerators.
     Machine,
-    /// What the kernel has.
+    /// The features of the kernel.
     Kernel,
-    /// What the caller may do.
+    /// The privileges of the caller.
     Privileges,
 }
 
 impl Group {
-    /// For people.
+    /// The heading shown to people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Backend => "Backend",
@@ -66,18 +66,18 @@ impl Group {
     }
 }
 
-/// One thing that was found.
+/// A single finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What it is about.
+    /// The subject.
     pub(crate) group: Group,
-    /// Which finding it is, for programs; stays as it is from version to version.
+    /// A stable identifier of the finding, for programs.
     pub(crate) code: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub(crate) severity: Severity,
     /// A sentence.
     pub(crate) text: String,
-    /// What to do about it, if there is something.
+    /// How to fix it, if it can be fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Looks at a directory and at the machine. What cannot be found out stays unknown; nothing is judged.
+//! Examines a directory and the machine. What cannot be found out stays unknown; nothing is judged.
 
 use std::fs;
 use std::io;
@@ -24,15 +24,15 @@ mod place;
 mod tests;
 mod tree;
 
-/// Where the machine is found, so that a test can have one of files.
+/// The directories that describe the machine, so that a test can describe one in files.
 #[derive(Clone, Debug)]
 pub(super) struct Roots {
     proc: PathBuf,
     sys: PathBuf,
     dev: PathBuf,
-    /// Where modules are.
+    /// The directory of kernel modules.
     lib: PathBuf,
-    /// Where programs are.
+    /// The directories of programs.
     path: Vec<PathBuf>,
 }
 
@@ -58,7 +58,7 @@ impl Roots {
     }
 }
 
-/// Everything.
+/// Collects all facts.
 pub(super) fn look(
     roots: &Roots,
     directory: &Path,
@@ -89,23 +89,23 @@ pub(super) fn look(
     })
 }
 
-/// Why a directory cannot be looked at at all.
+/// The error for a directory that cannot be examined at all.
 fn refusal(directory: &Path, source: io::Error) -> Error {
     let path = directory.to_owned();
-    // What FUSE leaves behind when its program is killed.
+    // A FUSE mount whose server was killed returns this.
     if source.raw_os_error() == Some(libc::ENOTCONN) {
         return Error::DeadMount { path, source };
     }
     Error::Read { path, source }
 }
 
-/// What was given, if its last part is a link. With a slash at the end it is one all the same.
+/// The given path, if its last component is a link, with or without a slash at the end.
 fn link(given: &Path) -> Option<PathBuf> {
     let given: PathBuf = given.components().collect();
     given.is_symlink().then_some(given)
 }
 
-/// The trimmed text of a file, if there is one.
+/// The trimmed text of a file, if it can be read.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
@@ -115,7 +115,7 @@ fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
     read(path)?.parse().ok()
 }
 
-/// A switch of the kernel, on unless it is 0.
+/// A switch of the kernel, which is on unless it is 0.
 fn flag(path: &Path) -> Option<bool> {
     number(path).map(|value: i64| value != 0)
 }
@@ -168,7 +168,7 @@ fn machine(roots: &Roots, topology: Option<Topology>) -> Machine {
     let xpus = topology.as_ref().map(Topology::xpus).unwrap_or_default();
     let home = |pci: cprt::machine::topology::PciAddress| {
         let path = roots.sys.join(format!("bus/pci/devices/{pci}/numa_node"));
-        // -1 where the firmware does not tell.
+        // -1 if the firmware does not report it.
         Some((pci, number(&path)?))
     };
     let homes = xpus.iter().filter_map(|xpu| home(xpu.pci)).collect();
@@ -205,7 +205,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// rfs among the modules of a kernel, as depmod has written them down.
+/// rfs among the modules of a kernel, as listed by depmod.
 fn module(modules: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(modules.join("modules.dep")).ok()?;
     let path = list.lines().find_map(|line| {
@@ -217,7 +217,7 @@ fn module(modules: &Path) -> Option<PathBuf> {
     Some(modules.join(path))
 }
 
-/// What is in brackets, where the kernel lists what there is to choose from.
+/// The chosen item, which the kernel puts in brackets, of a list of choices.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     let (chosen, _) = rest.split_once(']')?;
@@ -226,11 +226,11 @@ fn chosen(text: &str) -> Option<String> {
 
 fn user(roots: &Roots) -> User {
     let status = read(&roots.proc.join("self/status")).unwrap_or_default();
-    // Real, effective, saved and that for files.
+    // Real, effective, saved and file-system UID.
     let uid = field(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok());
     let uid = uid.unwrap_or_else(|| nix::unistd::geteuid().as_raw());
     let capabilities = field(&status, "CapEff").and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    // Without /proc, as it usually is.
+    // Without /proc, assume the usual.
     let capabilities = capabilities.unwrap_or(if uid == 0 { u64::MAX } else { 0 });
     let users = read(&roots.proc.join("self/uid_map"));
     let sysctl = roots.proc.join("sys");
@@ -250,7 +250,7 @@ fn user(roots: &Roots) -> User {
     }
 }
 
-/// Only the first user namespace has all users as themselves.
+/// Only the initial user namespace maps all users to themselves.
 fn is_initial(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -265,12 +265,12 @@ fn tracefs(roots: &Roots, capabilities: u64) -> Tracefs {
     if filesystems.is_some_and(|filesystems| !lists_file_system(&filesystems, "tracefs")) {
         return Tracefs::Absent;
     }
-    // Where it belongs there is an empty directory without it.
+    // Its mount point is an empty directory while it is not mounted.
     let closed = match fs::read_dir(&at) {
         Ok(mut names) => names.next().is_some(),
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     };
-    // Nothing is closed to root but by what has been mounted over it.
+    // To root, it is closed only if something was mounted over it.
     if closed && !root {
         Tracefs::Closed(at)
     } else {

@@ -1,7 +1,7 @@
-//! A machine on which all is well, and one for each way in which it is not.
+//! A machine without any problem, and one for each problem.
 //!
-//! [`fine`] is everything as it should be; a test breaks one thing of it and asks for the finding that
-//! names it.
+//! [`fine`] is a machine with everything as it should be; a test breaks one part of it and expects the
+//! finding for that.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ fn unusable(kind: BackendKind) -> Candidate {
     }
 }
 
-/// Only these can be used.
+/// Makes only these backends usable.
 fn candidates(kinds: &[BackendKind]) -> Vec<Candidate> {
     let all = [BackendKind::Module, BackendKind::Observe, BackendKind::Fuse];
     all.map(|kind| {
@@ -143,7 +143,7 @@ fn root() -> User {
     }
 }
 
-/// Somebody else, on the same machine: nothing but fuse works.
+/// An ordinary user, on the same machine: nothing but fuse works.
 fn ordinary(facts: &mut Facts) {
     facts.candidates = candidates(&[BackendKind::Fuse]);
     facts.user = User {
@@ -154,7 +154,7 @@ fn ordinary(facts: &mut Facts) {
     };
 }
 
-/// The one finding of this code; what it says and what its remedy says have these parts.
+/// Expects a finding with this code, whose text and remedy contain these parts.
 #[track_caller]
 fn names(facts: &Facts, code: &str, severity: Severity, parts: &[&str]) {
     let findings = examine::examine(facts);

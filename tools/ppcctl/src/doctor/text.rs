@@ -1,4 +1,4 @@
-//! What stands between a directory and fast loads, group by group.
+//! A diagnosis as text, group by group.
 
 use super::diagnosis::Diagnosis;
 use super::finding::{Finding, Group, Severity};
@@ -6,9 +6,9 @@ use cprt::control::config::Bytes;
 
 use crate::screen::plain;
 
-/// Columns of a line.
+/// Width of a line, in columns.
 const WIDTH: usize = 100;
-/// Before a sentence, with how bad it is in it.
+/// Columns before a sentence, which hold its severity.
 const MARGIN: usize = 11;
 
 pub(crate) fn diagnosis(of: &Diagnosis) -> String {
@@ -40,7 +40,7 @@ fn heading(of: &Diagnosis) -> String {
     ];
     let numbers: Vec<_> = numbers.into_iter().flatten().collect();
     let sum = if numbers.is_empty() {
-        "nothing wrong".to_owned()
+        "no problems".to_owned()
     } else {
         numbers.join(", ")
     };
@@ -49,7 +49,7 @@ fn heading(of: &Diagnosis) -> String {
 
 fn one(finding: &Finding) -> String {
     let severity = match finding.severity {
-        // Stands out among the small ones.
+        // In capitals, to stand out.
         Severity::Problem => "PROBLEM",
         severity => severity.name(),
     };
@@ -60,7 +60,7 @@ fn one(finding: &Finding) -> String {
     text
 }
 
-/// A sentence in lines, the first after `lead`. What is longer than a line, as a path, stays whole.
+/// Wraps a sentence, the first line after `lead`. A word longer than a line, such as a path, stays whole.
 fn wrap(lead: &str, sentence: &str) -> String {
     let sentence = plain(sentence);
     let mut text = lead.to_owned();
@@ -143,7 +143,7 @@ Kernel
         let mut of = of(vec![finding(Group::Backend, Severity::Note, "x", None)]);
         let text = diagnosis(&of);
         assert!(
-            text.starts_with("/srv/m\\u{1b}: observe, 3 GiB; nothing wrong\n"),
+            text.starts_with("/srv/m\\u{1b}: observe, 3 GiB; no problems\n"),
             "{text}"
         );
         of.backend = None;

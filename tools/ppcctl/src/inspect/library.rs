@@ -1,4 +1,4 @@
-//! The process that loads a library. The only room of ppcctl with unsafe code, and it has one line.
+//! The process that loads a library. The only module of ppcctl with unsafe code: one line.
 
 use std::fs::File;
 use std::io;
@@ -24,10 +24,10 @@ const FEATURES: [(Features, &str); 6] = [
     (Features::CHARGE, "charge"),
 ];
 
-/// Loads it and says on standard output what was found.
+/// Loads the library and writes what was found to standard output.
 pub(crate) fn load(library: &Path) -> Result<()> {
-    // The library may print, and that is no answer: from here on standard output is another name
-    // of standard error, and the answer goes where only we know.
+    // The library may print, which must not be taken for the answer: from here on standard output
+    // is a duplicate of standard error, and the answer goes to a descriptor that only we know.
     let stdout = io::stdout().as_fd().try_clone_to_owned();
     let mut answer = File::from(stdout.map_err(Failure::Output)?);
     dup2_stdout(io::stderr()).map_err(|errno| Failure::Output(errno.into()))?;
@@ -45,11 +45,11 @@ pub(crate) fn load(library: &Path) -> Result<()> {
 
 #[allow(
     unsafe_code,
-    reason = "loading a library runs it; this process is for that and for nothing else"
+    reason = "loading a library runs it; this process does nothing else"
 )]
 fn open(library: &Path) -> Result<Table, LoadError> {
-    // SAFETY: this process was made to load it. Whatever it does here, it does as the user who
-    // asked, and the one who waits for us takes no more than a line of checked JSON.
+    // SAFETY: this process was started to load it. Whatever the library does here, it does as the
+    // user who asked, and the process that waits for us accepts no more than a line of checked JSON.
     unsafe { Table::open(library) }
 }
 
@@ -81,7 +81,7 @@ fn describe(table: &Table) -> Policy {
 mod tests {
     use super::*;
 
-    /// The features that the header defines, by its own words.
+    /// The features that the header defines, by the names of its macros.
     #[test]
     fn every_feature_has_the_headers_name() {
         let header = include_str!("../../../../policies/ppc.h");

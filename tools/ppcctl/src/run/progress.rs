@@ -1,4 +1,4 @@
-//! How far a policy is, in a line that changes; and what it has done, in one that stays.
+//! The progress of a policy, in a line that is rewritten; and a summary of its work, in one that stays.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use cprt::control::stats::Stats;
 use super::Summary;
 use crate::screen::age;
 
-/// Back to the beginning of the line, and away with it.
+/// The escape sequence that returns to the beginning of the line and erases it.
 const CLEAR: &str = "\r\x1b[K";
 
-/// The line that changes.
+/// The line that is rewritten.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     shown: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn show(&mut self, stats: &Stats) {
-        // Once nothing is loaded any more, the line is the command's again.
+        // Once nothing is being loaded any more, the terminal line belongs to the command again.
         let still = self.before.replace(stats.load_bytes) == Some(stats.load_bytes);
         if still && stats.queued_bytes + stats.in_flight_bytes == 0 {
             return self.clear();
@@ -37,7 +37,7 @@ impl Progress {
     }
 }
 
-/// Bytes, rate, how far ahead of the reader, and how long it will take.
+/// Bytes loaded, rate, distance ahead of the reader, and time left.
 fn line(stats: &Stats) -> String {
     let left = stats.queued_bytes + stats.in_flight_bytes;
     let mut parts = vec![format!(
@@ -60,7 +60,7 @@ fn line(stats: &Stats) -> String {
     parts.join(", ")
 }
 
-/// What was done; nothing if there was nobody to do it.
+/// What was done; `None` if there was no policy.
 pub(super) fn summary(summary: &Summary) -> Option<String> {
     let (backend, policy) = (summary.backend.as_ref()?, summary.policy.as_ref()?);
     let took = TimeSpan(Duration::from_millis(millis(summary.seconds)));

@@ -1,4 +1,4 @@
-//! The policies that a command has: one for its model, and one for all else that it reads from its start on.
+//! The policies of a command: one for its model, and one for everything else that it reads from its start on.
 
 use std::panic::resume_unwind;
 
@@ -12,11 +12,11 @@ use super::{Backends, start};
 use crate::args::Run;
 use crate::failure::Result;
 
-/// With less memory than this, what we are ourselves is missed: worker and runtime take some 40 MB, with what the kernel
-/// has for them.
+/// The least memory that a command needs to have a policy. Worker and runtime take some 40 MB, the kernel's memory for
+/// them included, which the command would miss.
 pub(super) const LEAST_MEMORY: u64 = 256 << 20;
 
-/// The limit of the memory cgroup that we and the command are in, if it leaves too little for both.
+/// The limit of the memory cgroup that ppcctl and the command are in, if it leaves too little for both.
 pub(super) fn little_memory() -> Option<u64> {
     let watch = memory::Watch::new(MemoryConfig::default(), memory::Roots::default());
     watch.follow_process(std::process::id());
@@ -28,17 +28,17 @@ fn too_little(memory: &MemoryState) -> Option<u64> {
     (is_limited && memory.limit < LEAST_MEMORY).then_some(memory.limit)
 }
 
-/// Either, or both, or none.
+/// The sessions of a command: either, both, or none.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     model: Option<Session>,
     start: Option<Session>,
-    /// The model is to be loaded before it is opened, but after what the command needs first.
+    /// The model is to be loaded before the command opens it, but after what the command needs first.
     model_waits: bool,
 }
 
 impl Sessions {
-    /// Those that are wanted and can be had; a line has said why one is not.
+    /// Starts the sessions that are wanted and possible; for one that is not possible, the reason has been printed.
     pub(super) fn begin(
         wanted: &Run,
         model: Option<&Options>,
@@ -46,8 +46,8 @@ impl Sessions {
     ) -> Result<Self> {
         let beside = model.is_some();
         let model = model.and_then(|options| Some((options, super::backends(wanted, options)?)));
-        // What listens to the kernel leaves this process as it is. Others move it into another view of the file system,
-        // which the policy of the start is to have as well, and for which an ordinary user must have one thread only.
+        // The observe backend leaves this process as it is. Others move it into another mount namespace, which the
+        // policy of the start has to be in as well, and which an ordinary user can enter only with a single thread.
         let listens =
             |(_, backends): &(_, Backends<'_>)| backends.first == Some(BackendKind::Observe);
         let at_once = model.as_ref().is_some_and(listens);
@@ -72,7 +72,7 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// Has the model loaded if it is its turn. Says whether that is still to come.
+    /// Has the model loaded if its turn has come. Returns whether the turn is still to come.
     pub(super) fn go_on(&mut self) -> bool {
         if !self.model_waits {
             return false;
@@ -80,13 +80,13 @@ impl Sessions {
         let start = self.start.as_ref().and_then(Session::stats);
         let start = start.unwrap_or_default();
         let waits = start.queued_bytes + start.in_flight_bytes > 0;
-        // Where nothing is known of the start, the command waits for the device as it imports.
+        // If nothing is known of the start, the command waits for the device while it imports.
         let known = start.load_ranges > 0;
         if let Some(model) = &self.model
             && std::mem::replace(&mut self.model_waits, waits)
             && !waits
         {
-            // A policy that failed, or that knows no such setting, begins when the model is opened.
+            // A policy that failed, or does not know this setting, begins when the model is opened.
             let beginning = if known { "now" } else { "early" };
             let settings = [("begin".to_owned(), beginning.to_owned())].into();
             let _ = model.configure(&settings);
@@ -94,34 +94,34 @@ impl Sessions {
         waits
     }
 
-    /// What is told of: that of the model, if there is one.
+    /// The session that is reported: the model's, if there is one.
     pub(super) fn first(&self) -> Option<&Session> {
         self.model.as_ref().or(self.start.as_ref())
     }
 
-    /// That of the start, if there is one of the model as well.
+    /// The session of the start, if the model has one as well.
     pub(super) fn second(&self) -> Option<&Session> {
         self.start.as_ref().filter(|_| self.model.is_some())
     }
 
-    /// Who the command has to become again.
+    /// The user that the command has to be changed back to.
     pub(super) fn user(&self) -> Option<User> {
         self.model.as_ref().and_then(Session::user)
     }
 
-    /// Has the policies end, both at once. Why one had ended before, if it had.
+    /// Ends both policies concurrently. Returns why one had ended early, if it had.
     pub(super) fn end(self) -> Option<String> {
         let Self { model, start, .. } = self;
         std::thread::scope(|scope| {
             let other = start.map(|start| scope.spawn(|| start.end()));
             let fault = model.and_then(Session::end);
-            // A thread that panics has said so.
+            // A panic in the thread has been printed already.
             fault.or(other.and_then(|it| it.join().unwrap_or(None)))
         })
     }
 }
 
-/// The first on this thread: what it does to this process, its children have.
+/// Runs both, the first on this thread: what it changes in this process, later children inherit.
 fn both_at_once<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,
@@ -134,7 +134,7 @@ fn both_at_once<A, B: Send>(
     })
 }
 
-/// A failure ends the other one.
+/// If one of them failed, ends the other one.
 fn both_or_neither(
     model: Result<Option<Session>>,
     start: Result<Option<Session>>,
@@ -161,7 +161,7 @@ mod tests {
         let table = [
             (LEAST_MEMORY - 1, cgroup.clone(), Some(LEAST_MEMORY - 1)),
             (LEAST_MEMORY, cgroup, None),
-            // All of a machine that is as small: its user has chosen to.
+            // A whole machine that is as small: its user has chosen to run a policy.
             (1 << 20, LimitSource::Host, None),
         ];
         for (limit, source, little) in table {

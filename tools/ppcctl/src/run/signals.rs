@@ -1,7 +1,7 @@
-//! Signals while a command runs: they are its own.
+//! Signals while a command runs: they are meant for the command.
 //!
-//! A key pressed in the terminal reaches the command directly, as it is in the same group of
-//! processes; what somebody sends to our process alone is passed on.
+//! A signal from the terminal reaches the command directly, as it is in the same process group; a
+//! signal that another process sends to ppcctl alone is passed on.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 
 use crate::failure::{Failure, Result};
 
-/// Those that one process sends another to tell it something. Stopping and going on are the
-/// terminal's business.
+/// The signals that one process sends another as a message. Stopping and continuing are left to the
+/// terminal.
 const PASSED_ON: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -30,20 +30,20 @@ const PASSED_ON: [Signal; 7] = [
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// Something has become of a child.
+    /// A child changed its state.
     Child,
-    /// Somebody has sent us this.
+    /// Another process has sent ppcctl this signal.
     PassOn(Signal),
-    /// It is time, or it was for the command as well.
+    /// The timeout has passed, or the command received the signal as well.
     Nothing,
 }
 
-/// The signals, which do nothing by themselves any more.
+/// The signals, which are blocked and read from a descriptor.
 #[derive(Debug)]
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    /// From now on they wait to be heard, in this thread and those it starts.
+    /// Blocks the signals in this thread and those that it starts later.
     pub(super) fn take() -> Result<Self> {
         let mut set = SigSet::from_iter(PASSED_ON);
         set.add(Signal::SIGCHLD);
@@ -57,7 +57,7 @@ impl Signals {
             })
     }
 
-    /// Sleeps until there is something, or for so long.
+    /// Sleeps until there is a signal, for at most `patience`.
     pub(super) fn hear(&self, patience: Option<Duration>) -> Result<Heard> {
         let timeout = patience.map_or(PollTimeout::NONE, |patience| {
             PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)
@@ -73,7 +73,7 @@ impl Signals {
         let number = i32::try_from(info.ssi_signo).unwrap_or_default();
         Ok(match Signal::try_from(number) {
             Ok(Signal::SIGCHLD) => Heard::Child,
-            // The kernel's own, positive, went to the whole group.
+            // A positive code means that the kernel sent it, and it went to the whole group.
             Ok(signal) if info.ssi_code <= 0 => Heard::PassOn(signal),
             _ => Heard::Nothing,
         })
@@ -87,22 +87,22 @@ fn failed(source: io::Error) -> Failure {
     }
 }
 
-/// What a process of ours has of it, it has not any more.
+/// Unblocks the signals, in a child process that inherited the mask.
 pub(super) fn give_back() {
     let mut set = SigSet::from_iter(PASSED_ON);
     set.add(Signal::SIGCHLD);
-    // It cannot fail for signals that there are.
+    // It cannot fail for valid signals.
     let _ = set.thread_unblock();
 }
 
-/// If it has ended meanwhile, nobody has to hear it.
+/// Sends a signal. A process that has ended meanwhile is no failure.
 pub(super) fn send(process: u32, signal: Signal) {
     if let Ok(process) = i32::try_from(process) {
         let _ = kill(Pid::from_raw(process), signal);
     }
 }
 
-/// Ends by this signal, without leaving a core of ours. Comes back if that is not to be.
+/// Ends this process by the signal, without a core dump. Returns if the signal does not end it.
 pub(super) fn end_by(signal: i32) {
     let Ok(signal) = Signal::try_from(signal) else {
         return;
@@ -111,6 +111,6 @@ pub(super) fn end_by(signal: i32) {
         let _ = setrlimit(Resource::RLIMIT_CORE, 0, hard);
     }
     let _ = raise(signal);
-    // It has been waiting since, if it was one of those that we have taken.
+    // If it is one of the blocked signals, it is pending until now.
     let _ = SigSet::from_iter([signal]).thread_unblock();
 }

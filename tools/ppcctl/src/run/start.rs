@@ -13,8 +13,8 @@ use crate::args::{Run, Service};
 use crate::failure::{Failure, Result};
 use crate::setting;
 
-/// What a session for the start is to be: of the model's directory another one takes care. `None` if there is one, and
-/// the policy is not known to tell the two apart.
+/// The options of a session for the start; the model's directory has a session of its own. `None` if there is a model
+/// and the policy is not known to tell the two apart.
 pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Options>> {
     let mut settings = setting::collect(wanted.settings.clone())?;
     let is_maio = is_maio(&wanted.policy);
@@ -35,7 +35,7 @@ pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Optio
     super::options_with(wanted, Path::new("/"), settings).map(Some)
 }
 
-/// Whether the model is to be loaded before it is opened: the command is about to, and imports take longer.
+/// Whether the model is to be loaded before it is opened: the command will open it soon, and imports take longer.
 pub(super) fn begins_early(wanted: &Run) -> bool {
     is_maio(&wanted.policy) && !wanted.settings.iter().any(|setting| setting.key == "begin")
 }
@@ -44,12 +44,12 @@ pub(super) fn is_maio(policy: &Path) -> bool {
     policy.file_stem() == Some(OsStr::new("maio"))
 }
 
-/// A template of the service's model is in the same store.
+/// The name of a service's start. It differs from the service's ID, as the template of its model is in the same store.
 pub(crate) fn start_name_of_service(id: &str) -> String {
     format!("start-{id}")
 }
 
-/// As it was said, or by the command.
+/// The name of a start, from the service if one is given, otherwise from the command.
 pub(crate) fn start_name_of(service: Option<&Service>, command: &[OsString]) -> Result<String> {
     if let Some(id) = service.and_then(|it| it.service_id.as_ref()) {
         return Ok(start_name_of_service(id));
@@ -68,8 +68,8 @@ pub(crate) fn start_name_of(service: Option<&Service>, command: &[OsString]) -> 
     Ok(start_name(&text(program.as_os_str()), &arguments))
 }
 
-/// Where the program is, as a shell looks for it; not where links lead, as that is the same for all environments of an
-/// interpreter.
+/// The program's path, looked up as a shell does. Links are not followed: their target is the same for all environments
+/// of an interpreter.
 fn found(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return std::path::absolute(program).ok();
@@ -79,8 +79,8 @@ fn found(program: &OsStr) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// A session for the children that this process will have. `None` if that cannot be had; a line says why, unless it is
-/// only `beside` that of a model.
+/// A session for the future children of this process. `None` if that is not possible; the reason is printed, unless the
+/// session is only `beside` that of a model.
 pub(super) fn start(wanted: &Run, options: &Options, beside: bool) -> Result<Option<Session>> {
     match Session::of_children(options, &policy_log(wanted.quiet)) {
         Err(error) if beside && Failure::is_of_backends(&error) => Ok(None),

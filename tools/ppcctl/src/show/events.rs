@@ -1,19 +1,19 @@
-//! Events as they come: which of them are wanted, and a line for each.
+//! Events as they arrive: the filter, and a line for each event.
 
 use cprt::control::protocol::EventLine;
 
 use crate::args::Events;
 use crate::screen::{count, plain};
 
-/// What stands above the lines.
+/// The heading above the lines.
 pub(crate) const HEADING: &str =
     "        TIME  KIND      PROCESS   THREAD  CPU           OFFSET         LENGTH  HOW     FILE\n";
 
-/// Whether somebody wants to see it.
+/// Whether the event passes the filter.
 pub(crate) fn wanted(filter: &Events, event: &EventLine) -> bool {
     let kind = filter.kind.is_empty() || filter.kind.iter().any(|kind| kind.is(&event.kind));
-    // What is lost is of nobody in particular, and so of everybody.
-    let of_nobody = event.kind == "LOST";
+    // Lost events have no process and no file, and so pass any filter on these.
+    let is_lost = event.kind == "LOST";
     let process = filter
         .process
         .is_none_or(|process| process == event.process);
@@ -22,10 +22,10 @@ pub(crate) fn wanted(filter: &Events, event: &EventLine) -> bool {
         .file
         .as_ref()
         .is_none_or(|pattern| path.is_some_and(|path| pattern.matches(&path)));
-    kind && (of_nobody || (process && file))
+    kind && (is_lost || (process && file))
 }
 
-/// Columns of a fixed width, as nobody knows what is to come.
+/// Formats an event in columns of fixed width, as later events are not known yet.
 pub(crate) fn line(event: &EventLine) -> String {
     let file = match (&event.path, event.kind.as_str()) {
         (_, "LOST") => format!("{} events were lost", count(event.count)),

@@ -1,4 +1,4 @@
-//! What workers have counted, and what each counter gains in a second.
+//! The counters of workers, and the gain of each per second.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use cprt::control::protocol::MountStats;
 
 use crate::screen::{Table, plain, quantity};
 
-/// These say how something is now, so there is no gain of them.
+/// The fields that are current values, not counters: they have no gain.
 const GAUGES: [&str; 9] = [
     "policy_max_ns",
     "in_flight_bytes",
@@ -19,7 +19,7 @@ const GAUGES: [&str; 9] = [
     "last_stop_ns",
 ];
 
-/// A table for each mount; with what there was a while `ago`, a column of gains.
+/// A table for each mount; given the counters from a while `ago`, with a column of gains.
 pub(crate) fn stats(now: &[MountStats], before: Option<(&[MountStats], Duration)>) -> String {
     let mut text = String::new();
     for mount in now {
@@ -55,7 +55,7 @@ pub(crate) fn stats(now: &[MountStats], before: Option<(&[MountStats], Duration)
     text
 }
 
-/// Rounded up, so that what moves is never shown as standing still.
+/// Rounded up, so that a counter that moves is never shown as standing still.
 fn per_second(gain: u64, ago: Duration) -> u64 {
     let gain = u128::from(gain) * 1_000_000_000;
     let rate = gain.div_ceil(ago.as_nanos().max(1));

@@ -1,4 +1,4 @@
-//! How mounts and their policies do, and services.
+//! The state of mounts, of their policies, and of services.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use cprt::control::protocol::{
 
 use crate::screen::{Table, age, count, plain};
 
-/// Everything in a table; below it, what is wrong, or of a single mount all there is.
+/// A table of the mounts; below it the problems of each, or with `all` everything that is known of it.
 pub(crate) fn status(status: &Status, all: bool) -> String {
     let mut text = format!(
         "cprtd {}, process {}, up {}\n",
@@ -57,7 +57,7 @@ fn mounts(status: &Status, all: bool) -> String {
     text
 }
 
-/// Services in a table, by the time now, in seconds since 1970; below it, what is wrong, and what was said last.
+/// A table of services, `now` being in seconds since 1970; below it their problems, and what their policies said last.
 fn of_services(services: &ServicesStatus, now: u64) -> String {
     let mut text = String::new();
     if let Some(off) = &services.off {
@@ -110,7 +110,7 @@ fn of_services(services: &ServicesStatus, now: u64) -> String {
     text
 }
 
-/// The first of its processes, and how many others there are.
+/// The first of the service's processes, and the number of others.
 fn running(service: &ServiceStatus) -> String {
     match service.running[..] {
         [] => "-".to_owned(),
@@ -119,7 +119,7 @@ fn running(service: &ServiceStatus) -> String {
     }
 }
 
-/// What became of a mount, in a line.
+/// The new state of a mount, in one line.
 pub(crate) fn change(mount: &MountStatus) -> String {
     let path = plain(&mount.path.display().to_string());
     let what = match (&mount.policy, mount.state) {

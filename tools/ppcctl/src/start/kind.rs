@@ -1,14 +1,14 @@
-//! What a file is for, by its path. Pure.
+//! The purpose of a file, judged by its path. Pure.
 
 use serde::Serialize;
 
-/// For a summary; what matters is when the first and the last of a kind is needed.
+/// The kinds of files in a summary, which shows when the first and the last of each kind is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FileKind {
     Program,
     SharedObject,
-    /// Of an interpreter.
+    /// A module or package of an interpreter.
     Package,
     Weights,
     Other,
@@ -44,7 +44,7 @@ impl FileKind {
         {
             Self::SharedObject
         } else if MODULES.contains(&extension) || is_below(&FOLDERS_OF_PACKAGES) {
-            // Before weights: Python's lists of paths are called as some checkpoints of torch are.
+            // Before weights: Python's path lists have the extension of some torch checkpoints.
             Self::Package
         } else if WEIGHTS.contains(&extension) {
             Self::Weights
@@ -58,7 +58,7 @@ impl FileKind {
         }
     }
 
-    /// For people, in the plural.
+    /// The name shown to people, in the plural.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Program => "programs",

@@ -1,4 +1,4 @@
-//! A start is recorded anew, in place of what was known of it.
+//! Records a start anew, replacing its previous record.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::run;
 use crate::screen::{count, plain, remark};
 use crate::setting::{self, Setting};
 
-/// Ends as the command does.
+/// Records a start. The exit status is that of the command.
 pub(crate) fn record(common: &Common, store: Option<&std::path::Path>, wanted: Record) -> ExitCode {
     match prepared(store, wanted) {
         Ok((wanted, kept)) => {
@@ -27,7 +27,7 @@ pub(crate) fn record(common: &Common, store: Option<&std::path::Path>, wanted: R
     }
 }
 
-/// The run that records, and where it is kept; `None` if it is not.
+/// The run that records, and where the record is kept; `None` if it is not kept.
 fn prepared(store: Option<&std::path::Path>, wanted: Record) -> Result<(Run, Option<Kept>)> {
     let mut more = vec![Setting {
         key: "record".to_owned(),
@@ -63,7 +63,7 @@ fn said(wanted: &Run, key: &str) -> Option<String> {
     setting.map(|one| one.value.clone())
 }
 
-/// Where it is kept.
+/// Where the record is kept.
 #[derive(Debug)]
 struct Kept {
     store: Store,
@@ -76,7 +76,7 @@ impl Kept {
         self.store.saved_at(&self.name, &self.node).ok().flatten()
     }
 
-    /// Whether it has been recorded since, and what.
+    /// Reports whether the start has been recorded since `before`, and what was recorded.
     fn tell(&self, before: Option<std::time::SystemTime>, quiet: bool) {
         let now = self.saved();
         let name = plain(&self.name);

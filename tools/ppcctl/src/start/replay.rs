@@ -1,4 +1,4 @@
-//! What a start is expected to read is loaded, without running it.
+//! Loads what a start is expected to read, without running it.
 //!
 //! ```text
 //! template ─ timeline ─ how many ranges ─┐
@@ -28,35 +28,35 @@ use crate::run::progress::{Progress, millis};
 use crate::screen::{count, plain, print, print_json, remark};
 use crate::setting;
 
-/// How often is looked how far it is.
+/// How often progress is checked.
 const TICK: Duration = Duration::from_millis(50);
-/// Progress is shown each so many times, and not before.
+/// Progress is shown at every n-th check, the n-th being the first.
 const SHOWN_EACH: u32 = 10;
-/// Nothing is loaded any more if nothing has happened for so many looks, and not all ranges were named.
+/// Number of checks without any change after which a replay is over, though the policy has not named all ranges.
 const STILL: u32 = 100;
-/// A worker that is started again says nothing for a while.
+/// Number of checks without an answer after which a replay is over. A restarted worker needs a while to answer.
 const SILENT: u32 = 600;
 
-/// How it went.
+/// The outcome of a replay.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
     name: String,
     node: String,
     seconds: f64,
     files: usize,
-    /// Of what is expected, as much as the files still have.
+    /// Bytes expected, without those that files no longer have.
     expected_bytes: u64,
-    /// From storage.
+    /// Bytes read from storage.
     loaded_bytes: u64,
     cached_bytes: u64,
-    /// What could not be loaded of files that are there.
+    /// Bytes of existing files that could not be loaded.
     missing_bytes: u64,
     load_errors: u64,
-    /// What memory is limited to; 0 if it is not known.
+    /// The memory limit; 0 if it is not known.
     memory_limit: u64,
-    /// Whether memory was over its threshold meanwhile.
+    /// Whether memory was over its threshold during the replay.
     memory_over: bool,
-    /// By path: files of which nothing can be loaded.
+    /// Files of which nothing can be loaded, by path.
     absent: BTreeMap<String, Fate>,
     /// Why the policy ended early.
     fault: Option<String>,
@@ -116,7 +116,7 @@ fn options(store: &Path, template: &Template, wanted: &Replay) -> Result<Options
     })
 }
 
-/// Sleeps until all has come that will; what was counted last.
+/// Sleeps until nothing more will be loaded. Returns the last statistics.
 fn wait(session: &Session, ranges: u64, shows: bool) -> Option<Stats> {
     let mut loading = Loading::new(ranges);
     let mut progress = Progress::default();
@@ -140,7 +140,7 @@ fn wait(session: &Session, ranges: u64, shows: bool) -> Option<Stats> {
     last
 }
 
-/// Whether anything is still to come. Pure.
+/// Decides whether anything is still to be loaded. Pure.
 #[derive(Debug)]
 struct Loading {
     /// How many ranges the policy will name.
@@ -173,7 +173,7 @@ impl Loading {
             return false;
         }
         self.still += 1;
-        // Ranges are counted just before they wait to be loaded: one look is not enough.
+        // Ranges are counted just before they are queued: a single idle check proves nothing.
         self.still
             >= if now.load_ranges >= self.ranges {
                 1
@@ -219,7 +219,7 @@ impl Outcome {
         self.missing_bytes == 0 && self.fault.is_none()
     }
 
-    /// What is not as it should be.
+    /// What went wrong, line by line.
     fn remarks(&self) -> Vec<String> {
         let absent = self.absent.iter();
         let mut lines: Vec<_> = absent

@@ -1,4 +1,4 @@
-//! A timeline for people and for programs. Pure but for what it prints.
+//! Shows a timeline to people and to programs. Pure but for what it prints.
 
 use cprt::control::config::Bytes;
 use maio::template::Template;
@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::screen::{Table, count, plain, print, print_json};
 use crate::template::age;
 
-/// So many files are shown unless all are asked for, the largest ones.
+/// Number of files shown without `--all`: the largest ones.
 const FILES: usize = 24;
 
 #[derive(Debug, Serialize)]
@@ -19,11 +19,11 @@ struct Shown<'a> {
     node: &'a str,
     /// In seconds since 1970.
     made: u64,
-    /// How many are remembered.
+    /// Number of remembered starts.
     starts: usize,
     expected: u64,
     files: &'a [TimedFile],
-    /// Path, offset and length in bytes, in order.
+    /// Path, and offset and length in bytes, in order.
     ranges: Vec<(&'a str, u64, u64)>,
 }
 
@@ -67,13 +67,13 @@ fn at(percent: f64) -> String {
     format!("{percent:.1} %")
 }
 
-/// Which of the last starts, the newest being 1.
+/// The numbers of the last starts that read the file, the newest being 1.
 fn starts(file: &TimedFile) -> String {
     let numbers: Vec<_> = file.starts.iter().map(ToString::to_string).collect();
     numbers.join(",")
 }
 
-/// The kinds of files, in the order in which the first of each is needed.
+/// A table of the kinds of files, in the order in which the first file of each is needed.
 fn of_kinds(files: &[TimedFile]) -> String {
     let mut kinds: Vec<(FileKind, u64, u64, f64, f64)> = Vec::new();
     for file in files {
@@ -99,7 +99,7 @@ fn of_kinds(files: &[TimedFile]) -> String {
     table.render()
 }
 
-/// The largest files, in the order in which they are needed first, and what the others come to.
+/// A table of the largest files, in the order in which they are first needed, and the sum of the others.
 fn of_files(files: &[TimedFile], most: usize) -> String {
     let mut by_size: Vec<_> = (0..files.len()).collect();
     by_size.sort_by_key(|&place| std::cmp::Reverse(files[place].bytes));

@@ -1,4 +1,4 @@
-//! What the next start will be given, in order, with how far into it each file comes first. Pure.
+//! What will be loaded for the next start, in order, and the position at which each file comes first. Pure.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use serde::Serialize;
 
 use super::kind::FileKind;
 
-/// All of it.
+/// Everything that will be loaded for the next start.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// In order.
+    /// The ranges, in order.
     pub(super) ranges: Vec<TimedRange>,
-    /// In the order in which they are needed first.
+    /// The files, in the order in which they are first needed.
     pub(super) files: Vec<TimedFile>,
-    /// How many starts are remembered.
+    /// Number of remembered starts.
     pub(super) starts: usize,
-    /// How much is expected.
+    /// Number of bytes expected.
     pub(super) bytes: u64,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct TimedFile {
     pub(super) kind: FileKind,
     pub(super) bytes: u64,
     pub(super) ranges: usize,
-    /// How much of all bytes comes before it, in percent.
+    /// Share of all bytes that comes before its first range, in percent.
     pub(super) first: f64,
-    /// The same of its last range.
+    /// The same for its last range.
     pub(super) last: f64,
-    /// Which of the last starts read of the file; 1 is the newest.
+    /// The numbers of the last starts that read the file; 1 is the newest.
     pub(super) starts: Vec<usize>,
     /// Its place in the template.
     #[serde(skip)]
@@ -46,7 +46,7 @@ pub(super) struct TimedRange {
     pub(super) file: usize,
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// How many bytes come before it.
+    /// Number of bytes that come before it.
     pub(super) before: u64,
 }
 
@@ -123,7 +123,7 @@ impl TimedFile {
     }
 }
 
-/// Which of the starts read of which file, counted from 1.
+/// For each file, the numbers of the starts that read it, counted from 1.
 fn readers(starts: &[Vec<Extent>]) -> HashMap<u32, Vec<usize>> {
     let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
     for (start, number) in starts.iter().zip(1..) {
@@ -137,7 +137,7 @@ fn readers(starts: &[Vec<Extent>]) -> HashMap<u32, Vec<usize>> {
     readers
 }
 
-/// How much of a range a file of that size has: its last page ends with it.
+/// Number of bytes of an extent in a file of this size: the last page of a file ends where the file does.
 pub(super) fn bytes_of(extent: &Extent, size: u64) -> u64 {
     let end = u64::from(extent.end()).saturating_mul(PAGE).min(size);
     end.saturating_sub(extent.offset())

@@ -1,4 +1,4 @@
-//! Whether the files of a start are still the ones that were read.
+//! Checks whether the files of a start are still the ones that were read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,21 +16,21 @@ use crate::exit::Exit;
 use crate::failure::Result;
 use crate::screen::{count, plain, print, print_json};
 
-/// What has become of a file.
+/// The state of a file since it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Fate {
-    /// It is what was read, here or as a copy.
+    /// It is the file that was read, or a copy of it.
     Right,
     Changed,
     Gone,
-    /// Something else is at its path, or a link is in it, which starts do not follow.
+    /// Its path leads to something other than a file, or contains a link, which starts do not follow.
     NoFile,
     Unreadable,
 }
 
 impl Fate {
-    /// Whether a replay can load what is there.
+    /// Whether a replay can load the file.
     pub(super) const fn is_there(self) -> bool {
         matches!(self, Self::Right | Self::Changed)
     }
@@ -38,9 +38,9 @@ impl Fate {
     pub(super) const fn matter(self) -> &'static str {
         match self {
             Self::Right => "the same",
-            Self::Changed => "another file than it was",
+            Self::Changed => "changed since the template was made",
             Self::Gone => "gone",
-            Self::NoFile => "no regular file any more, or reached by a link",
+            Self::NoFile => "no longer a regular file, or reached by a link",
             Self::Unreadable => "cannot be read",
         }
     }
@@ -58,8 +58,7 @@ impl Fate {
     }
 }
 
-/// What has become of the files that the next start is expected to read, in the order of the timeline; and how long
-/// they are now.
+/// The states and current sizes of the files that the next start is expected to read, in the order of the timeline.
 pub(super) fn look(template: &Template, timeline: &Timeline) -> Vec<(Fate, u64)> {
     let one = |number: usize| {
         let then = &template.files[number];
@@ -71,7 +70,7 @@ pub(super) fn look(template: &Template, timeline: &Timeline) -> Vec<(Fate, u64)>
     files.map(|file| one(file.number)).collect()
 }
 
-/// What a file is, as the runtime would open it: by a path without links, and without reading of it.
+/// The identity of a file, opened as the runtime would, by a path without links. Nothing is read from it.
 fn identity(path: &str) -> io::Result<Identity> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
@@ -92,17 +91,17 @@ fn identity(path: &str) -> io::Result<Identity> {
     })
 }
 
-/// The outcome.
+/// The result of verifying a start.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct StartVerdict<'a> {
     name: &'a str,
     node: &'a str,
-    /// Whether all that is expected is right.
+    /// Whether all expected files are right.
     right: bool,
     files: usize,
     expected_bytes: u64,
     right_bytes: u64,
-    /// By path: what is the matter.
+    /// The files that are not right, by path.
     wrong: BTreeMap<&'a str, Fate>,
 }
 
@@ -136,12 +135,12 @@ impl<'a> StartVerdict<'a> {
         let what_now = match self.wrong.len() as u64 {
             0 => String::new(),
             n => format!(
-                "; the other {} files count as they are at the next start",
+                "; the next start records the other {} files as they are then",
                 count(n)
             ),
         };
         lines.push(format!(
-            "Of the start {} on {}, {:.1} % of {} in {} files is right{what_now}",
+            "The start {} on {}: {:.1} % of {} in {} files is unchanged{what_now}",
             plain(self.name),
             plain(self.node),
             percent(self.right_bytes, self.expected_bytes),
@@ -210,13 +209,13 @@ mod tests {
         assert!(all.right);
         assert_eq!(
             all.text(),
-            "Of the start start-x on n, 100.0 % of 64 KiB in 2 files is right\n"
+            "The start start-x on n: 100.0 % of 64 KiB in 2 files is unchanged\n"
         );
         let some = StartVerdict::of(&template, &timeline, &[(Fate::Gone, 0), (Fate::Right, 1)]);
         let text = some.text();
         assert!(text.starts_with("/a: gone\n"), "{text}");
         assert!(text.contains("75.0 % of 64 KiB in 2 files"), "{text}");
-        assert!(text.contains("the other 1 files count"), "{text}");
+        assert!(text.contains("records the other 1 files"), "{text}");
     }
 
     #[test]

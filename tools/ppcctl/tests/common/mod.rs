@@ -1,4 +1,4 @@
-//! A daemon that says what it was told to, and the program under test.
+//! A daemon with scripted answers, and the program under test.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -13,12 +13,12 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Not below the target directory, whose path may be too long for a socket.
+/// A path for a scratch file. Not below the target directory, whose path may be too long for a socket.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("ppcctl-{}-{name}", std::process::id()))
 }
 
-/// Answers each connection with the next of its answers, and remembers what it was asked.
+/// Answers each connection with the next of its answers, and remembers the requests.
 pub(crate) struct Daemon {
     pub(crate) socket: PathBuf,
     asked: JoinHandle<Vec<String>>,
@@ -35,7 +35,7 @@ impl Daemon {
                 let mut line = String::new();
                 let mut from = BufReader::new(stream.try_clone().expect("another"));
                 from.read_line(&mut line).expect("a request");
-                // A client that has heard enough has hung up.
+                // A client that has enough may have hung up.
                 let _ = stream.write_all(answer.as_bytes());
                 line
             });
@@ -51,15 +51,15 @@ impl Daemon {
         Ran::of(&mut command)
     }
 
-    /// What it was asked, when all answers are given.
+    /// The requests, once all answers are given.
     ///
     /// # Panics
     ///
-    /// Some are left, and nobody comes for them.
+    /// Answers are left, and no client connects for them.
     pub(crate) fn asked(self) -> Vec<String> {
         let end = Instant::now() + Duration::from_secs(10);
         while !self.asked.is_finished() {
-            assert!(Instant::now() < end, "nobody came for the next answer");
+            assert!(Instant::now() < end, "no client came for the next answer");
             thread::sleep(Duration::from_millis(5));
         }
         let asked = self.asked.join().expect("it ends");
@@ -68,7 +68,7 @@ impl Daemon {
     }
 }
 
-/// How it went.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -87,11 +87,12 @@ impl Ran {
         }
     }
 
-    /// It ended so, with nothing on standard output, and its words have these parts.
+    /// Checks that it failed with this exit status, wrote nothing to standard output, and that its errors contain
+    /// these parts.
     ///
     /// # Panics
     ///
-    /// It did not.
+    /// One of these is not so.
     pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.out, "", "{self:?}");
@@ -100,18 +101,18 @@ impl Ran {
         }
     }
 
-    /// It is done, and said nothing but data.
+    /// Checks that it succeeded without any message, and returns its output.
     ///
     /// # Panics
     ///
-    /// It is not, or it did.
+    /// It failed, or wrote to standard error.
     pub(crate) fn done(&self) -> &str {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{self:?}");
         &self.out
     }
 }
 
-/// The program, with nothing of the tester's environment that it looks at.
+/// The program, without the environment variables that it evaluates.
 pub(crate) fn ppcctl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ppcctl"));
     command
@@ -120,8 +121,7 @@ pub(crate) fn ppcctl() -> Command {
     command
 }
 
-/// MAIO as this build has made it, where only root can change it; `None` where it cannot be had: then it has been said
-/// why.
+/// A copy of this build's MAIO that only root can change. `None`, with a line that says why, if that is not possible.
 pub(crate) fn maio_or_skip() -> Option<&'static Path> {
     static MAIO: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = MAIO.get_or_init(|| {
@@ -130,7 +130,7 @@ pub(crate) fn maio_or_skip() -> Option<&'static Path> {
         }
         let here = std::env::current_exe().expect("a path");
         let built = here.with_file_name("libmaio.so");
-        // Other programs make theirs at the same time.
+        // Other test programs make their copies at the same time.
         let name = here.file_name().expect("a name");
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let library = library.join("maio.so");
@@ -142,7 +142,7 @@ pub(crate) fn maio_or_skip() -> Option<&'static Path> {
     made.as_deref().map_err(|why| test_support::skip(why)).ok()
 }
 
-/// Runs it without any daemon.
+/// Runs ppcctl without any daemon.
 pub(crate) fn run<T: AsRef<OsStr>>(arguments: &[T]) -> Ran {
     Ran::of(ppcctl().args(arguments))
 }

@@ -12,7 +12,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     for candidate in &facts.candidates {
         match &candidate.verdict {
             Verdict::Unusable { why, remedy } => {
-                // What is worse than what is used does not matter.
+                // Backends worse than the one used do not matter.
                 if chosen.is_some_and(|chosen| rank(chosen) < rank(candidate.kind)) {
                     continue;
                 }
@@ -39,12 +39,12 @@ fn used(facts: &Facts) -> Finding {
         Some(BackendKind::Module) => finding(
             Severity::Ok,
             "backend-module",
-            "module would be used: rfs.ko tells all misses, and nothing is better",
+            "module would be used: rfs.ko reports all misses, and there is no better backend",
         ),
         Some(BackendKind::Observe) => finding(
             Severity::Ok,
             "backend-observe",
-            "observe would be used: the kernel's tracepoints tell what is read, and nothing has to be \
+            "observe would be used: the kernel's tracepoints report what is read, and nothing has to be \
              mounted",
         ),
         Some(BackendKind::Fuse) => finding(
@@ -53,13 +53,13 @@ fn used(facts: &Facts) -> Finding {
             "fuse would be used: readers go through a mirror, which costs them more than the other \
              backends",
         )
-        .remedy("See below for what is in the way of the others"),
+        .remedy("See below for why the others cannot be used"),
         None => finding(
             Severity::Problem,
             "backend-none",
-            "No backend works here: reads are as the kernel does them, and nothing is loaded ahead",
+            "No backend works here: reads work as without PPC, and nothing is loaded ahead",
         )
-        .remedy("See below for what is in the way of each; one is enough"),
+        .remedy("See below for why each of them cannot be used; one is enough"),
     }
 }
 
@@ -76,7 +76,7 @@ fn unusable(kind: BackendKind, why: &str, remedy: Option<&str>) -> Finding {
     }
 }
 
-/// Phrases become sentences.
+/// Makes a phrase the beginning of a sentence.
 fn capital(phrase: &str) -> String {
     let mut letters = phrase.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());

@@ -1,11 +1,11 @@
-//! What is read from, and how it is set.
+//! The device that files are read from, and its settings.
 
 use crate::doctor::facts::{Device, Facts, Layer};
 use crate::doctor::finding::{Finding, Group, Severity};
 
-/// In KiB; with less, pieces of the loader's 1 MiB are cut into several, or silently cut off.
+/// Least readahead, in KiB. With less, the loader's pieces of 1 MiB are split into several, or silently truncated.
 const ENOUGH: u64 = 1024;
-/// What to set instead. More made nothing faster.
+/// The readahead to recommend, in KiB. More was not faster.
 const GOOD: u64 = 8192;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
@@ -22,7 +22,7 @@ fn finding(severity: Severity, code: &'static str, text: String) -> Finding {
     Finding::new(Group::Device, severity, code, text)
 }
 
-/// Those that are not made of others.
+/// The devices that are not made of others.
 fn disks(device: &Device) -> impl Iterator<Item = &Layer> {
     device.layers.iter().filter(|layer| layer.made.is_none())
 }
@@ -33,14 +33,18 @@ fn what(device: &Device) -> Finding {
         None => layer.name.clone(),
     };
     let Some(top) = device.layers.first() else {
-        let text = "No block device is known to be behind it".to_owned();
+        let text = "The block device of the directory is not known".to_owned();
         return finding(Severity::Note, "device-unknown", text);
     };
     let below: Vec<_> = device.layers.iter().skip(1).map(name).collect();
     let text = if below.is_empty() {
-        format!("It is on {}", name(top))
+        format!("The directory is on {}", name(top))
     } else {
-        format!("It is on {}, made of {}", name(top), below.join(", "))
+        format!(
+            "The directory is on {}, made of {}",
+            name(top),
+            below.join(", ")
+        )
     };
     finding(Severity::Ok, "device", text)
 }
@@ -51,9 +55,8 @@ fn readahead(device: &Device) -> Option<Finding> {
         let text = format!("The kernel reads ahead up to {kib} KiB");
         return Some(finding(Severity::Ok, "readahead", text));
     }
-    let text = format!(
-        "The kernel reads ahead no more than {kib} KiB, which cuts loads into small pieces"
-    );
+    let text =
+        format!("The kernel reads ahead at most {kib} KiB, which splits loads into small pieces");
     let finding = finding(Severity::Warning, "readahead-small", text);
     Some(finding.remedy(format!(
         "As root: 'echo {GOOD} > {}', and a udev rule to keep it",
@@ -66,19 +69,20 @@ fn cached_twice(layer: &Layer) -> Option<Finding> {
         return None;
     }
     let name = &layer.name;
-    let text = format!("{name} reads its file through the page cache, so all is cached twice");
+    let text =
+        format!("{name} reads its file through the page cache, so everything is cached twice");
     let finding = finding(Severity::Warning, "loop-cached-twice", text);
     Some(finding.remedy(format!("As root: 'losetup --direct-io=on /dev/{name}'")))
 }
 
 fn scheduler(layer: &Layer) -> Option<Finding> {
     let scheduler = layer.scheduler.as_deref()?;
-    // On what has no head to move it costs throughput.
+    // On a device without a head to move, it costs throughput.
     if layer.rotational? || !["bfq", "cfq"].contains(&scheduler) {
         return None;
     }
     let name = &layer.name;
-    let text = format!("{name} has the scheduler {scheduler}, which is made for slower devices");
+    let text = format!("{name} uses the scheduler {scheduler}, which is made for slower devices");
     let finding = finding(Severity::Warning, "scheduler-slow", text);
     Some(finding.remedy(format!(
         "As root: 'echo none > /sys/block/{name}/queue/scheduler'"
@@ -90,9 +94,10 @@ fn rotational(layer: &Layer) -> Option<Finding> {
         return None;
     }
     let name = &layer.name;
-    let text = format!("{name} counts as a disk that turns: several readers make it slower");
+    let text =
+        format!("{name} is marked as a rotating disk: several readers at once make it slower");
     let finding = finding(Severity::Note, "device-rotational", text);
     Some(finding.remedy(format!(
-        "If it is none, as root: 'echo 0 > /sys/block/{name}/queue/rotational'"
+        "If it is not, as root: 'echo 0 > /sys/block/{name}/queue/rotational'"
     )))
 }

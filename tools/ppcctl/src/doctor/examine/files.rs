@@ -1,4 +1,4 @@
-//! What is in the directory: something to load, links, and what does not let the caller in.
+//! The contents of the directory: files to load, links, and what the caller may not access.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn amount(facts: &Facts) -> Finding {
     if files.model() == 0 {
         let text = format!("There is nothing to load in {directory}");
         return finding(Severity::Problem, "files-none", text).remedy(format!(
-            "Check the path, and by 'findmnt -T {}' whether what belongs there is mounted",
+            "Check the path, and with 'findmnt -T {}' whether the expected file system is mounted",
             word(&facts.directory)
         ));
     }
@@ -39,10 +39,10 @@ fn amount(facts: &Facts) -> Finding {
     let mut text = of(files.bytes, files.count);
     if files.links.leaving_bytes > 0 {
         let linked = Bytes(files.links.leaving_bytes).to_string();
-        text += &(", and ".to_owned() + &linked + " that links lead to");
+        text += &(", and ".to_owned() + &linked + " outside that links lead to");
     }
     if files.cut {
-        text += ", and more: only a part of this large tree was looked at";
+        text += ", and more: only a part of this large tree was examined";
         return finding(Severity::Warning, "files-many", text)
             .remedy("Name the directory of one model");
     }
@@ -52,20 +52,20 @@ fn amount(facts: &Facts) -> Finding {
 fn named_by_link(facts: &Facts) -> Option<Finding> {
     let link = facts.link.as_ref()?;
     let text = format!(
-        "{} is a link to {}, which is what counts",
+        "{} is a link to {}, which is the directory that is examined and used",
         link.display(),
         facts.directory.display()
     );
     Some(finding(Severity::Note, "directory-link", text))
 }
 
-/// Indirect blocks and the like may make it more than the size, but never so much less.
+/// Indirect blocks and the like may make the allocation larger than the size, but never that much smaller.
 fn sparse(facts: &Facts) -> Option<Finding> {
     let files = &facts.files;
     let kind = facts.place.as_ref().map_or("", |place| &place.kind);
-    // Who serves files to FUSE and the like need not say what they take.
+    // Servers of FUSE and the like need not report allocated blocks.
     let told = files.allocated > 0 || !(kind.starts_with("fuse") || kind == "9p");
-    // What is small may be kept with its name.
+    // Small files may be stored in the inode.
     let is_sparse = told && files.bytes > 1 << 20 && files.allocated < files.bytes / 10 * 9;
     is_sparse.then(|| {
         let text = format!(
@@ -83,14 +83,14 @@ fn leaving(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let outside = links.outside.as_deref().unwrap_or(Path::new("/"));
-    // A file or two beside the links make it no better.
+    // A file or two besides the links make it no better.
     let severity = if links.leaving_bytes > facts.files.bytes {
         Severity::Problem
     } else {
         Severity::Warning
     };
     let text = format!(
-        "{} out of {} to {}: what is read there is not heard",
+        "{} out of {} to {}: reads there are not reported",
         lead(&links.leaving),
         facts.directory.display(),
         outside.display(),
@@ -109,16 +109,16 @@ fn lead(links: &Sample) -> String {
 /// What to name instead of a directory whose links lead to `outside`.
 fn parent(directory: &Path, outside: &Path) -> String {
     let both = common(directory, outside);
-    // Not what half of the machine is in, such as / or /srv.
+    // Not a directory that holds half of the machine's files, such as / or /srv.
     if both.components().count() > 2 {
         return format!(
-            "Name {}, which has both; paths stay as they are. 'ppcctl run' does so by itself if that is no more \
-             than two folders above",
+            "Name {}, which contains both; paths stay as they are. 'ppcctl run' does so by itself if that is no \
+             more than two directories above",
             both.display()
         );
     }
     format!(
-        "Name {} instead, or put the files into {} by 'cp -L'",
+        "Name {} instead, or copy the files into {} with 'cp -L'",
         outside.display(),
         directory.display()
     )
@@ -127,9 +127,9 @@ fn parent(directory: &Path, outside: &Path) -> String {
 fn broken(facts: &Facts) -> Option<Finding> {
     let broken = &facts.files.links.broken;
     (broken.count > 0).then(|| {
-        let text = lead(broken) + " to nothing that can be found";
+        let text = lead(broken) + " to nothing that exists";
         finding(Severity::Problem, "links-broken", text).remedy(format!(
-            "Download or copy again what is missing; 'find {} -xtype l' lists the links",
+            "Download or copy the missing files again; 'find {} -xtype l' lists the links",
             word(&facts.directory)
         ))
     })
@@ -139,10 +139,10 @@ fn absolute(facts: &Facts) -> Option<Finding> {
     let absolute = &facts.files.links.absolute;
     (absolute.count > 0).then(|| {
         let text = lead(absolute)
-            + " within the directory by a path from the root: past any mirror that is mounted \
+            + " within the directory by an absolute path, bypassing any mirror that is mounted \
                elsewhere";
         finding(Severity::Note, "links-absolute", text).remedy(format!(
-            "Mount over the directory itself, or make them relative by 'symlinks -cr {}'",
+            "Mount over the directory itself, or make the links relative with 'symlinks -cr {}'",
             word(&facts.directory)
         ))
     })
@@ -166,11 +166,13 @@ fn unreadable(facts: &Facts) -> Option<Finding> {
     let text = format!("User {uid} may not read {}", list(&what));
     let directory = word(&facts.directory);
     let remedy = if uid == 0 {
-        // Root is let in everywhere but by servers and by other users' FUSE.
-        "Have the server trust root (no_root_squash), or mount with allow_other if it is FUSE"
+        // Only servers and other users' FUSE mounts deny root access.
+        "Have the server trust root (no_root_squash), or if it is FUSE, mount with allow_other"
             .to_owned()
     } else {
-        format!("Run it as root or as their owner, or try 'chmod -R a+rX {directory}' as that")
+        format!(
+            "Run ppcctl as root or as their owner, or as either try 'chmod -R a+rX {directory}'"
+        )
     };
     Some(finding(Severity::Problem, "files-unreadable", text).remedy(remedy))
 }
@@ -179,9 +181,12 @@ fn pointers(facts: &Facts) -> Option<Finding> {
     let pointers = &facts.files.pointers;
     (pointers.count > 0).then(|| {
         let text = format!(
-            "{} only what git is to fetch in {} place{}",
-            count(pointers.count, "file says", "files say"),
-            if pointers.count == 1 { "its" } else { "their" },
+            "{} instead of the contents{}",
+            count(
+                pointers.count,
+                "file is a Git LFS pointer",
+                "files are Git LFS pointers"
+            ),
             such_as(pointers)
         );
         let remedy = format!("'git -C {} lfs pull'", word(&facts.directory));
@@ -193,12 +198,12 @@ fn parts(facts: &Facts) -> Option<Finding> {
     let parts = &facts.files.parts;
     (parts.count > 0).then(|| {
         let text = format!(
-            "{} not been downloaded to the end{}",
+            "{} not been downloaded completely{}",
             count(parts.count, "file has", "files have"),
             such_as(parts)
         );
         finding(Severity::Warning, "files-incomplete", text)
-            .remedy("Have the download go on, or remove what is left of one that was given up")
+            .remedy("Continue the download, or remove the remains of an abandoned one")
     })
 }
 
@@ -211,7 +216,7 @@ fn mounts(facts: &Facts) -> Option<Finding> {
         more => format!(" and {} more", more - 1),
     };
     let text = format!(
-        "{} mounted in the directory, at {}{more}: what is read there is not heard",
+        "{} mounted in the directory, at {}{more}: reads there are not reported",
         count(number, "other file system is", "other file systems are"),
         first.display(),
     );

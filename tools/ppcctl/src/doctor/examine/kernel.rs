@@ -1,11 +1,11 @@
-//! What the running kernel has.
+//! The features of the running kernel.
 
 use super::{degrades, prevents};
 use crate::doctor::facts::{Facts, Kernel};
 use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::kind::BackendKind;
 
-/// Something that came with a version, and who does without it less well.
+/// A feature that came with a version, and the backend that works less well without it.
 struct Feature {
     since: (u32, u32),
     code: &'static str,
@@ -18,37 +18,40 @@ const FEATURES: [Feature; 3] = [
         since: (6, 9),
         code: "kernel-no-passthrough",
         whose: BackendKind::Fuse,
-        without: "FUSE has no passthrough, so a mirror reads by itself",
+        without: "FUSE has no passthrough, so a mirror reads files itself",
     },
     Feature {
         since: (6, 7),
         code: "kernel-no-pagemap-scan",
         whose: BackendKind::Observe,
-        without: "there is no PAGEMAP_SCAN, so looking how far a mapping has been read costs more",
+        without: "there is no PAGEMAP_SCAN, so finding out how far a mapping was read costs more",
     },
     Feature {
         since: (6, 5),
         code: "kernel-no-cachestat",
         whose: BackendKind::Observe,
-        without: "there is no cachestat, so looking at what is cached costs more",
+        without: "there is no cachestat, so finding out what is cached costs more",
     },
 ];
 
-/// Since when reads that the page cache answers have a tracepoint.
+/// The first version with a tracepoint for reads that the page cache answers.
 const TRACEPOINTS: (u32, u32) = (6, 12);
-/// rfs.ko is for this and later ones.
+/// The oldest version that rfs.ko supports.
 const OLDEST: (u32, u32) = (5, 10);
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let kernel = &facts.kernel;
     let Some(version) = kernel.version else {
-        let text = format!("Which kernel {:?} is cannot be told", kernel.release);
+        let text = format!(
+            "The version of the kernel {:?} cannot be found out",
+            kernel.release
+        );
         return vec![finding(Severity::Note, "kernel-unknown", text)];
     };
     let mut findings = features(facts, version);
     if findings.is_empty() {
         let text = format!(
-            "Linux {} has all that is made use of: tracepoints of the page cache, passthrough, \
+            "Linux {} has everything that PPC uses: tracepoints of the page cache, passthrough, \
              PAGEMAP_SCAN, cachestat",
             kernel.release
         );
@@ -68,8 +71,8 @@ fn features(facts: &Facts, version: (u32, u32)) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !facts.kernel.tracepoints.unwrap_or(version >= TRACEPOINTS) {
         let text = format!(
-            "Linux {release} has no tracepoints of reads that the page cache answers: observe hears \
-             misses only, and sees what is read of mappings by looking"
+            "Linux {release} has no tracepoints of reads that the page cache answers: observe reports \
+             misses only, and polls mappings for what is read through them"
         );
         let finding = finding(
             degrades(facts, BackendKind::Observe),
@@ -80,7 +83,7 @@ fn features(facts: &Facts, version: (u32, u32)) -> Vec<Finding> {
     }
     let missing = FEATURES.iter().filter(|feature| version < feature.since);
     findings.extend(missing.map(|feature| {
-        // Only passthrough makes a difference that readers feel.
+        // Only passthrough makes a difference to readers.
         let severity = match feature.whose {
             BackendKind::Fuse => degrades(facts, BackendKind::Fuse),
             _ => Severity::Note,
@@ -108,7 +111,7 @@ fn module(facts: &Facts, version: (u32, u32)) -> Finding {
         return finding(Severity::Ok, "module-loaded", "rfs.ko is loaded".to_owned());
     }
     if let Some(module) = module {
-        let text = format!("rfs.ko is not loaded, but here: {}", module.display());
+        let text = format!("rfs.ko is not loaded, but installed: {}", module.display());
         return finding(severity, "module-not-loaded", text).remedy("As root: 'modprobe rfs'");
     }
     let text = format!("There is no rfs.ko for Linux {release}");
@@ -117,11 +120,11 @@ fn module(facts: &Facts, version: (u32, u32)) -> Finding {
         return finding.remedy(newer(OLDEST));
     }
     finding.remedy(if *headers {
-        "As root, in our sources: 'make install && depmod && modprobe rfs'".to_owned()
+        "As root, in the sources of PPC: 'make install && depmod && modprobe rfs'".to_owned()
     } else {
         format!(
-            "As root, in our sources: 'apt-get install linux-headers-{release}' or what your system \
-             calls them, then 'make install && depmod && modprobe rfs'"
+            "As root, in the sources of PPC: 'apt-get install linux-headers-{release}' or your system's \
+             equivalent, then 'make install && depmod && modprobe rfs'"
         )
     })
 }
@@ -130,18 +133,18 @@ fn lockdown(facts: &Facts) -> Option<Finding> {
     let (severity, text) = match facts.kernel.lockdown.as_deref()? {
         "integrity" => (
             Severity::Note,
-            "The kernel is locked down (integrity): it loads no module that is not signed",
+            "The kernel is locked down (integrity): it loads only signed modules",
         ),
         "confidentiality" => (
             prevents(facts, BackendKind::Observe),
-            "The kernel is locked down (confidentiality): it loads no module that is not signed, \
-             and tells nobody of its tracepoints",
+            "The kernel is locked down (confidentiality): it loads only signed modules, and gives \
+             no access to its tracepoints",
         ),
         _ => return None,
     };
     let finding = finding(severity, "kernel-lockdown", text.to_owned());
     Some(finding.remedy(
-        "Sign rfs.ko by a key that the firmware knows ('mokutil --import'), or boot without Secure \
+        "Sign rfs.ko with a key that the firmware knows ('mokutil --import'), or boot without Secure \
          Boot and without lockdown=",
     ))
 }

@@ -1,4 +1,4 @@
-//! Which memory is near to which accelerator.
+//! Which memory is near which accelerator.
 
 use super::{count, list};
 use crate::doctor::facts::{Facts, Machine};
@@ -8,9 +8,9 @@ use cprt::machine::topology::{Topology, Xpu};
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let machine = &facts.machine;
     let Some(topology) = &machine.topology else {
-        let text = "Where accelerators are cannot be found out; all memory counts as equally near";
+        let text = "The topology of accelerators is not known; all memory counts as equally near";
         let finding = finding(Severity::Note, "topology-unknown", text);
-        return vec![finding.remedy("See what 'lstopo' of hwloc says")];
+        return vec![finding.remedy("Check the output of hwloc's 'lstopo'")];
     };
     let mut findings = vec![nodes(topology)];
     for (number, xpu) in topology.xpus().iter().enumerate() {
@@ -19,7 +19,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     if topology.xpus().is_empty() {
         let text = "There is no accelerator; files are loaded into any node";
         findings.push(finding(Severity::Note, "gpu-none", text).remedy(
-            "If there should be one, see whether 'lspci' has it; a container has to be given it",
+            "If there should be one, check whether 'lspci' lists it; a container needs access to it",
         ));
     }
     findings
@@ -60,29 +60,29 @@ fn of_xpu(machine: &Machine, topology: &Topology, number: usize, xpu: &Xpu) -> F
         && !home.memory
     {
         let text = format!(
-            "{who} hangs on node {}, which has no memory: it is fed from node {near}, farther away",
+            "{who} is attached to node {}, which has no memory: its data comes from node {near}, farther away",
             home.id
         );
         return finding(Severity::Warning, "gpu-node-without-memory", text)
-            .remedy("Put memory into that socket's slots, or the card into another socket's");
+            .remedy("Put memory into that socket's slots, or move the card to another socket");
     }
     let Some(near) = xpu.node else {
         if topology.nodes().len() == 1 {
-            return finding(Severity::Ok, "gpu", format!("{who} is near to all memory"));
+            return finding(Severity::Ok, "gpu", format!("{who} is near all memory"));
         }
-        let text = format!("{who}: which node is near to it is not known");
-        return finding(Severity::Warning, "gpu-node-unknown", text)
-            .remedy("Have the firmware tell, by its settings of NUMA (NPS, SNC) or an update");
+        let text = format!("{who}: the nearest node is not known");
+        return finding(Severity::Warning, "gpu-node-unknown", text).remedy(
+            "Have the firmware report it: check its NUMA settings (NPS, SNC), or update it",
+        );
     };
     if let Some(mems) = &machine.mems
         && !mems.contains(near)
     {
-        let text = format!(
-            "{who} is near to node {near}, which this process may not take memory from, but from {mems}"
-        );
+        let text =
+            format!("{who} is near node {near}, but this process may only use memory of {mems}");
         return finding(Severity::Warning, "gpu-node-forbidden", text).remedy(
-            "Allow it by AllowedMemoryNodes= of the unit, or --cpuset-mems of the container",
+            "Allow the node by AllowedMemoryNodes= of the unit, or --cpuset-mems of the container",
         );
     }
-    finding(Severity::Ok, "gpu", format!("{who} is near to node {near}"))
+    finding(Severity::Ok, "gpu", format!("{who} is near node {near}"))
 }

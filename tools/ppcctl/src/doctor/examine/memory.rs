@@ -1,4 +1,4 @@
-//! Whether the model fits into what may be cached.
+//! Whether the model fits into the memory that the page cache may use.
 
 use super::word;
 use crate::doctor::facts::{Facts, Memory};
@@ -7,9 +7,9 @@ use cprt::control::config::Bytes;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let Some(memory) = &facts.memory else {
-        let text = "How much memory there is cannot be read, and what is not known is not taken";
+        let text = "The amount of memory cannot be read, and unknown memory is not used";
         let finding = Finding::new(Group::Memory, Severity::Warning, "memory-unknown", text);
-        return vec![finding.remedy("Mount /proc and /sys/fs/cgroup, as a container has them")];
+        return vec![finding.remedy("Mount /proc and /sys/fs/cgroup, as containers do")];
     };
     vec![fits(memory, facts.files.model())]
 }
@@ -29,7 +29,7 @@ fn fits(memory: &Memory, model: u64) -> Finding {
     let sizes = format!("{whose} limits memory to {}", Bytes(limit));
     if model > threshold {
         let text = format!(
-            "The model has {}, and {sizes}, of which {} may be used: it is never cached as a whole",
+            "The model has {}, and {sizes}, of which {} may be used: it is never cached completely",
             Bytes(model),
             Bytes(threshold)
         );
@@ -42,7 +42,7 @@ fn fits(memory: &Memory, model: u64) -> Finding {
             Bytes(available)
         );
         return finding(Severity::Note, "memory-tight", text)
-            .remedy("End what else takes memory; 'ps aux --sort -rss' lists it");
+            .remedy("End other processes that use memory; 'ps aux --sort -rss' lists them");
     }
     let text = format!(
         "The model fits: {sizes}, of which {} can be loaded now",
@@ -54,7 +54,7 @@ fn fits(memory: &Memory, model: u64) -> Finding {
 fn more(memory: &Memory, model: u64) -> String {
     let policy = "register a policy that evicts behind the reader";
     match &memory.knob {
-        // So that it is below the threshold, with some room for the process itself.
+        // Half as much again: the model is then below the threshold, with some room for the process.
         Some(knob) => format!(
             "As root: 'echo {}G > {}' (MemoryMax= of a unit, --memory of a container), or {policy}",
             (model / 2 * 3).div_ceil(1 << 30),

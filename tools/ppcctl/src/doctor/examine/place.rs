@@ -6,13 +6,13 @@ use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::kind::BackendKind;
 use cprt::machine::mountinfo;
 
-/// Kinds whose files are on another machine.
+/// File system types whose files are on another machine.
 const NETWORK: [&str; 21] = [
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs",
     "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "weka", "wekafs",
 ];
 
-/// Of FUSE, kinds whose files are on another machine, by what is behind `fuse.`
+/// FUSE subtypes, without the prefix `fuse.`, whose files are on another machine.
 const NETWORK_FUSE: [&str; 16] = [
     "alluxio-fuse",
     "blobfuse",
@@ -42,7 +42,7 @@ enum Sort {
     Mirror,
     Overlay,
     Fuse,
-    /// It caches by itself.
+    /// It has a cache of its own.
     Own,
 }
 
@@ -66,10 +66,10 @@ fn sort(kind: &str) -> Sort {
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let Some(place) = &facts.place else {
-        let text = "/proc is not mounted, or hidden: neither the file system can be told, nor most of \
-                    what follows";
+        let text = "/proc is not mounted, or hidden: the file system and most of what follows cannot \
+                    be found out";
         let finding = finding(Severity::Warning, "file-system-unknown", text);
-        return vec![finding.remedy("Mount it, as in 'mount -t proc proc /proc'")];
+        return vec![finding.remedy("Mount it: 'mount -t proc proc /proc'")];
     };
     let sort = sort(&place.kind);
     let mut findings = vec![of_sort(facts, place, sort)];
@@ -99,9 +99,9 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
         Sort::Mirror => finding(
             Severity::Note,
             "file-system-mirror",
-            format!("This is a mirror by fuse already, of {}", place.source),
+            format!("This is already a FUSE mirror, of {}", place.source),
         )
-        .remedy(format!("Name {} to learn more", place.source)),
+        .remedy(format!("Name {} to find out more", place.source)),
         Sort::Memory => finding(
             Severity::Note,
             "file-system-memory",
@@ -111,7 +111,7 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
         Sort::Pseudo => finding(
             Severity::Problem,
             "file-system-pseudo",
-            format!("{at}: its files are made when they are read, and are never cached"),
+            format!("{at}: its files are generated when they are read, and never cached"),
         )
         .remedy("Name the directory of a model"),
         Sort::Overlay => finding(
@@ -119,18 +119,20 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
             "file-system-overlay",
             format!("{at}: the files and their page cache belong to a layer below"),
         )
-        .remedy("Name the layer's directory if that can be seen, or keep models in a volume"),
+        .remedy("Name the layer's directory if it is visible, or keep models in a volume"),
         Sort::Fuse => finding(
             Severity::Warning,
             "file-system-fuse",
-            format!("{at}: a program answers each read, and loads are as fast as that is"),
+            format!(
+                "{at}: a program answers each read, and loads are only as fast as that program"
+            ),
         )
-        .remedy("Name the directory that the program takes the files from, if there is one"),
+        .remedy("Name the directory from which the program takes the files, if there is one"),
         Sort::Own => finding(
             Severity::Warning,
             "file-system-own-cache",
             format!(
-                "{at}: it has a cache of its own beside the page cache, of which nothing is known"
+                "{at}: it has a cache of its own besides the page cache, of which PPC knows nothing"
             ),
         )
         .remedy("Keep models on ext4 or xfs, or try 'zfs set primarycache=metadata' for them"),
@@ -139,32 +141,32 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
 
 fn network(at: &str, directory: &str) -> Finding {
     let text = format!(
-        "{at}: the files are on another machine; who changes them there drops what is cached here"
+        "{at}: the files are on another machine; changing them there drops what is cached here"
     );
     finding(Severity::Warning, "file-system-network", text).remedy(format!(
-        "Copy it to a local disk if there is room, as by 'cp -a {directory} /var/tmp', or mount it \
-         with several connections (NFS: nconnect=8)"
+        "Copy the files to a local disk if there is room, such as with 'cp -a {directory} /var/tmp', or \
+         mount with several connections (NFS: nconnect=8)"
     ))
 }
 
-/// fuse reads past the lower page cache, or everything is cached twice.
+/// fuse reads with `O_DIRECT` from below, as everything would otherwise be cached twice.
 fn direct(facts: &Facts, sort: Sort) -> Option<Finding> {
     let severity = degrades(facts, BackendKind::Fuse);
     match facts.files.direct? {
         true => Some(finding(
             Severity::Ok,
             "o-direct",
-            "Files open with O_DIRECT; who reads so goes past the page cache and all of this",
+            "Files open with O_DIRECT; readers that use it bypass the page cache, and PPC",
         )),
-        // There it is the same memory.
+        // In memory, both are the same pages.
         false if sort == Sort::Memory => None,
         false => Some(
             finding(
                 severity,
                 "o-direct-missing",
-                "Files do not open with O_DIRECT, so what plain fuse shows is cached twice",
+                "Files do not open with O_DIRECT, so files read through plain fuse are cached twice",
             )
-            .remedy("Use another backend than fuse, or another file system than this"),
+            .remedy("Use a backend other than fuse, or another file system"),
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! What the caller may do, which is what a worker of the caller's may.
+//! The caller's privileges, which a worker started by the caller inherits.
 
 use super::{list, prevents};
 use crate::doctor::facts::{Capability, Facts, FuseDevice, Namespaces, Tracefs, User};
@@ -6,7 +6,7 @@ use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::backend::select::Verdict;
 use cprt::control::kind::BackendKind;
 
-/// What a worker needs: what does as well, and what is missed without.
+/// A capability that a worker needs: `any` of these will do; `without` them, this is lost.
 struct Need {
     name: &'static str,
     any: &'static [Capability],
@@ -17,7 +17,7 @@ const NEEDS: [Need; 5] = [
     Need {
         name: "CAP_SYS_ADMIN",
         any: &[Capability::SysAdmin],
-        without: "no opens are told and no starts recorded",
+        without: "no opens are reported and no starts recorded",
     },
     Need {
         name: "CAP_PERFMON",
@@ -32,12 +32,12 @@ const NEEDS: [Need; 5] = [
     Need {
         name: "CAP_SYS_PTRACE",
         any: &[Capability::SysPtrace],
-        without: "mappings of other users' processes are not looked at",
+        without: "mappings of other users' processes are not examined",
     },
     Need {
         name: "CAP_SYS_NICE",
         any: &[Capability::SysNice],
-        without: "loads wait for their turn of the processor",
+        without: "loads wait for their turn on the processor",
     },
 ];
 
@@ -60,7 +60,7 @@ fn missing(user: &User) -> Vec<&'static Need> {
     missing.collect()
 }
 
-/// What a container is to be started with: the first makes up for those that it does as well for.
+/// The options to start a container with. `CAP_SYS_ADMIN`, if missing, is added instead of those it can replace.
 fn cap_add(missing: &[&Need]) -> String {
     let has_first = missing
         .iter()
@@ -86,22 +86,19 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     if !user.initial {
-        let text = "This is a user namespace, as of a container without root: what root may do here \
-                    is nothing to the kernel's tracepoints, nor to its modules";
+        let text = "This is a user namespace, as in a rootless container: being root here gives no access \
+                    to the kernel's tracepoints and modules";
         findings.push(
             finding(
                 prevents(facts, BackendKind::Observe),
                 "user-namespace",
                 text,
             )
-            .remedy("Run it outside, or have cprtd run there for this directory"),
+            .remedy("Run ppcctl outside, or have cprtd run there for this directory"),
         );
     }
     if missing.is_empty() {
-        let text = format!(
-            "User {} has all capabilities that are made use of",
-            user.uid
-        );
+        let text = format!("User {} has all capabilities that PPC uses", user.uid);
         findings.push(finding(Severity::Ok, "capabilities", text));
         return findings;
     }
@@ -115,12 +112,12 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
     } else {
         let text = format!("User {} is not root, and lacks {names}", user.uid);
         finding(severity, "not-root", text)
-            .remedy("Run it as root, or have cprtd run, which is root for you")
+            .remedy("Run ppcctl as root, or use cprtd, which runs as root")
     });
     findings
 }
 
-/// Kernels of Debian and Ubuntu know a third level, which asks for more.
+/// The level that only kernels of Debian and Ubuntu have, which requires more.
 const DISTRIBUTIONS_OWN: i32 = 3;
 
 fn paranoid(facts: &Facts) -> Option<Finding> {
@@ -135,14 +132,14 @@ fn paranoid(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let lacks = if is_own {
-        "CAP_SYS_ADMIN; on kernels of Debian and Ubuntu, CAP_PERFMON does not do"
+        "CAP_SYS_ADMIN; on kernels of Debian and Ubuntu, CAP_PERFMON is not enough"
     } else {
         "CAP_PERFMON"
     };
     let text = format!(
-        "kernel.perf_event_paranoid is {level}, which keeps tracepoints from who lacks {lacks}"
+        "kernel.perf_event_paranoid is {level}, which denies tracepoints to users without {lacks}"
     );
-    // Programs in the kernel may hear of them all the same.
+    // eBPF programs can be attached to tracepoints all the same.
     let severity = prevents(facts, BackendKind::Observe);
     let finding = finding(severity, "perf-event-paranoid", text);
     Some(finding.remedy("As root: 'sysctl kernel.perf_event_paranoid=-1', or run as root"))
@@ -160,19 +157,19 @@ fn tracefs(facts: &Facts) -> Finding {
         Tracefs::Unmounted if facts.user.has(&[Capability::SysAdmin]) => finding(
             Severity::Ok,
             "tracefs",
-            "tracefs is not mounted, and can be opened without that",
+            "tracefs is not mounted, but can be opened without a mount",
         ),
         Tracefs::Unmounted => {
             finding(severity, "tracefs-unmounted", "tracefs is not mounted").remedy(mount)
         }
         Tracefs::Closed(at) => {
             let text = format!(
-                "tracefs at {} does not let user {} in",
+                "tracefs at {} denies access to user {}",
                 at.display(),
                 facts.user.uid
             );
             finding(severity, "tracefs-closed", text).remedy(format!(
-                "Run it as root, or as root: 'mount -o remount,mode=755 {}'",
+                "Run ppcctl as root, or as root: 'mount -o remount,mode=755 {}'",
                 at.display()
             ))
         }
@@ -181,7 +178,7 @@ fn tracefs(facts: &Facts) -> Finding {
             "tracefs-missing",
             "This kernel has no tracefs, or this container hides it",
         )
-        .remedy("Boot a kernel with CONFIG_FTRACE, as those of distributions have"),
+        .remedy("Boot a kernel with CONFIG_FTRACE, as distributions' kernels have"),
     }
 }
 
@@ -192,16 +189,16 @@ fn fuse(facts: &Facts) -> Vec<Finding> {
             finding(severity, "fuse-device-missing", "There is no /dev/fuse")
                 .remedy("As root: 'modprobe fuse'; start a container with --device=/dev/fuse"),
         ],
-        // Root of a user namespace may mount this, in a namespace of mounts of its own.
+        // Root of a user namespace may mount FUSE, in a mount namespace of its own.
         FuseDevice::Open if facts.user.holds(Capability::SysAdmin) => {
-            let text = "FUSE can be mounted: root needs nobody's help for that";
+            let text = "FUSE can be mounted: root needs no helper for that";
             mountable(facts, text).into_iter().collect()
         }
         device => by_others(facts, severity, device),
     }
 }
 
-/// Not where it was tried and did not work, as where system calls are filtered.
+/// `None` if FUSE was tried and did not work, such as where system calls are filtered.
 fn mountable(facts: &Facts, text: &str) -> Option<Finding> {
     let works = facts.candidates.iter().any(|candidate| {
         matches!(candidate.kind, BackendKind::Fuse)
@@ -210,10 +207,10 @@ fn mountable(facts: &Facts, text: &str) -> Option<Finding> {
     works.then(|| finding(Severity::Ok, "fuse", text))
 }
 
-/// An ordinary user mounts through fusermount3, or in a user namespace where they are root.
+/// An ordinary user mounts through fusermount3, or as root of a user namespace.
 fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Finding> {
     let closed = namespaces_closed(facts.user.namespaces);
-    // In a namespace nobody opens the device for us.
+    // In a namespace there is no helper that opens the device.
     let by_namespace = closed.is_none() && device == FuseDevice::Open;
     let by_helper = matches!(facts.user.helper, Some((_, true)));
     let mut findings = Vec::new();
@@ -234,13 +231,12 @@ fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Findi
             let text = "There is no fusermount3, which mounts FUSE for ordinary users";
             findings.push(
                 finding(severity, "fusermount-missing", text)
-                    .remedy("As root: 'apt-get install fuse3', or what your system calls it"),
+                    .remedy("As root: 'apt-get install fuse3', or your system's equivalent"),
             );
         }
         Some((path, false)) => {
             let path = path.display();
-            let text =
-                format!("{path} is not root's with the set-user-ID bit, so it mounts nothing");
+            let text = format!("{path} is not set-user-ID root, so it cannot mount anything");
             findings.push(
                 finding(severity, "fusermount-powerless", text).remedy(format!(
                     "As root: 'chown root {path} && chmod u+s {path}', unless a container forbids it"
@@ -250,7 +246,7 @@ fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Findi
         Some((_, true)) => {}
     }
     if device == FuseDevice::Closed {
-        let text = "/dev/fuse does not open for this user";
+        let text = "/dev/fuse cannot be opened by this user";
         let remedy = "As root: 'chmod 666 /dev/fuse', as udev does";
         findings.push(finding(severity, "fuse-device-closed", text).remedy(remedy));
     }
@@ -260,7 +256,7 @@ fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Findi
     findings
 }
 
-/// What keeps ordinary users from making user namespaces, and what would let them.
+/// The setting that keeps ordinary users from creating user namespaces, and its remedy.
 fn namespaces_closed(namespaces: Namespaces) -> Option<(String, String)> {
     let (setting, value, open) = match namespaces {
         Namespaces { max: Some(0), .. } => ("user.max_user_namespaces", 0, 15_000),
@@ -274,7 +270,7 @@ fn namespaces_closed(namespaces: Namespaces) -> Option<(String, String)> {
         _ => return None,
     };
     Some((
-        format!("{setting} is {value}: ordinary users have no user namespaces to mount FUSE in"),
+        format!("{setting} is {value}: ordinary users cannot mount FUSE in user namespaces"),
         format!("As root: 'sysctl {setting}={open}'"),
     ))
 }

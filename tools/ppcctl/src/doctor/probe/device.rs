@@ -1,4 +1,4 @@
-//! The block devices below a mount, and how far the kernel reads ahead there.
+//! The block devices below a mount, and the kernel's readahead there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::{Roots, chosen, flag, number, read};
 use crate::doctor::facts::{Device, Layer};
 use cprt::machine::mountinfo::Mount;
 
-/// More is no stack that anybody makes.
+/// Upper bound on the number of devices looked at; no real stack has that many.
 const MOST: usize = 64;
 
 pub(super) fn of(roots: &Roots, mount: &Mount) -> Device {
@@ -22,7 +22,7 @@ pub(super) fn of(roots: &Roots, mount: &Mount) -> Device {
 /// The directory of the device with the file system, or of the disk if that is a partition.
 fn block(roots: &Roots, mount: &Mount) -> Option<PathBuf> {
     let directory = if mount.major == 0 {
-        // Such as btrfs has a number of its own; its source may be a link, /dev/mapper/NAME.
+        // btrfs, for one, has an anonymous number; its source may be a link, /dev/mapper/NAME.
         let name = mount.source.strip_prefix("/dev").ok()?;
         let device = roots.dev.join(name).canonicalize().ok()?;
         roots.sys.join("class/block").join(device.file_name()?)
@@ -42,7 +42,7 @@ fn disk(directory: &Path) -> Option<PathBuf> {
     }
 }
 
-/// It and what it is made of, each once.
+/// The device and those it is made of, each once.
 fn layers(top: &Path) -> Vec<Layer> {
     let mut found = vec![top.to_owned()];
     let mut at = 0;
@@ -80,7 +80,7 @@ fn layer(directory: &Path) -> Layer {
 fn made(directory: &Path) -> Option<String> {
     if directory.join("dm").is_dir() {
         let id = read(&directory.join("dm/uuid")).unwrap_or_default();
-        // Whose it is, and then what only that one understands.
+        // The subsystem that owns it, followed by an ID that only the subsystem understands.
         let (whose, _) = id.split_once('-').unwrap_or_default();
         return Some(format!("dm {whose}").trim_end().to_owned());
     }

@@ -1,4 +1,4 @@
-//! The mount that a directory is in, and what is mounted in the directory, by `mountinfo`.
+//! The mount that a directory is in, and the mounts within the directory, from `mountinfo`.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -8,7 +8,7 @@ use super::field;
 use crate::doctor::facts::Place;
 use cprt::machine::mountinfo::{self, Mount};
 
-/// All mounts that we see, in the order in which they were made.
+/// All visible mounts, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(Vec<Mount>);
 
@@ -21,11 +21,11 @@ pub(super) fn place(mount: &Mount) -> Place {
     }
 }
 
-/// Where a mount's files really are, if it shows those of another directory.
+/// The directory whose files a mount shows, if it shows another directory's.
 fn below(mount: &Mount) -> Option<PathBuf> {
     match mount.kind.as_str() {
         "rfs" | "fuse.cprt" => Some(mount.source.clone()),
-        // The topmost; what is written goes there, if it may be written at all.
+        // The topmost layer: the one that is written to, if the mount is writable.
         "overlay" => {
             let lower = || mount.option("lowerdir")?.split(':').next();
             mount.option("upperdir").or_else(lower).map(PathBuf::from)
@@ -39,20 +39,20 @@ impl Mounts {
         Self(mountinfo::read(proc).unwrap_or_default())
     }
 
-    /// The mount of a directory, by the kernel's word if it tells, otherwise by their paths.
+    /// The mount of a directory, by the ID that the kernel reports, or else by the paths.
     pub(super) fn of(&self, proc: &Path, directory: &Path) -> Option<&Mount> {
         let told = id(proc, directory);
         let told = told.and_then(|id| self.0.iter().find(|mount| mount.id == id));
         told.or_else(|| nearest(&self.0, directory))
     }
 
-    /// What is mounted below a directory that is in the mount `here`, and can be seen there.
+    /// The visible mounts below a directory that is in the mount `here`.
     pub(super) fn within(&self, here: &Mount, directory: &Path) -> Vec<PathBuf> {
         let mut found: Vec<_> = self
             .0
             .iter()
             .filter(|mount| mount.point != directory && mount.point.starts_with(directory))
-            // Others lie under what has been mounted over them.
+            // The others are hidden by mounts over them.
             .filter(|mount| self.is_on(mount, here))
             .map(|mount| mount.point.clone())
             .collect();
@@ -63,7 +63,7 @@ impl Mounts {
 
     fn is_on(&self, mount: &Mount, here: &Mount) -> bool {
         let mut at = mount;
-        // A list that is read while it changes may lead in circles.
+        // A list that changes while it is read may have cycles.
         for _ in 0..self.0.len() {
             if at.parent == here.id {
                 return true;
@@ -76,11 +76,11 @@ impl Mounts {
         false
     }
 
-    /// The mount with the device, below those that show files of others.
+    /// The mount with the device, below mounts that show other directories' files.
     pub(super) fn base<'m>(&'m self, mount: &'m Mount) -> &'m Mount {
         let mut at = mount;
         while let Some(below) = below(at) {
-            // What it shows was there before it.
+            // A mount shows only what was mounted before it.
             let before = self.0.iter().take_while(|other| other.id != at.id);
             let before: Vec<_> = before.cloned().collect();
             let Some(next) = nearest(&before, &below) else {
@@ -95,7 +95,7 @@ impl Mounts {
     }
 }
 
-/// Of the mounts above a path the deepest, and of those at one place the last.
+/// The deepest of the mounts above a path; of several at one place, the last.
 fn nearest<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     mounts
         .iter()
@@ -103,7 +103,7 @@ fn nearest<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
         .max_by_key(|mount| mount.point.components().count())
 }
 
-/// The kernel's number of the mount.
+/// The kernel's ID of the mount.
 fn id(proc: &Path, directory: &Path) -> Option<u64> {
     let file = File::open(directory).ok()?;
     let info = proc.join(format!("self/fdinfo/{}", file.as_raw_fd()));

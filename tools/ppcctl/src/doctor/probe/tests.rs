@@ -7,7 +7,7 @@ use test_support::skip;
 use super::*;
 use crate::doctor::facts::Layer;
 
-/// A directory that is gone with its value.
+/// A directory that is removed when its value is dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -41,7 +41,7 @@ impl Tree {
         Roots::below(&self.0)
     }
 
-    /// Of a device and what it is, the root.
+    /// Makes the root a mount of this device and type.
     fn mounted(&self, device: &str, kind: &str) {
         let line = format!("22 1 {device} / / rw - {kind}\n");
         self.write("proc/self/mountinfo", &line);
@@ -317,9 +317,9 @@ fn a_user_is_read() {
     let found = user(&tree.roots());
     let at = tree.path("sys/kernel/tracing");
     assert_eq!((found.tracefs, found.initial), (Tracefs::Open(at), true));
-    let nobody = user(&Roots::below(Path::new("/nowhere")));
+    let unknown = user(&Roots::below(Path::new("/nowhere")));
     assert_eq!(
-        (nobody.tracefs, nobody.fuse, nobody.helper),
+        (unknown.tracefs, unknown.fuse, unknown.helper),
         (Tracefs::Unmounted, FuseDevice::Missing, None)
     );
     tree.write("proc/filesystems", "nodev\tproc\n");

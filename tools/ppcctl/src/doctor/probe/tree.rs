@@ -1,5 +1,5 @@
-//! What is in the directory: files, links, and what does not let us in. Of files that are too small
-//! for weights the beginning is read, of others nothing.
+//! The contents of the directory: files, links, and what the caller may not access. Of files too small
+//! for weights, the beginning is read; of others, nothing.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -13,16 +13,16 @@ use nix::unistd::{AccessFlags, eaccess};
 
 use crate::doctor::facts::{Files, common};
 
-/// How a file begins that only says which one git is to fetch,
+/// The beginning of a Git LFS pointer,
 const POINTER: [u8; 42] = *b"version https://git-lfs.github.com/spec/v1";
-/// and how long it may be.
+/// and its possible sizes.
 const POINTER_SIZES: Range<u64> = POINTER.len() as u64..1024;
-/// What names of files end in while they are downloaded: by Hugging Face's tools, by browsers, by aria2.
+/// Extensions of partial downloads: of Hugging Face's tools, of browsers, of aria2.
 const PARTS: [&str; 4] = ["incomplete", "part", "crdownload", "aria2"];
-/// No model has so many files; somebody's home directory has.
+/// Upper bound on the entries looked at. No model has that many files; a home directory may.
 const MOST: u64 = 200_000;
 
-/// Goes through a directory, not through links and not into what is mounted in it.
+/// Walks a directory tree, without following links or entering other mounts.
 pub(super) fn walk(directory: &Path, mounts: Vec<PathBuf>) -> Files {
     let mut walk = Walk {
         root: directory,
@@ -58,7 +58,7 @@ impl Walk<'_> {
     fn list(&mut self, directory: &Path, todo: &mut Vec<PathBuf>) {
         let names = match fs::read_dir(directory) {
             Ok(names) => names,
-            // Somebody else was faster.
+            // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(_) => {
                 self.files.closed.add(directory);
@@ -66,7 +66,7 @@ impl Walk<'_> {
             }
         };
         let mut names: Vec<_> = names.flatten().collect();
-        // In the order of names, so that twice the same is said.
+        // Sorted by name, so that each run gives the same answer.
         names.sort_by_key(fs::DirEntry::file_name);
         for name in names {
             self.entries += 1;
@@ -75,7 +75,7 @@ impl Walk<'_> {
                 Ok(metadata) if metadata.is_dir() => todo.push(path),
                 Ok(metadata) if metadata.is_symlink() => self.link(&path),
                 Ok(metadata) if metadata.is_file() => self.file(&path, &metadata),
-                // A directory that may be listed and not entered.
+                // The directory may be listed but not searched.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     self.files.unreadable.add(&path);
                 }
@@ -106,7 +106,7 @@ impl Walk<'_> {
         if is_part(path) {
             files.parts.add(path);
         }
-        // Those of /proc have no size, and reading some never ends.
+        // Files of /proc have no size, and reading some of them never ends.
         if POINTER_SIZES.contains(&metadata.len()) && is_pointer(path) {
             files.pointers.add(path);
         }
@@ -155,7 +155,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether we may not read it. By asking and not by opening, which has servers asked as well.
+/// Whether the caller may not read the file. Checked without opening it, which would send a request to servers.
 fn is_closed(path: &Path) -> bool {
     match eaccess(path, AccessFlags::R_OK) {
         Ok(()) | Err(nix::Error::ENOENT) => false,
@@ -163,20 +163,20 @@ fn is_closed(path: &Path) -> bool {
     }
 }
 
-/// Whether it is what programs that download call a file before all of it is there.
+/// Whether the name is that of a partial download.
 fn is_part(path: &Path) -> bool {
     let extension = path.extension().and_then(OsStr::to_str);
     extension.is_some_and(|extension| PARTS.contains(&extension))
 }
 
-/// Whether it is what git leaves in the place of a large file.
+/// Whether the file is a Git LFS pointer.
 fn is_pointer(path: &Path) -> bool {
     let mut start = [0; POINTER.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && start == POINTER
 }
 
-/// Whether it opens past the page cache; `None` if it does not open for another reason.
+/// Whether the file opens with `O_DIRECT`; `None` if it fails to open for another reason.
 fn direct(path: &Path) -> Option<bool> {
     let flags = libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOFOLLOW;
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {

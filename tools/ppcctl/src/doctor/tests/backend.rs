@@ -1,4 +1,4 @@
-//! Which backend is used, and why no better one.
+//! The backend that is used, and why no better one.
 
 use super::*;
 

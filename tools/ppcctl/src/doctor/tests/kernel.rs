@@ -1,4 +1,4 @@
-//! What kernels lack.
+//! Missing features of kernels.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn an_old_kernel() {
         names(&facts, code, Severity::Note, &parts);
     }
     assert!(!has(&facts, "kernel"));
-    // The module needs none of it.
+    // The module needs none of these.
     facts.candidates = candidates(&[BackendKind::Module]);
     names(&facts, "kernel-no-tracepoints", Severity::Note, &[]);
 }
@@ -110,7 +110,7 @@ fn a_module_that_is_not_loaded() {
         Severity::Warning,
         &["Boot Linux 5.10"],
     );
-    // It does without.
+    // Observe works without the module.
     facts.candidates = candidates(&[BackendKind::Observe]);
     names(&facts, "module-missing", Severity::Note, &[]);
 }

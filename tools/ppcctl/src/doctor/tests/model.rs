@@ -33,7 +33,7 @@ fn files_with_holes() {
     names(&facts, "files-sparse", Severity::Note, &parts);
     facts.files.allocated = 0;
     names(&facts, "files-sparse", Severity::Note, &["take 0 B"]);
-    // Nothing is told of blocks there.
+    // FUSE does not report blocks.
     facts.place = Some(place("fuse.sshfs"));
     assert!(!has(&facts, "files-sparse"));
 }
@@ -54,7 +54,7 @@ fn links_that_leave_as_in_a_cache_of_downloads() {
         "5 links, such as ",
         "a.safetensors, lead out of ",
         "/blobs: ",
-        &format!("Name {model}, which has both"),
+        &format!("Name {model}, which contains both"),
     ];
     names(&facts, "links-leave", Severity::Problem, &parts);
     assert!(!has(&facts, "files-none"));
@@ -73,10 +73,10 @@ fn links_that_leave_to_somewhere_else() {
     let parts = [
         "1 link, /srv/models/llama/a, leads out of",
         "Name /data/blobs instead",
-        "into /srv/models/llama by 'cp -L'",
+        "into /srv/models/llama with 'cp -L'",
     ];
     names(&facts, "links-leave", Severity::Warning, &parts);
-    // Half of the machine may be in the directory that has both.
+    // The directory that contains both may hold half of the machine's files.
     facts.files.links.outside = Some("/srv/blobs".into());
     let parts = ["Name /srv/blobs instead"];
     names(&facts, "links-leave", Severity::Warning, &parts);
@@ -98,7 +98,7 @@ fn weights_that_git_has_not_fetched() {
     let mut facts = fine();
     facts.files.pointers = sample(2, "/srv/models/llama/f");
     let parts = [
-        "2 files say only what git is to fetch",
+        "2 files are Git LFS pointers instead of the contents",
         "git -C /srv/models/llama lfs pull",
     ];
     names(&facts, "files-pointers", Severity::Problem, &parts);
@@ -108,7 +108,7 @@ fn weights_that_git_has_not_fetched() {
 fn downloads_that_are_not_finished() {
     let mut facts = fine();
     facts.files.parts = sample(1, "/srv/models/llama/g.incomplete");
-    let parts = ["1 file has not been downloaded to the end, /srv"];
+    let parts = ["1 file has not been downloaded completely, /srv"];
     names(&facts, "files-incomplete", Severity::Warning, &parts);
 }
 
@@ -217,7 +217,7 @@ fn an_accelerator_on_a_node_without_memory() {
     let home = |pci: &str, node| (pci.parse().expect("an address"), node);
     facts.machine.homes = vec![home("0000:18:00.0", 0), home("0000:c1:00.0", 1)];
     let parts = [
-        "Accelerator 1 (H100, 0000:c1:00.0) hangs on node 1",
+        "Accelerator 1 (H100, 0000:c1:00.0) is attached to node 1",
         "node 0",
     ];
     names(&facts, "gpu-node-without-memory", Severity::Warning, &parts);
@@ -237,7 +237,7 @@ fn an_accelerator_that_is_near_to_nothing_known() {
 fn an_accelerator_whose_memory_is_forbidden() {
     let mut facts = fine();
     facts.machine.mems = Some("1".parse().expect("a list"));
-    let parts = ["near to node 0", "but from 1", "--cpuset-mems"];
+    let parts = ["near node 0", "only use memory of 1", "--cpuset-mems"];
     names(&facts, "gpu-node-forbidden", Severity::Warning, &parts);
 }
 

@@ -1,4 +1,4 @@
-//! What callers may not do.
+//! Missing privileges of callers.
 
 use super::*;
 
@@ -13,13 +13,13 @@ fn not_root() {
         "as root",
     ];
     names(&facts, "not-root", Severity::Warning, &parts);
-    // Where something better works all the same, it does not matter.
+    // If a better backend works all the same, it does not matter.
     facts.candidates = candidates(&[BackendKind::Observe]);
     names(&facts, "not-root", Severity::Note, &[]);
 }
 
 #[test]
-fn capabilities_that_were_given_to_somebody() {
+fn capabilities_that_were_given_to_a_user() {
     let mut facts = fine();
     ordinary(&mut facts);
     // PERFMON, BPF, SYS_PTRACE, SYS_NICE
@@ -33,11 +33,11 @@ fn capabilities_that_were_given_to_somebody() {
 fn root_of_a_container() {
     let mut facts = fine();
     facts.candidates = candidates(&[BackendKind::Fuse]);
-    // What Docker leaves.
+    // The default capabilities of Docker.
     facts.user.capabilities = 0xa804_25fb;
     let parts = [
         "root without CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF, CAP_SYS_PTRACE and CAP_SYS_NICE",
-        "no opens are told and no starts recorded; nothing is observed",
+        "no opens are reported and no starts recorded; nothing is observed",
         "with --cap-add=SYS_ADMIN --cap-add=SYS_PTRACE --cap-add=SYS_NICE",
     ];
     names(&facts, "capabilities-missing", Severity::Warning, &parts);
@@ -45,7 +45,7 @@ fn root_of_a_container() {
     facts.user.capabilities |= 1 << 38 | 1 << 23;
     let parts = ["root without CAP_SYS_ADMIN, CAP_BPF and CAP_SYS_PTRACE"];
     names(&facts, "capabilities-missing", Severity::Warning, &parts);
-    // All but what is only nice to have.
+    // All but an optional one.
     facts.user.capabilities |= 1 << 21;
     let parts = [
         "root without CAP_SYS_PTRACE, as",
@@ -90,7 +90,7 @@ fn no_tracefs() {
         (
             Tracefs::Closed("/sys/kernel/tracing".into()),
             "tracefs-closed",
-            "does not let user 1000 in",
+            "denies access to user 1000",
         ),
         (Tracefs::Unmounted, "tracefs-unmounted", "mount -t tracefs"),
         (Tracefs::Absent, "tracefs-missing", "CONFIG_FTRACE"),
@@ -98,7 +98,7 @@ fn no_tracefs() {
         facts.user.tracefs = tracefs;
         names(&facts, code, Severity::Warning, &[part]);
     }
-    // Root opens it where it is not mounted.
+    // Root can open it while it is not mounted.
     let mut facts = fine();
     facts.user.tracefs = Tracefs::Unmounted;
     names(&facts, "tracefs", Severity::Ok, &["not mounted"]);
@@ -167,7 +167,7 @@ fn one_way_to_mount_is_enough() {
     names(&facts, "fuse", Severity::Ok, &["user namespace"]);
     names(&facts, "fusermount-missing", Severity::Note, &[]);
 
-    // It was tried.
+    // FUSE was tried, and failed.
     facts.candidates = candidates(&[]);
     assert!(!has(&facts, "fuse"));
 }

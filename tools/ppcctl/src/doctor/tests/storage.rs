@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// On this kind of file system, this is said.
+/// Expects a finding on this type of file system.
 fn on(kind: &str, code: &str, severity: Severity, parts: &[&str]) {
     let mut facts = fine();
     facts.place = Some(place(kind));
@@ -91,13 +91,13 @@ fn devices_that_are_made_of_others() {
     let made = |name: &str, of: &str| Layer {
         name: name.to_owned(),
         made: Some(of.to_owned()),
-        // Those of what is above do not matter.
+        // The schedulers of devices made of others do not matter.
         scheduler: Some("bfq".to_owned()),
         rotational: Some(true),
         direct: None,
     };
     facts.device.layers = vec![made("dm-0", "dm LVM"), made("md0", "md raid0"), disk()];
-    let parts = ["It is on dm-0 (dm LVM), made of md0 (md raid0), nvme0n1"];
+    let parts = ["The directory is on dm-0 (dm LVM), made of md0 (md raid0), nvme0n1"];
     names(&facts, "device", Severity::Ok, &parts);
     assert_eq!(Diagnosis::of(&facts).severity, Severity::Ok);
 }
