@@ -26,6 +26,7 @@ mod kind {
     pub(super) const TYPEDEF: u32 = 8;
     pub(super) const VOLATILE: u32 = 9;
     pub(super) const CONST: u32 = 10;
+    pub(super) const FUNC: u32 = 12;
     pub(super) const FUNC_PROTO: u32 = 13;
     pub(super) const VAR: u32 = 14;
     pub(super) const DATASEC: u32 = 15;
@@ -163,6 +164,14 @@ impl Btf {
 
     pub(crate) fn typedef(&self, name: &str) -> Option<u32> {
         self.find(kind::TYPEDEF, name)
+    }
+
+    pub(crate) fn structure(&self, name: &str) -> Option<u32> {
+        self.find(kind::STRUCT, name)
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<u32> {
+        self.find(kind::FUNC, name)
     }
 
     /// What functions of that type take, each by the name of the structure it points to, or `None`.

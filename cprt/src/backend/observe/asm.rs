@@ -96,6 +96,12 @@ impl Program {
         self.put(0x85, R0, R0, 0, function as i32);
     }
 
+    /// One that has no number of its own, but that of its type among the kernel's.
+    pub(super) fn call_by_type(&mut self, function: i32) {
+        // In the place of the source: what the number is.
+        self.put(0x85, R0, R2, 0, function);
+    }
+
     pub(super) fn copy(&mut self, to: Register, from: Register) {
         self.put(0xbf, to, from, 0, 0);
     }
@@ -138,8 +144,12 @@ impl Program {
 
     /// Reads what the tracepoint tells.
     pub(super) fn reach(&mut self, to: Register, reach: &Reach) {
-        let mut from = Context;
-        for &field in &reach.0 {
+        self.follow(to, Context, &reach.0);
+    }
+
+    /// Loads one after another, each from where the one before points to.
+    pub(super) fn follow(&mut self, to: Register, mut from: Register, fields: &[Field]) {
+        for &field in fields {
             self.load_field(to, from, field);
             from = to;
         }

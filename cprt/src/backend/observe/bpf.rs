@@ -212,7 +212,11 @@ impl Bpf {
         let load = |layout: &Layout| {
             let (reaches, id) =
                 Reaches::raw(layout.point, &btf).ok_or(io::ErrorKind::Unsupported)?;
-            let program = self.load(&reaches, ProgramFor::Raw(id))?;
+            let raw = |reaches: &Reaches| self.load(reaches, ProgramFor::Raw(id));
+            let program = raw(&reaches).or_else(|error| match reaches.without_cast() {
+                Some(reaches) => raw(&reaches),
+                None => Err(error),
+            })?;
             Ok((layout.point, program))
         };
         // The kernel goes through its types for each of them, a few milliseconds each: side by side.

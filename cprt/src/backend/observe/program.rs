@@ -173,8 +173,21 @@ pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> 
 fn inode(program: &mut Program, file: &FileReach) {
     match file {
         FileReach::Record { inode, .. } => program.load_field(R1, Context, *inode),
-        FileReach::Kernel { inode, number, .. } => {
-            program.reach(Run, inode);
+        FileReach::Kernel {
+            inode,
+            number,
+            cast,
+            ..
+        } => {
+            match (cast, inode.0.split_first()) {
+                (Some(cast), Some((&handed, rest))) => {
+                    program.load_field(R1, Context, handed);
+                    program.set(R2, cast.structure);
+                    program.call_by_type(cast.function);
+                    program.follow(Run, R0, rest);
+                }
+                _ => program.reach(Run, inode),
+            }
             program.load_field(R1, Run, *number);
         }
     }

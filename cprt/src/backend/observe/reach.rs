@@ -25,14 +25,33 @@ pub(super) enum FileReach {
         device: Field,
     },
     /// In the kernel's inode. The device is in what a pointer in it points to, which is only followed if the inode
-    /// may be ours, and by a function of the kernel: for each pointer that a program follows by
-    /// itself the kernel goes through all its types when it takes the program.
+    /// may be ours, and by a function of the kernel.
     Kernel {
+        cast: Option<Cast>,
         inode: Reach,
         number: Field,
         superblock: Field,
         device: Field,
     },
+}
+
+/// The kernel trusts what a tracepoint hands out, and when it takes a program that follows a pointer in there, goes
+/// through all its types four times to find out whether it trusts that as well: 2 ms. After this cast, a function by
+/// the number of its type, nothing is trusted, and all is checked as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cast {
+    pub(super) function: i32,
+    pub(super) structure: i32,
+}
+
+impl Cast {
+    /// `None` where the kernel has none: before 6.2.
+    fn to(structure: &str, btf: &Btf) -> Option<Self> {
+        Some(Self {
+            function: i32::try_from(btf.function("bpf_rdonly_cast")?).ok()?,
+            structure: i32::try_from(btf.structure(structure)?).ok()?,
+        })
+    }
 }
 
 /// What tells how many pages.
@@ -155,6 +174,7 @@ impl Reaches {
         let reaches = Self {
             point,
             file: FileReach::Kernel {
+                cast: Cast::to(structure, btf),
                 inode: mapping.then(member("address_space", "host")?),
                 number: member("inode", "i_ino")?,
                 superblock: member("inode", "i_sb")?,
@@ -181,6 +201,15 @@ impl Reaches {
             call: Call::at(point),
         };
         Some((reaches, id))
+    }
+
+    /// The same for a kernel that refuses the cast; `None` if there is none.
+    pub(super) fn without_cast(&self) -> Option<Self> {
+        let mut reaches = self.clone();
+        match &mut reaches.file {
+            FileReach::Kernel { cast, .. } => cast.take().map(|_| reaches),
+            FileReach::Record { .. } => None,
+        }
     }
 }
 

@@ -145,7 +145,10 @@ fn beacons_of_hits_come_without_each_touch() {
             let beacons = by_reader(&events, process);
             let sum = sum(&beacons);
             assert!(is_all(sum), "{} {piece}: {sum}", observe.source.name());
-            assert!(beacons.len() > 8, "{piece}: {beacons:?}");
+            // Of a long request the kernel may take hold at once, in folios of 2 MiB.
+            let least = (32 * MIB / piece).min(8);
+            let many = beacons.len() as u64 >= least;
+            assert!(many, "{piece}: {beacons:?}");
             assert!(beacons.iter().all(|event| event.file == file));
             let far = beacons.iter().map(|event| event.offset).max();
             assert!(far > Some(32 * MIB), "{piece}: {far:?}");
