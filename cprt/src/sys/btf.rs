@@ -72,6 +72,11 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
+/// From a type's second number.
+const fn kind_of(info: u32) -> u32 {
+    info >> 24 & 0x1f
+}
+
 fn place(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
@@ -155,11 +160,28 @@ impl Btf {
 
     /// The number of the type of that kind and name.
     fn find(&self, kind: u32, name: &str) -> Option<u32> {
-        let ids = 1..u32::try_from(self.places.len()).ok()?;
-        ids.into_iter().find(|&id| {
-            self.get(id)
-                .is_some_and(|one| one.kind == kind && self.name(one.name) == name.as_bytes())
-        })
+        let (types, strings) = (
+            &self.bytes[..self.types.end],
+            &self.bytes[self.strings.clone()],
+        );
+        let is_named = |offset: u32| {
+            let from = usize::try_from(offset)
+                .ok()
+                .and_then(|offset| strings.get(offset..));
+            let rest = from.and_then(|from| from.strip_prefix(name.as_bytes()));
+            rest.is_some_and(|rest| rest.first() == Some(&0))
+        };
+        // Most are of other kinds, and a string is far from the one before.
+        let is_it = |&at: &usize| {
+            kind_of(word(types, at + 4)?).eq(&kind).then_some(())?;
+            is_named(word(types, at)?).then_some(())
+        };
+        let place = self
+            .places
+            .iter()
+            .skip(1)
+            .position(|at| is_it(at).is_some())?;
+        u32::try_from(place + 1).ok()
     }
 
     pub(crate) fn typedef(&self, name: &str) -> Option<u32> {
@@ -267,7 +289,7 @@ impl Type {
         let info = word(types, at + 4)?;
         Some(Self {
             name: word(types, at)?,
-            kind: info >> 24 & 0x1f,
+            kind: kind_of(info),
             count: info & 0xffff,
             bits: info >> 31 == 1,
             of: word(types, at + 8)?,

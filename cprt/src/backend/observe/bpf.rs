@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::attention::Attention;
 use super::program::{self, Maps, Whom};
-use super::reach::Reaches;
+use super::reach::{Cast, Reaches};
 use super::record::{AT_ONCE, Field, Key, Layout, Point, Raw, id_in};
 use super::source::RecordSource;
 use super::who::{self, Listed, Numbering, Own, Walk};
@@ -209,9 +209,10 @@ impl Bpf {
             return Err(io::Error::other(why));
         }
         let btf = Btf::kernel()?;
+        let cast = Cast::function(&btf);
         let load = |layout: &Layout| {
             let (reaches, id) =
-                Reaches::raw(layout.point, &btf).ok_or(io::ErrorKind::Unsupported)?;
+                Reaches::raw(layout.point, &btf, cast).ok_or(io::ErrorKind::Unsupported)?;
             let raw = |reaches: &Reaches| self.load(reaches, ProgramFor::Raw(id));
             let program = raw(&reaches).or_else(|error| match reaches.without_cast() {
                 Some(reaches) => raw(&reaches),

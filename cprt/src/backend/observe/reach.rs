@@ -45,10 +45,14 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    /// `None` where the kernel has none: before 6.2.
-    fn to(structure: &str, btf: &Btf) -> Option<Self> {
+    /// The function; `None` where the kernel has none: before 6.2.
+    pub(super) fn function(btf: &Btf) -> Option<i32> {
+        i32::try_from(btf.function("bpf_rdonly_cast")?).ok()
+    }
+
+    fn to(structure: &str, function: i32, btf: &Btf) -> Option<Self> {
         Some(Self {
-            function: i32::try_from(btf.function("bpf_rdonly_cast")?).ok()?,
+            function,
             structure: i32::try_from(btf.structure(structure)?).ok()?,
         })
     }
@@ -145,8 +149,8 @@ impl From<&Layout> for Reaches {
 
 impl Reaches {
     /// Those at the tracepoint itself, and the number of the type of what it hands out; `None` if this kernel
-    /// hands out something else.
-    pub(super) fn raw(point: Point, btf: &Btf) -> Option<(Self, u32)> {
+    /// hands out something else. The cast is by this function.
+    pub(super) fn raw(point: Point, btf: &Btf, cast: Option<i32>) -> Option<(Self, u32)> {
         let name = point.path().rsplit('/').next()?;
         let id = btf.typedef(&format!("btf_trace_{name}"))?;
         let of_mapping = point != Point::Add;
@@ -174,7 +178,7 @@ impl Reaches {
         let reaches = Self {
             point,
             file: FileReach::Kernel {
-                cast: Cast::to(structure, btf),
+                cast: cast.and_then(|function| Cast::to(structure, function, btf)),
                 inode: mapping.then(member("address_space", "host")?),
                 number: member("inode", "i_ino")?,
                 superblock: member("inode", "i_sb")?,
