@@ -217,64 +217,64 @@ impl Config {
             (
                 (1..=100).contains(&memory.threshold),
                 format!(
-                    "memory.threshold = {}: it is a percentage, from 1 to 100",
+                    "memory.threshold = {}: must be a percentage, from 1 to 100",
                     memory.threshold
                 ),
             ),
             (
                 memory.hysteresis < memory.threshold,
                 format!(
-                    "memory.hysteresis = {}: it is less than memory.threshold, {}",
+                    "memory.hysteresis = {}: must be less than memory.threshold, {}",
                     memory.hysteresis, memory.threshold
                 ),
             ),
             (
                 memory.pressure <= 100,
                 format!(
-                    "memory.pressure = {}: it is a percentage, up to 100 for never",
+                    "memory.pressure = {}: must be a percentage, up to 100 for never",
                     memory.pressure
                 ),
             ),
             (
                 !memory.interval.0.is_zero(),
-                "memory.interval: it is longer than 0".to_owned(),
+                "memory.interval: must be longer than 0".to_owned(),
             ),
             (
                 loader.threads <= 128,
-                format!("loader.threads = {}: it is at most 128", loader.threads),
+                format!("loader.threads = {}: must be at most 128", loader.threads),
             ),
             (
                 (64 << 10..=1 << 30).contains(&loader.chunk.0),
                 format!(
-                    "loader.chunk = \"{}\": it is from 64 KiB to 1 GiB",
+                    "loader.chunk = \"{}\": must be from 64 KiB to 1 GiB",
                     loader.chunk
                 ),
             ),
             (
                 worker.deadline.0 >= Duration::from_millis(1),
                 format!(
-                    "worker.deadline = \"{}\": it is at least 1 ms",
+                    "worker.deadline = \"{}\": must be at least 1 ms",
                     worker.deadline
                 ),
             ),
             (
                 worker.memory.0 >= 32 << 20,
                 format!(
-                    "worker.memory = \"{}\": it is at least 32 MiB",
+                    "worker.memory = \"{}\": must be at least 32 MiB",
                     worker.memory
                 ),
             ),
             (
                 worker.queue >= 16,
-                format!("worker.queue = {}: it is at least 16", worker.queue),
+                format!("worker.queue = {}: must be at least 16", worker.queue),
             ),
             (
                 (1..=64).contains(&self.fuse.threads),
-                format!("fuse.threads = {}: it is from 1 to 64", self.fuse.threads),
+                format!("fuse.threads = {}: must be from 1 to 64", self.fuse.threads),
             ),
             (
                 worker.ranges >= 1,
-                "worker.ranges = 0: it is at least 1".to_owned(),
+                "worker.ranges = 0: must be at least 1".to_owned(),
             ),
         ];
         if let Some((_, problem)) = rules.into_iter().find(|(sound, _)| !sound) {
