@@ -382,7 +382,7 @@ fn a_member_of_the_group_is_not_root() {
     let ground = ground.start("group = 'daemon'\n");
     let path = format!("record={}", victim.display());
     let heard = ask_as(65534, &ground, &at, &path);
-    assert!(heard.contains("for root to say"), "{heard}");
+    assert!(heard.contains("for root only"), "{heard}");
     assert!(!victim.exists(), "written as root");
     assert!(ground.worker(&at).is_none());
     let heard = ask_as(65534, &ground, &at, "log=0");

@@ -57,7 +57,7 @@ fn a_service_says_what_it_is() {
     let config: Config = text.parse().expect("two services");
     assert!(config.learn && config.service.len() == 2);
     let problem = refused("[service.a]\narguments = 'x'\n");
-    assert!(problem.contains("[service.a]: say exe"), "{problem}");
+    assert!(problem.contains("[service.a]: set exe"), "{problem}");
     assert!(refused("[service.a]\nimage = 'x'\n").contains("unknown field `image`"));
     assert!(refused("learnt = 'here'\n").contains("must begin with a slash"));
 }
