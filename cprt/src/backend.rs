@@ -91,7 +91,7 @@ pub(crate) struct How {
     pub(crate) charge: Option<u32>,
     /// Large folios rather than the exact range.
     pub(crate) large: bool,
-    /// The kernel is to reclaim other cache before this, as if processes had it mapped.
+    /// The kernel is to reclaim other cache first, where processes keep what they map.
     pub(crate) hold: bool,
 }
 

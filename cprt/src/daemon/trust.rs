@@ -183,7 +183,7 @@ fn part_is_safe(path: &Path, metadata: &Metadata, me: u32) -> Result<(), Untrust
         let path = path.to_owned();
         return Err(Untrusted::Owner { path, owner });
     }
-    // Not even where the sticky bit keeps others from replacing it: they could have made it.
+    // Not even where the sticky bit keeps other users from replacing it: they could have made it.
     if mode & 0o022 != 0 {
         let path = path.to_owned();
         return Err(Untrusted::Writable { path, mode });
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_close_what_is_for_everybody() {
+    fn a_directory_for_all_users_need_not_be_closed() {
         let text = |path: &str, mode| {
             let path = path.into();
             Untrusted::Writable { path, mode }.to_string()

@@ -301,12 +301,12 @@ fn named_model(facts: &Facts) -> Option<PathBuf> {
         variable: &variable,
     };
     let found = model::named(&arguments, &around)?;
-    // What is not where we see it is another's.
+    // For a container, a path that we cannot find in our view may name another model here.
     let is_theirs = theirs.is_none() || arguments.iter().any(|it| !facts.arguments.contains(it));
     is_theirs.then_some(found)
 }
 
-/// Where we have what a process has at a path.
+/// Our path to the file that a process has at a path.
 fn in_our_view(process: u32, theirs: &[Mount], path: &Path) -> Option<PathBuf> {
     let there = inside(process, path)?;
     let ours = mountinfo::read(Path::new("/proc")).ok()?;
@@ -318,7 +318,7 @@ fn in_our_view(process: u32, theirs: &[Mount], path: &Path) -> Option<PathBuf> {
     places.find(is_it)
 }
 
-/// What a process has read so far, and has of files by mappings, in bytes.
+/// Bytes that a process has read so far, and those of files that it has in memory by mappings.
 pub(super) fn bytes_read(process: u32) -> Option<u64> {
     let number = |file: &str, key: &str| {
         let text = fs::read_to_string(folder(process).join(file)).ok()?;
