@@ -169,7 +169,7 @@ pub(crate) fn kernel_tells() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(
-        "kernels before 6.12 do not tell of all that is read",
+        "kernels before 6.12 do not report all reads",
     ))
 }
 

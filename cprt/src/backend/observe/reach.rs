@@ -1,13 +1,13 @@
-//! How a program in the kernel gets at what a tracepoint tells. Pure.
+//! How a program in the kernel gets at the values of a tracepoint. Pure.
 //!
-//! At a tracepoint itself it is handed what the kernel's own code hands out there, and follows pointers from it,
-//! which lie where the kernel's types say ([`Btf`]). By way of a perf event it gets a record, which
-//! the kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
+//! Attached to the tracepoint itself, it receives the arguments of the kernel's own code, and follows pointers from
+//! there, by the offsets in the kernel's types ([`Btf`]). Run by way of a perf event, it receives a record that the
+//! kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
 
 use super::record::{Extent, Field, Layout, Point};
 use crate::sys::btf::{Btf, Member};
 
-/// One value: what is loaded from what the program is given, and from there on, one after another.
+/// The way to one value: fields to load one after another, the first from the program's argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach(pub(super) Vec<Field>);
 
@@ -24,9 +24,9 @@ pub(super) enum FileReach {
         inode: Field,
         device: Field,
     },
-    /// In the kernel's inode. The device is in what a pointer in it points to, which is only followed if the inode
+    /// In the kernel's inode. The device is behind a pointer in it, which is only followed if the inode
     /// may be ours, and by a function of the kernel: for each pointer that a program follows by
-    /// itself the kernel goes through all its types when it takes the program.
+    /// itself, the kernel searches all its types when it loads the program.
     Kernel {
         inode: Reach,
         number: Field,
@@ -35,14 +35,14 @@ pub(super) enum FileReach {
     },
 }
 
-/// What tells how many pages.
+/// Where the number of pages is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
     One,
     Last(Reach),
     /// The binary logarithm of their number.
     Order(Reach),
-    /// The same of a folio that has a flag, the number of a bit, and one page without.
+    /// The same for a folio that has the flag of this bit number; one page without.
     Folio {
         flags: Reach,
         large: u32,
@@ -50,7 +50,7 @@ pub(super) enum Pages {
     },
 }
 
-/// Where the registers of a thread's system call are, and the numbers of those that read.
+/// Where the registers of a thread's system call are, and the numbers of the calls that read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) number: Field,
@@ -61,7 +61,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// `None` on processors that we do not know this of.
+    /// `None` on processors for which this is unknown.
     fn of(btf: &Btf) -> Option<Self> {
         if !cfg!(target_arch = "x86_64") {
             return None;
@@ -84,7 +84,7 @@ pub(super) struct Reaches {
     pub(super) file: FileReach,
     pub(super) first: Reach,
     pub(super) pages: Pages,
-    /// Of reads: the system call under way.
+    /// For reads: the system call under way.
     pub(super) call: Option<Call>,
 }
 
@@ -109,8 +109,8 @@ impl From<&Layout> for Reaches {
 }
 
 impl Reaches {
-    /// Those at the tracepoint itself, and the number of the type of what it hands out; `None` if this kernel
-    /// hands out something else.
+    /// For programs at the tracepoint itself: its values, and the number of the type of its arguments; `None` if this
+    /// kernel has other arguments there.
     pub(super) fn raw(point: Point, btf: &Btf) -> Option<(Self, u32)> {
         let name = point.path().rsplit('/').next()?;
         let id = btf.typedef(&format!("btf_trace_{name}"))?;
@@ -126,7 +126,7 @@ impl Reaches {
             return None;
         }
         let member = |structure, name| field(btf.member(structure, name)?);
-        // Numbers and pointers alike are handed out in eight bytes each.
+        // Each argument takes eight bytes, number or pointer.
         let handed = |number: u16| {
             let (offset, size) = (number * 8, 8);
             Reach(vec![Field { offset, size }])
@@ -168,7 +168,7 @@ impl Reaches {
     }
 }
 
-/// As programs load it: a structure is a number in another guise.
+/// As programs load it: a structure of a number's size is loaded as a number.
 fn field(member: Member) -> Option<Field> {
     let offset = u16::try_from(member.offset).ok()?;
     let size = u16::try_from(member.size).ok()?;
