@@ -13,9 +13,9 @@
 //!
 //! # What is in use
 //!
-//! On Linux memory is always full: what nobody needs holds old page cache. Counting that, nothing
-//! would ever be loaded; not counting page cache at all, we would load until processes are pushed
-//! into swap. So of the page cache what is ours counts, and the rest does not, as the kernel drops it
+//! On Linux memory is always full: unneeded memory holds old page cache. If that counted, nothing
+//! would ever be loaded; if no page cache counted, we would load until processes are pushed
+//! into swap. So our own page cache counts, and the rest does not, as the kernel drops it
 //! for free:
 //!
 //! ```text
@@ -33,13 +33,13 @@
 //! evict and processes map, which the kernel takes when it has to. Too much of it counts the cache of
 //! others as ours, which is careful; it can never count more than there is.
 //!
-//! # When it is over
+//! # When memory is over the threshold
 //!
-//! At the threshold, until it is some percent below it; between the two it stays as it was, for each
-//! limit on its own. Also when something waited for memory for more of the time than is allowed,
-//! until it is half of that: pressure (PSI) shows what no sum does, a working set that is thrown out
-//! and read again. `available` is 0 exactly while it is over. So a loader goes on until it is over
-//! and not until the next chunk does not fit: nobody would evict.
+//! From the threshold on, until use is some percent below it; between the two the state stays, for each
+//! limit on its own. Also when tasks waited for memory for a larger share of the time than is allowed,
+//! until that share is half of it: pressure (PSI) shows what no sum does, a working set that is thrown out
+//! and read again. `available` is 0 exactly while memory is over. So a loader goes on until memory is over,
+//! and does not stop where the next chunk would not fit: then evict would never be called.
 //!
 //! # Reading it
 //!

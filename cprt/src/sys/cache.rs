@@ -86,13 +86,13 @@ fn told_of(start: NonNull<libc::c_void>, length: usize, pages: &mut [u8]) -> io:
     }
 }
 
-/// A process, by a descriptor that never comes to mean another one.
+/// A descriptor of a process, which never comes to mean another process.
 pub(crate) fn pidfd(process: u32) -> io::Result<OwnedFd> {
     // SAFETY: it takes no address.
     made(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })
 }
 
-/// Has the kernel drop what nobody but this process maps of these addresses of it.
+/// Has the kernel drop the pages at these addresses of a process that no other process maps.
 pub(crate) fn page_out(process: &OwnedFd, addresses: &Range<u64>) -> io::Result<()> {
     let too_long = |_| io::Error::from_raw_os_error(libc::EFBIG);
     let mut start = usize::try_from(addresses.start).map_err(too_long)?;

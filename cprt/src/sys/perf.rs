@@ -64,9 +64,9 @@ pub(crate) enum Whose {
 /// When the ring becomes readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakes {
-    /// With every record, which costs whoever makes one an interrupt.
+    /// With every record, which costs the thread that makes it an interrupt.
     Each,
-    /// When there are so many bytes.
+    /// When there are this many bytes.
     Bytes(u32),
 }
 

@@ -17,7 +17,7 @@ const FSMOUNT_CLOEXEC: libc::c_long = 1;
 #[derive(Debug)]
 pub(crate) struct Tracefs {
     root: PathBuf,
-    /// A mount that nobody else sees, if there is no other.
+    /// A private mount, if there is no other.
     _own: Option<OwnedFd>,
 }
 

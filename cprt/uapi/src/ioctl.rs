@@ -70,7 +70,7 @@ pub(crate) fn lower_fd(fd: BorrowedFd<'_>, file: u64, flags: u32) -> io::Result<
     if argument.fd < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: the kernel has just installed this descriptor for us and nobody else knows of it.
+    // SAFETY: the kernel has just installed this descriptor for us and no other code knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 

@@ -10,9 +10,9 @@ use crate::control::config;
 pub(super) struct Reading {
     /// In bytes.
     pub(super) limit: u64,
-    /// What the kernel cannot drop for free: memory of processes, its own, dirty pages.
+    /// Memory that the kernel cannot drop for free: that of processes, its own, dirty pages.
     pub(super) held: u64,
-    /// Page cache that it can, whoever brought it in.
+    /// Page cache that it can drop for free, ours or not.
     pub(super) cache: u64,
 }
 
@@ -118,11 +118,11 @@ pub struct Pressure {
     pub over: bool,
 }
 
-/// Makes shares of a growing total.
+/// Computes the share of time from a growing total.
 ///
-/// The kernel's average of 10 s needs 7 s to tell half of a change, when it begins and when it ends.
-/// So the total's growth is taken over windows of half a second, and the average only where there is
-/// no window: at first, and when nobody asked for long.
+/// The kernel's average of 10 s needs 7 s to show half of a change, when it begins and when it ends.
+/// So the total's growth is measured over windows of half a second, and the average is used only where
+/// there is no window: at first, and after a long time without a sample.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
     /// Where the window began.

@@ -148,7 +148,7 @@ impl Level {
             Ok(reading) => {
                 self.limit.reading = reading;
                 if reading.is_none() {
-                    // Most have no limit; that somebody sets one can be heard of a little later.
+                    // Most cgroups have no limit; a new one may be noticed a little later.
                     self.rest.begin(now);
                 }
             }

@@ -84,15 +84,15 @@ impl Kind {
     }
 }
 
-/// What a process may see, in the order in which it does.
+/// The XPUs that a process may see, in its own order.
 struct Visible {
     xpus: Vec<u16>,
-    /// Somebody saw to it that these are not all there are.
+    /// The process was restricted to some of the XPUs.
     chosen: bool,
 }
 
 impl Topology {
-    /// The XPU of a process of which this is known.
+    /// The XPU of a process, given this evidence.
     #[must_use]
     pub fn choose(&self, evidence: &Evidence) -> Option<u16> {
         let Evidence { computes, open, .. } = evidence;

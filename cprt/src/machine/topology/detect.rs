@@ -40,7 +40,7 @@ pub(super) struct PciDevice {
 pub(super) struct Seen {
     pub(super) nodes: Vec<Node>,
     pub(super) found: Vec<PciDevice>,
-    /// Between each two nodes in the order of the above; empty if nobody tells.
+    /// Between each two nodes in the order of `nodes`; empty if unknown.
     pub(super) distances: Vec<Vec<u64>>,
 }
 

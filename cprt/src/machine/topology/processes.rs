@@ -1,7 +1,7 @@
-//! What can be found out about a process: in `/proc`, from NVML, from amdkfd.
+//! Finds out about a process: in `/proc`, from NVML, from amdkfd.
 //!
-//! All paths are below roots that are given, so that a test can have processes of its own. What
-//! does not read is not known; that a process ends meanwhile, or is somebody else's, is usual.
+//! The caller gives the roots of all paths, so that a test can have processes of its own. What cannot
+//! be read is unknown; often a process ends meanwhile, or belongs to another user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ pub struct Processes {
     pub proc: PathBuf,
     /// `/sys`
     pub sys: PathBuf,
-    /// What asks the driver: [`compute_processes`], or somebody who has it asked in a process of
-    /// its own. It is called only if open device files leave a doubt.
+    /// Asks the driver: [`compute_processes`], or a function that does so in a process of its own. It is
+    /// called only if open device files leave a doubt.
     pub computes: fn() -> Vec<Compute>,
 }
 
@@ -65,7 +65,7 @@ impl Processes {
         }
         let open = open.unwrap_or_default();
         // Elsewhere the numbers are those of another namespace; which one depends on the driver's
-        // version. Somebody who has the XPU open is hardly another process by chance.
+        // version. A process that also has the XPU open is hardly another one with that number by chance.
         if !self.counts_as_the_kernel() {
             computes.retain(|xpu| open.contains(xpu));
         }

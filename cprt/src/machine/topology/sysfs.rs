@@ -16,7 +16,7 @@ pub(super) fn describe(xpu: &mut Xpu, proc: &Path, sys: &Path) {
     }
 }
 
-/// A function that a physical one pretends to be, for virtual machines: nobody works on it here.
+/// Whether this is a virtual function of a physical one, for virtual machines: no process here works on it.
 pub(super) fn is_virtual_function(pci: PciAddress, sys: &Path) -> bool {
     device(pci, sys).join("physfn").exists()
 }
@@ -37,7 +37,7 @@ fn nvidia(xpu: &mut Xpu, proc: &Path) {
         let value = value.trim();
         match key.trim() {
             "Model" => xpu.name = line(value),
-            // Question marks until somebody has used it.
+            // The driver shows question marks until a process has used it.
             "GPU UUID" if !value.contains('?') => xpu.uuid = line(value),
             "Device Minor" => {
                 xpu.device = value.parse::<u16>().ok().map(|n| format!("nvidia{n}"));
