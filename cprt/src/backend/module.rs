@@ -78,7 +78,7 @@ impl Module {
         Ok(rfs_uapi::FileInfo::of(&file).map_err(fault)?.file.as_raw())
     }
 
-    /// Runs `act` on a file; if the kernel has forgotten a file that the policy has opened, once more
+    /// Runs a command on a file; if the kernel has forgotten a file that the policy has opened, once more
     /// with its new number.
     fn with<T>(
         &self,

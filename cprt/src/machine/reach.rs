@@ -13,13 +13,13 @@ const LEVELS: usize = 2;
 pub enum Reach {
     /// The directory itself.
     Itself,
-    /// This one, which has all that its links lead to.
+    /// This wider directory, which includes the files that its links lead to.
     Wider(PathBuf),
-    /// Some of it is here, too far away.
+    /// Some of its files are here, too far away.
     TooFar(PathBuf),
 }
 
-/// Of a directory that is no link itself.
+/// The reach of a directory that is no link itself.
 #[must_use]
 pub fn of(directory: &Path) -> Reach {
     let mut root = directory;

@@ -349,7 +349,7 @@ fn heard(observe: &Observe) -> Vec<Event> {
     }
 }
 
-/// Until there is nothing for somebody who asks so long after the last one: time alone proves nothing
+/// Takes events until a call some time after the last one finds none: time alone proves nothing
 /// where threads wait for a CPU.
 fn hear_until_quiet(observe: &Observe, events: &mut Vec<Event>) {
     const QUIET: Duration = Duration::from_millis(150);

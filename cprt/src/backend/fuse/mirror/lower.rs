@@ -30,7 +30,7 @@ pub(crate) struct Directory {
     fd: OwnedFd,
 }
 
-/// What is at a name.
+/// The file at a name.
 #[derive(Debug)]
 pub(crate) struct LowerFile {
     fd: OwnedFd,
