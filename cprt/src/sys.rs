@@ -1,4 +1,4 @@
-//! What the system is asked for that no safe crate asks for; the runtime's one room of unsafe code.
+//! System calls that no safe crate makes; the runtime's one module of unsafe code.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};

@@ -1,5 +1,5 @@
-//! What the page cache is asked that no safe crate asks: what is in it, and to let go of what a
-//! process maps.
+//! System calls for the page cache that no safe crate makes: finding what is cached, and dropping pages
+//! that a process maps.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use super::made;
 /// The same number on all architectures; the C library may not know it.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// How many pages of a range are cached, in the kernel's words; 6.5 and later, and not of a file
+/// How many pages of a range are cached, by cachestat(2); 6.5 and later, and not for a file
 /// of overlayfs, which has no pages itself.
 pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
@@ -40,7 +40,7 @@ pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> 
 
 /// The same on any kernel, through a mapping that is never touched. `range` begins at a page.
 pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<u64> {
-    /// At a time, so that the answer takes no more than 64 KiB with the smallest pages.
+    /// Bytes at a time, so that the answer takes no more than 64 KiB with the smallest pages.
     const WINDOW: u64 = 256 << 20;
 
     let mut cached = 0;
