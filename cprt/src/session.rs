@@ -245,7 +245,7 @@ impl Session {
             .name("mounts".into())
             .spawn(watch);
         if let Err(error) = watching {
-            log::warn!("Starting to watch for the unmount, which the policy will miss: {error}");
+            log::warn!("The policy will not notice the unmount: {error}");
         }
         self.wait()
     }
@@ -407,7 +407,7 @@ fn mount_over(directory: &Path) -> Result<RfsMount> {
             source,
         })?;
     mountinfo::rfs_at(directory)?.ok_or_else(|| {
-        let problem = "/proc does not list the new mount; is it that of another namespace?";
+        let problem = "The new mount is not listed; is /proc that of another namespace?";
         Error::Protocol(problem.to_owned())
     })
 }

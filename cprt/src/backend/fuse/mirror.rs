@@ -121,7 +121,7 @@ impl Mirror {
             session: Mutex::new(Some(session)),
         };
         if let Err(error) = mounting::raise_readahead(mirror.device, options.readahead_kib) {
-            log::info!("the readahead of the mount stays at the kernel's default: {error}");
+            log::info!("the readahead of the mount stays unchanged: {error}");
         }
         Ok(mirror)
     }

@@ -181,7 +181,7 @@ fn kept(at: i16) -> impl Fn(&mut Program) {
     move |program| program.load(R3, Stack, at)
 }
 
-/// Copies so many bytes of the kernel's on to the stack, from so far behind an address.
+/// Copies bytes of the kernel to the stack, from an offset behind an address.
 fn read(
     program: &mut Program,
     to: i16,
