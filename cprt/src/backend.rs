@@ -1,8 +1,8 @@
-//! Where events come from and page-cache verbs go to.
+//! The source of events and the target of page-cache verbs.
 //!
-//! A `Backend` is what a mount can do, in the words of the contract between policies and their
-//! host. Ranges that reach it are sound: of a regular file, inside it, not empty. One thread asks it
-//! for events; any may call the rest, concurrently.
+//! A `Backend` is what a mount can do, in the terms of the contract between policies and their
+//! host. Ranges that reach it are valid: of a regular file, inside it, not empty. One thread asks it
+//! for events; any thread may call the rest, concurrently.
 
 use std::io;
 use std::ops::Range;
@@ -38,13 +38,13 @@ pub(crate) enum Fault {
     /// The mount is gone.
     #[error("the file system has been unmounted")]
     Ended,
-    /// The system's word.
+    /// The system's error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Fault {
-    /// As a service of the host says it.
+    /// The errno that services of the host return to the policy.
     pub(crate) fn errno(&self) -> i32 {
         match self {
             Self::Stale => libc::ESTALE,
@@ -62,7 +62,7 @@ impl From<Fault> for ppc::Error {
     }
 }
 
-/// What threads that load are called, in this process and no other: what they read need not be told.
+/// The name of loader threads, in this process and no other: backends need not report what they read.
 pub(crate) fn loader_name() -> String {
     format!("load-{}", std::process::id())
 }
@@ -76,7 +76,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Its bytes, which do not wrap.
+    /// Its bytes; the end saturates.
     pub(crate) const fn range(self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.length)
     }
@@ -85,20 +85,20 @@ impl Span {
 /// How to load a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct How {
-    /// By this it is stopped.
+    /// [`Backend::stop`] stops loads by this.
     pub(crate) cookie: u64,
     /// The memory cgroup of this process pays.
     pub(crate) charge: Option<u32>,
     /// Large folios rather than the exact range.
     pub(crate) large: bool,
-    /// The kernel is to take other cache first, where processes keep what they map.
+    /// The kernel is to reclaim other cache first, where processes keep what they map.
     pub(crate) hold: bool,
 }
 
 /// What a load did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
-    /// Bytes from the start that were gone through.
+    /// Bytes that were processed, from the start.
     pub(crate) done: u64,
     /// Bytes of these that were not cached before.
     pub(crate) fresh: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Evicted {
     pub(crate) kept: u64,
 }
 
-/// What [`Backend::events`] came back with.
+/// What [`Backend::events`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// There may be more.
@@ -128,30 +128,30 @@ pub(crate) trait Backend: Send + Sync {
     fn name(&self) -> &'static str;
     /// What it can do.
     fn features(&self) -> Features;
-    /// What it cannot do that another could, a sentence each.
+    /// What it cannot do and another backend could, a sentence each.
     fn limits(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Which events from now on.
+    /// Chooses which events it reports from now on.
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault>;
     /// Sleeps until there are events or [`Backend::interrupt`] is called, and appends them.
     fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault>;
-    /// Has [`Backend::events`] return now, and if nobody is in it, the next one.
+    /// Has the current call of [`Backend::events`] return now; if there is none, the next one.
     fn interrupt(&self);
 
     /// The id of the regular file at a path of the mount, valid until it is closed.
     fn open(&self, path: &Path) -> Result<FileId, Fault>;
-    /// Gives back what `open` gave.
+    /// Releases an id that `open` returned.
     fn close(&self, file: FileId) -> Result<(), Fault>;
-    /// Of a regular file.
+    /// Size, identity and last change of a regular file.
     fn info(&self, file: FileId) -> Result<FileInfo, Fault>;
-    /// How long a regular file is; before it has been looked at, a length that it does not exceed.
+    /// The length of a regular file; before it has been looked up, an upper bound.
     fn size(&self, file: FileId) -> Result<u64, Fault> {
         Ok(self.info(file)?.size)
     }
-    /// Where the file is in the mount.
+    /// The file's path in the mount.
     fn path(&self, file: FileId) -> Result<PathBuf, Fault>;
-    /// What is in a directory of the mount.
+    /// The entries of a directory of the mount.
     fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault>;
     /// Reads a file without making an event.
     fn read(&self, file: FileId, offset: u64, buf: &mut [u8]) -> Result<usize, Fault>;
@@ -165,11 +165,10 @@ pub(crate) trait Backend: Send + Sync {
     /// How many bytes of the range are cached.
     fn resident(&self, span: Span) -> Result<u64, Fault>;
 
-    /// Gives back what it has of the system that does not end with the process. Nothing else is
-    /// called after that.
+    /// Releases what would outlive the process. No other call follows.
     fn end(&self) {}
 
-    /// Whether the kernel takes long to let go of it when the worker ends: a session does not wait for that.
+    /// Whether the kernel takes long to release it when the worker ends: a session does not wait for that.
     fn lets_go_late(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The words of the runtime: what `ppcctl`, `cprtd` and configuration files say, and how it travels.
+//! The vocabulary of the runtime: the terms and messages of `ppcctl`, `cprtd` and configuration files.
 //!
 //! Nothing here depends on a backend, a worker or the daemon.
 

@@ -1,9 +1,9 @@
 //! `cprtd`: which directory has which policy, and a worker for each.
 //!
-//! [`socket`] answers `ppcctl`, and `notify` tells the service manager that it does; `peer` says who may ask for
-//! what; `registry` starts, restarts and replaces workers, and writes down in `state` what is registered; `wanted`
-//! registers what the configuration names, as mounts come; `services` knows whose starts are recorded and loaded
-//! ahead; [`policies`] finds libraries by name and [`trust`] refuses those that others than root can change.
+//! [`socket`] answers `ppcctl`, and `notify` tells the service manager that it does; `peer` decides which user may
+//! ask for what; `registry` starts, restarts and replaces workers, and saves registrations in `state`; `wanted`
+//! registers the policies of the configuration as mounts come; `services` knows whose starts are recorded and loaded
+//! ahead; [`policies`] finds libraries by name and [`trust`] refuses those that users other than root can change.
 
 pub mod logging;
 mod notify;

@@ -19,7 +19,7 @@ pub enum Error {
     Read {
         /// Which one.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// A file cannot be written.
@@ -27,18 +27,18 @@ pub enum Error {
     Write {
         /// Which one.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is mounted there is served by nobody any more.
+    /// The process that served the mount has ended.
     #[error(
-        "Reading {}: who served this mount has ended; try 'umount -l {}' as root, or 'fusermount3 -uz'",
+        "Reading {}: the server of this mount has ended; try 'umount -l {}' as root, or 'fusermount3 -uz'",
         path.display(), path.display()
     )]
     DeadMount {
         /// Where it is mounted, or a path below.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// The configuration makes no sense.
@@ -49,39 +49,39 @@ pub enum Error {
         /// What is wrong with it, and where.
         problem: String,
     },
-    /// Nobody listens at the control socket.
+    /// No daemon listens at the control socket.
     #[error(
         "Connecting to {}: is cprtd running? Try 'systemctl start cprtd', or name its socket with \
          --socket",
         socket.display()
     )]
     NoDaemon {
-        /// Where it was looked for.
+        /// The socket that was tried.
         socket: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// The control socket is for others.
+    /// The user may not open the control socket.
     #[error(
         "Connecting to {}: only root and the group {group} may; try 'usermod -aG {group} USER' as \
          root and a new login",
         socket.display()
     )]
     NoPermission {
-        /// Where it was tried.
+        /// The socket that was tried.
         socket: PathBuf,
-        /// Whose members may.
+        /// The group whose members may open it.
         group: String,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// The daemon is there, but silent.
+    /// The daemon is there, but does not answer.
     #[error("cprtd has not answered for {seconds} s; see 'systemctl status cprtd'")]
     Silent {
-        /// How long it was given.
+        /// How long the client waited.
         seconds: u64,
     },
-    /// There is one already.
+    /// Another daemon uses the socket.
     #[error("Another cprtd listens at {}; name another socket in the configuration", .0.display())]
     Running(PathBuf),
     /// The other side of a socket does not speak this protocol.
@@ -90,9 +90,9 @@ pub enum Error {
     /// A system call failed.
     #[error("{doing}")]
     System {
-        /// What it was for.
+        /// What the call was for.
         doing: &'static str,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// The device of a mount.
@@ -101,32 +101,32 @@ pub enum Error {
     /// The policy is refused.
     #[error(transparent)]
     Policy(#[from] ppc::LoadError),
-    /// What was asked for is not to be had, and why.
+    /// The request was refused, and why.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A memory cgroup is not one, or does not take a process.
+    /// The path is no memory cgroup, or the cgroup does not take a process.
     #[error("{}: {problem}", path.display())]
     Cgroup {
         /// Its directory, or what was given for it.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         problem: &'static str,
-        /// The system's word, if it had one.
+        /// The system's error, if there is one.
         source: Option<io::Error>,
     },
-    /// The topology of the machine is not to be had.
+    /// The machine's topology cannot be found out.
     #[error("Looking at the machine's topology: {0}")]
     Topology(String),
 }
 
-/// Why the daemon, a worker or a session did not do what it was asked to; it travels as it is.
+/// Why the daemon, a worker or a session did not do what it was asked to; sent to the client as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// For programs.
     pub kind: RefusalKind,
     /// A sentence for people.
     pub message: String,
-    /// What to change, if there is something.
+    /// What the user can change, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -140,11 +140,11 @@ pub enum RefusalKind {
     Invalid,
     /// There is no rfs mounted there, or no policy registered.
     NotFound,
-    /// The library may be changed by others than root.
+    /// Users other than root can change the library.
     Untrusted,
-    /// The library is no policy, or not for this host or mount, or says no to its settings.
+    /// The library is no policy, or not for this host or mount, or refuses its settings.
     Policy,
-    /// It failed.
+    /// The attempt failed.
     Failed,
 }
 

@@ -1,6 +1,6 @@
 //! The cache policy runtime.
 //!
-//! `ppc.h` says what a policy is; this crate hosts policies. Its rooms, in the order in which a miss
+//! `ppc.h` says what a policy is; this crate hosts policies. Its modules, in the order in which a miss
 //! passes through them:
 //!
 //! ```text
@@ -8,15 +8,15 @@
 //!                                                                      └─▶ evictor ─┘
 //! ```
 //!
-//! [`backend`] tells what readers miss, and loads and drops ranges of the page cache. [`worker`] is the
+//! [`backend`] reports what readers miss, and loads and drops ranges of the page cache. [`worker`] is the
 //! process that hosts one policy. [`daemon`] (`cprtd`) and [`session`] (one command) start workers.
-//! [`control`] has the words that all of these and `ppcctl` exchange, [`machine`] says what the machine
-//! is, and `sys` makes the system calls.
+//! [`control`] has the messages that all of these and `ppcctl` exchange, [`machine`] describes the
+//! machine, and `sys` makes the system calls.
 //!
 //! # Unsafe code
 //!
-//! It is confined to the private module `sys`, with a small file for each thing that is asked of the
-//! kernel, and to what loads the drivers' libraries below [`machine::topology`].
+//! It is confined to the private module `sys`, with a small file for each facility of the kernel, and
+//! to the code below [`machine::topology`] that loads the drivers' libraries.
 
 pub mod backend;
 pub mod control;

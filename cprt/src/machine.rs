@@ -1,6 +1,6 @@
-//! What the machine is, read in one place: mounts, mappings, memory, nodes and accelerators.
+//! All that is known of the machine, in one place: mounts, mappings, memory, nodes and accelerators.
 //!
-//! Nothing here knows what it is read for.
+//! Nothing here depends on how it is used.
 
 pub(crate) mod files;
 pub mod look;

@@ -1,12 +1,12 @@
 //! A worker without a daemon: a policy for a directory, for as long as a command runs or something
 //! is mounted.
 //!
-//! [`Session::start`] takes the best backend there is and goes on to the next one if that fails, as
-//! only trying shows what a container forbids. Where something has to be mounted, that is in a view
+//! [`Session::start`] tries the best backend first and goes on to the next one if that fails, as
+//! only trying shows what a container forbids. A backend that has to mount something does so in a view
 //! of the file system that only this process and its children have ([`namespace`]); the directory keeps
 //! its path there.
 //!
-//! A worker that fails is started again, as the daemon does it: the session has a keeper.
+//! A worker that fails is started again, as by the daemon: the session has a keeper.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 pub mod namespace;
 
-/// What somebody wants.
+/// What a session is to do.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory, absolute and without links.
@@ -38,33 +38,33 @@ pub struct Options {
     pub library: PathBuf,
     /// Handed to it.
     pub settings: Settings,
-    /// The worker lives in this memory cgroup; without it, in ours.
+    /// The memory cgroup that the worker lives in; without it, ours.
     pub cgroup: Option<PathBuf>,
-    /// Of a daemon; what is about sockets and mounts means nothing here.
+    /// The daemon's configuration; a session ignores the keys about sockets and mounts.
     pub config: Config,
 }
 
-/// Where the lines go that policies and workers log: a level as in `ppc.h`, and a text.
+/// Receives the lines that policies and workers log: a level as in `ppc.h`, and a text.
 pub type Log = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
-/// A policy that runs.
+/// A running policy.
 pub struct Session {
-    /// Which backend it has.
+    /// Its backend.
     pub kind: BackendKind,
-    /// What the policy calls itself, and its version.
+    /// The policy's name for itself, and its version.
     pub policy: (String, String),
     /// What the backend cannot do, a sentence each.
     pub limits: Vec<String>,
-    /// Backends that were better, and why they were not taken.
+    /// Better backends, and why they were not taken.
     pub passed_over: Vec<(BackendKind, String)>,
     user: Option<User>,
     keeper: Arc<Keeper>,
 }
 
-/// Hears the keeper of a session.
+/// Receives what the keeper of a session reports.
 struct SessionOwner {
     log: Log,
-    /// As it was looked at: in a user namespace of our own, nothing is root's to see any more.
+    /// Checked once, before we enter a user namespace of our own: in there, no file appears to be root's.
     library: Trusted,
 }
 
@@ -85,12 +85,11 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts a policy for a directory that commands are to use, with the first of the candidates
-    /// that works.
+    /// Starts a policy for a directory that commands are to use, with the first candidate that works.
     ///
     /// # Errors
     ///
-    /// None does, or the policy is refused.
+    /// No candidate works, or the policy is refused.
     pub fn start(
         options: &Options,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -127,11 +126,11 @@ impl Session {
         Err(none_is_left(&options.directory, &passed_over))
     }
 
-    /// Mirrors `lower` at the directory, for everybody to see, until somebody unmounts it.
+    /// Mirrors `lower` at the directory, visible to all processes, until the mirror is unmounted.
     ///
     /// # Errors
     ///
-    /// It cannot be mounted, or the policy is refused.
+    /// The mirror cannot be mounted, or the policy is refused.
     pub fn mirror(options: &Options, lower: &Path, log: &Log) -> Result<Self> {
         let library = Trusted::open(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = Topology::by_child().to_string();
@@ -145,11 +144,11 @@ impl Session {
         Self::with(BackendKind::Fuse, &job, &library, None, log)
     }
 
-    /// Starts a policy for all that the children of this process read from now on, whatever file it is.
+    /// Starts a policy for all files that the children of this process read from now on.
     ///
     /// # Errors
     ///
-    /// This machine does not tell, or the policy is refused.
+    /// This machine cannot report their reads, or the policy is refused.
     pub fn of_children(options: &Options, log: &Log) -> Result<Self> {
         let library = Trusted::open(&options.library, nix::unistd::geteuid().as_raw())?;
         let topology = TopologyChild::start().finish().to_string();
@@ -165,7 +164,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// It does not work, or the policy is refused.
+    /// The backend does not work, or the policy is refused.
     pub fn on(options: &Options, kind: BackendKind, log: &Log) -> Result<Self> {
         let candidate = Candidate {
             kind,
@@ -198,28 +197,28 @@ impl Session {
         })
     }
 
-    /// Who a command has to become ([`namespace::become_user`]) to be run as who we are.
+    /// The user that a command has to become ([`namespace::become_user`]) to run as the caller's user.
     #[must_use]
     pub const fn user(&self) -> Option<User> {
         self.user
     }
 
-    /// What the worker has counted; `None` if none runs.
+    /// The worker's counters; `None` if no worker runs.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         self.keeper.handle()?.stats()
     }
 
-    /// Changes settings of the policy that runs.
+    /// Changes settings of the running policy.
     ///
     /// # Errors
     ///
-    /// It refuses, or none runs.
+    /// The policy refuses, or none runs.
     pub fn configure(&self, settings: &Settings) -> Result<()> {
         Ok(self.keeper.configure(settings)?)
     }
 
-    /// Sleeps until the policy has ended for good; why, if it was not told to.
+    /// Sleeps until the policy has ended for good. Returns why, if it was not told to end.
     #[must_use]
     pub fn wait(self) -> Option<String> {
         self.keeper.join();
@@ -229,8 +228,8 @@ impl Session {
             .flatten()
     }
 
-    /// Sleeps until what is mounted there now is unmounted, and has the policy end then. Why it had
-    /// ended before, if it had.
+    /// Sleeps until the current mount at the path is unmounted, then ends the policy. Returns why the
+    /// policy ended before that, if it did.
     #[must_use]
     pub fn until_unmounted(self, at: &Path) -> Option<String> {
         let (keeper, at) = (Arc::clone(&self.keeper), at.to_owned());
@@ -246,12 +245,12 @@ impl Session {
             .name("mounts".into())
             .spawn(watch);
         if let Err(error) = watching {
-            log::warn!("The policy will not hear when it is unmounted: {error}");
+            log::warn!("The policy will not notice the unmount: {error}");
         }
         self.wait()
     }
 
-    /// Has the policy end, and gives back what was mounted. Why it had ended before, if it had.
+    /// Ends the policy and unmounts what was mounted for it. Returns why it had ended before, if it had.
     #[must_use]
     pub fn end(self) -> Option<String> {
         self.keeper.stop();
@@ -259,7 +258,7 @@ impl Session {
     }
 }
 
-/// What is mounted at a path, by which of the workers that served it.
+/// The mount at a path, and which start of the worker it belongs to.
 struct MountWatch {
     number: Option<u64>,
     starts: u64,
@@ -273,7 +272,7 @@ impl MountWatch {
         }
     }
 
-    /// Whether it is still there, or again: a worker that is started after a failure mounts anew.
+    /// Whether the path is still mounted, or mounted again: a worker that restarts after a failure mounts anew.
     fn is_there(&mut self, keeper: &Keeper, at: &Path) -> bool {
         if mountinfo::id_at(at) == self.number {
             return true;
@@ -286,7 +285,7 @@ impl MountWatch {
     }
 }
 
-/// The machine's topology: a child looks while backends are tried.
+/// The machine's topology: a child detects it while backends are tried.
 enum SessionTopology {
     Child(TopologyChild),
     Known(String),
@@ -322,7 +321,7 @@ fn job(
     )
 }
 
-/// Whether another backend would not help.
+/// Whether the policy is at fault, so that another backend would not help.
 fn is_of_the_policy(error: &Error) -> bool {
     match error {
         Error::Refused(refusal) => refusal.kind != RefusalKind::Failed,
@@ -349,12 +348,12 @@ fn none_is_left(directory: &Path, passed_over: &[(BackendKind, String)]) -> Erro
 
 /// What has to be there before a worker takes the directory.
 struct Ground {
-    /// What policies are of: the directory, or the mount that it is in.
+    /// What the policy is registered for: the directory, or the mount that it is in.
     mount: PathBuf,
     source: BackendSource,
-    /// Who a command is to become, if that takes anything.
+    /// The user that a command has to become, if it has to.
     user: Option<User>,
-    /// Something was mounted for it.
+    /// We mounted something for it.
     mounted: bool,
 }
 
@@ -368,7 +367,7 @@ fn prepare(kind: BackendKind, directory: &Path, fuse: config::FuseConfig) -> Res
     match kind {
         BackendKind::Observe => {}
         BackendKind::Fuse => {
-            // Where there are no namespaces, the helper mounts it for all to see.
+            // Without namespaces, fusermount3 mounts it, visible to all processes.
             match namespace::leave() {
                 Ok(user) => ground.user = user,
                 Err(_) if crate::backend::select::has_helper() => {}
@@ -408,7 +407,7 @@ fn mount_over(directory: &Path) -> Result<RfsMount> {
             source,
         })?;
     mountinfo::rfs_at(directory)?.ok_or_else(|| {
-        let problem = "What has been mounted is not listed; is /proc that of another namespace?";
+        let problem = "The new mount is not listed; is /proc that of another namespace?";
         Error::Protocol(problem.to_owned())
     })
 }
@@ -426,7 +425,7 @@ impl Owner for SessionOwner {
         self.library.again().map_err(sharing)
     }
 
-    /// A command that has ended is not to be held up.
+    /// A command that has ended must not wait for the worker.
     fn waits_to_the_last(&self) -> bool {
         false
     }
@@ -434,7 +433,7 @@ impl Owner for SessionOwner {
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
         match never {
             None => (self.log)(2, &format!("it failed: {fault}; it is started again")),
-            // Why is what the session ends with.
+            // The session reports the reason as it ends.
             Some(_) => (self.log)(3, &format!("it failed: {fault}")),
         }
     }

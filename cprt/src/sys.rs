@@ -1,4 +1,4 @@
-//! What the system is asked for that no safe crate asks for; the runtime's one room of unsafe code.
+//! System calls that no safe crate makes; the runtime's one module of unsafe code.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -116,7 +116,7 @@ pub(crate) fn nice(thread: nix::unistd::Pid, value: i32) -> io::Result<()> {
     }
 }
 
-/// Ends the process, and nobody is asked first.
+/// Ends the process at once, without calling exit handlers.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: it takes no address and does not return.
     unsafe { libc::_exit(code) }

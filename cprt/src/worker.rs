@@ -1,9 +1,9 @@
 //! The process that hosts one policy for one directory.
 //!
-//! [`process`] is its life. `events` hears the backend and fills `queue`; `policy_thread` calls the
-//! policy, which `watchdog` times and which asks its `services`; `plan` checks what the policy answers,
+//! [`process`] runs it. `events` receives the backend's events and fills `queue`; `policy_thread` calls the
+//! policy, which `watchdog` times and which uses `services`; `plan` checks what the policy answers,
 //! and `loader` and `evictor` carry it out. `handle` is the other end: what the daemon or a session holds
-//! of a worker, speaking in `messages`; `child` is the process itself, and `stop` bounds its end.
+//! of a worker, speaking in `messages`; `child` is the process itself, and `stop` bounds how long it takes to end.
 
 pub(crate) mod budget;
 pub(crate) mod child;

@@ -1,6 +1,5 @@
-//! `[service.NAME]`: what a service reads as it starts is recorded by the daemon, and loaded before the service comes to
-//! it the next time. Recording takes root and a kernel that tells of all reads; files, store and daemon are the test's
-//! own.
+//! `[service.NAME]`: the daemon records what a service reads as it starts, and loads it ahead of the service the next
+//! time. Recording takes root and a kernel that reports all reads; files, store and daemon are the test's own.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use test_support::{Container, Folder, TRUSTED, drop_cached, own_view, skip, undisturbed};
 
-/// By then anything has happened that does, on a machine with much else to do.
+/// How long to wait for anything, on a machine with much else to do.
 const LATEST: Duration = Duration::from_mins(1);
 /// Of each file.
 const SIZE: u64 = 512 << 10;
@@ -371,7 +370,7 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let script = format!("{}; read line; {}; {big}", read(0), read(2));
     let program = ground.program("cprt-dies", &script);
     let whole = Running::start(&program, &[]);
-    // Which of two is heard first is not ours to say.
+    // Either of the two may be reported first.
     ground.under_way("d", 0);
     let twice = Running::start(&program, &[]);
     let (first, second) = (whole.0.id(), twice.0.id());
@@ -432,7 +431,7 @@ fn services_come_and_go_with_the_configuration() {
     wait_for("what runs", || {
         ground.service("b").filter(|it| it.running == [b.0.id()])
     });
-    // What cannot be read changes nothing.
+    // A configuration that cannot be read changes nothing.
     ground.reload(|_| "[service.b]\nno = 1\n".to_owned());
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(ground.service("b").expect("it stays").running, [b.0.id()]);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes src/bindings.rs from the module's header; with --check, says whether it is what it would write.
-# The output is committed, so that nobody needs bindgen to build. Needs: bindgen, libclang1.
+# The output is committed, so that building does not need bindgen. Needs: bindgen, libclang1.
 set -euo pipefail
 cd "$(dirname "$0")"
 

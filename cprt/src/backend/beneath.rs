@@ -1,7 +1,7 @@
 //! A FUSE mount whose files the kernel reads from below: the lower directory is observed.
 //!
-//! What is read through the mount is in the page cache of the lower files, so that is where events
-//! come from and where verbs go to; all that comes through FUSE itself is that the mount is gone.
+//! Files read through the mount are in the page cache of the lower files, so events come from there and
+//! verbs go there; FUSE itself reports only that the mount is gone.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use super::fuse::Passthrough;
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
 use crate::{Error, Result};
 
-/// On top of those of what observes.
+/// A limit besides those of `observe`.
 const LIMIT: &str = "if the worker is killed, open files stay readable, and no file can be opened until the directory \
      is mounted again";
 
-/// What it cannot do besides, a sentence each.
+/// What it cannot do besides the limits of `observe`, a sentence each.
 pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
     [super::fuse::NOT_OF_FUSE, TIMES, LIMIT].into_iter()
 }
 
-/// The kernel opens what it passes through once more, as readers do.
+/// The kernel opens files that it passes through once more, as readers do.
 const TIMES: &str = "reads update access times below";
 
 /// A mount, and its lower directory observed.
@@ -32,7 +32,7 @@ pub(crate) struct Beneath {
     passthrough: Arc<Passthrough>,
     observe: Arc<Observe>,
     ended: Arc<AtomicBool>,
-    /// By its number in `/proc/self/fd` the lower directory is found, also below the mount.
+    /// Its path in `/proc/self/fd` leads to the lower directory, even below the mount.
     _root: OwnedFd,
 }
 
@@ -56,11 +56,11 @@ impl Beneath {
         Ok(beneath)
     }
 
-    /// Has the one who waits for events hear of it when the mount is gone.
+    /// Starts a thread that wakes the caller of `events` when the mount is gone.
     fn follow_the_mount(&self) -> std::io::Result<()> {
         let (passthrough, observe) = (Arc::clone(&self.passthrough), Arc::clone(&self.observe));
         let ended = Arc::clone(&self.ended);
-        // Nothing of what readers do is told there.
+        // FUSE is to report no events of readers.
         passthrough.want(Kinds::default());
         std::thread::Builder::new()
             .name("mount".into())

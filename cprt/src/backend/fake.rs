@@ -1,5 +1,4 @@
-//! A mount that is not there, for tests: files of some size, a page cache of flags, a device that
-//! takes its time.
+//! A fake mount for tests: files of some size, a page cache of flags, a device with latency.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -63,7 +62,7 @@ impl Fake {
         self.lock().loads.clone()
     }
 
-    /// Who paid for them.
+    /// The processes whose cgroups paid for them.
     pub(crate) fn charged(&self) -> Vec<Option<u32>> {
         self.lock().charged.clone()
     }
@@ -73,7 +72,7 @@ impl Fake {
         self.lock().cached.range((id, 0)..(id + 1, 0)).count() as u64
     }
 
-    /// Waits until that holds.
+    /// Waits until `holds` is true.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let since = Instant::now();
         while !holds(self) {

@@ -1,14 +1,14 @@
 //! A mirror through FUSE that reads by itself: the kernel's requests are the misses.
 //!
-//! Each READ is a miss, with what the kernel reads ahead; what is cached makes none. A load reads the
-//! lower file past its page cache and stores what it got into the mount's, so that nothing is cached
+//! Each READ is a miss, including the kernel's readahead; cached pages make no request. A load reads the
+//! lower file past its page cache and stores the data in the mount's, so that nothing is cached
 //! twice; an eviction invalidates there. Both wait for pages that are just being read, which the
-//! threads that serve the mount have to fill: so they are never done on those, and neither is
-//! anything else that goes through the mount.
+//! threads that serve the mount have to fill: so those threads never load or evict, nor do anything
+//! else that goes through the mount.
 //!
-//! Where the kernel passes reads through, the page cache is the lower one and no request tells of a
-//! miss. Then there is no backend here but a [`Passthrough`]: what a source of events and its verbs
-//! need to know to work on the lower files.
+//! Where the kernel passes reads through, the page cache is the lower one and no request shows a
+//! miss. Then this module gives no backend but a [`Passthrough`]: what a source of events and its verbs
+//! need to work on the lower files.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// What became of a mount.
+/// A new mount, by how its files are read.
 #[derive(Debug)]
 pub(crate) enum Mounted {
     /// Requests are the events.
@@ -73,8 +73,8 @@ pub(crate) fn mount(lower: &Path, at: &Path, options: &MirrorOptions) -> io::Res
     })
 }
 
-/// A mirror whose files the kernel reads from below. The application sees other device numbers, and
-/// by [`Passthrough::file`] those of the lower files lead to what it sees.
+/// A mirror whose files the kernel reads from below. Applications see other device numbers than those of
+/// the lower files.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
     mirror: Mirror,
@@ -86,18 +86,18 @@ impl Passthrough {
         &self.mirror
     }
 
-    /// As [`Backend::want`]; of OPEN and CLOSE, nothing else comes this way.
+    /// As [`Backend::want`], for OPEN and CLOSE: no other events come this way.
     pub(crate) fn want(&self, kinds: Kinds) {
         self.events.want(kinds);
     }
 
-    /// As [`Backend::events`]. That the mount is gone is heard here.
+    /// As [`Backend::events`]. It also reports that the mount is gone.
     pub(crate) fn events(&self, into: &mut Vec<Event>) -> Flow {
         self.events.events(into)
     }
 
-    /// The lower directory, also where the mount is over it: its path in `/proc/self/fd` is a root
-    /// for whatever takes one.
+    /// The lower directory, even where the mount covers it: its path in `/proc/self/fd` can be used as
+    /// a root directory.
     pub(crate) fn root(&self) -> io::Result<OwnedFd> {
         self.mirror.core().root().fd().try_clone_to_owned()
     }
@@ -112,7 +112,7 @@ impl Passthrough {
         Ok((below.lower.file().try_clone()?, below.identity))
     }
 
-    /// The file of the mount that is this one below, if anybody has looked at it.
+    /// The file of the mount for this lower file, if it has been looked up.
     #[cfg(test)]
     pub(crate) fn file(&self, device: u64, inode: u64) -> Option<FileId> {
         self.mirror.core().number(device, inode).map(FileId)
@@ -126,7 +126,7 @@ pub(crate) struct Fuse {
     events: Arc<FuseEvents>,
     why: String,
     page: u64,
-    /// What the policy has opened, and how often: the kernel forgets files that nobody uses.
+    /// Files that the policy has opened, and how often: the kernel forgets files that are not in use.
     names: Mutex<HashMap<u64, (PathBuf, usize)>>,
     /// The files that loads under way have open.
     open: Mutex<HashMap<u64, Weak<Both>>>,
@@ -161,11 +161,10 @@ fn fault(error: io::Error) -> Fault {
     }
 }
 
-/// For so long what is open of a file serves further loads of it: as long as the kernel believes its
-/// attributes.
+/// How long an open file serves further loads: as long as the kernel trusts its attributes.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A file of the mount: what is below, and the kernel's own view, by which one sees what is cached.
+/// A file of the mount: the lower file, and the mount's own, which shows what is cached.
 #[derive(Debug)]
 struct Both {
     id: u64,
@@ -183,7 +182,7 @@ impl Fuse {
         &self.mirror
     }
 
-    /// Has the kernel know a file again that it has forgotten, if the policy has it by name.
+    /// Has the kernel look up a file again that it has forgotten, if the policy has opened it by a path.
     fn known(&self, file: FileId) -> Result<u64, Fault> {
         let id = file.0;
         if self.mirror.core().knows(id) {
@@ -203,8 +202,8 @@ impl Fuse {
         Ok((id, below.lower))
     }
 
-    /// Opens both sides of a file. That the file is opened through the mount has the kernel drop
-    /// pages of older contents before anything is added to them.
+    /// Opens both sides of a file. Opening it through the mount makes the kernel drop pages of older
+    /// contents before any are added.
     fn both(&self, file: FileId) -> Result<Both, Fault> {
         let (id, lower) = self.lower(file)?;
         let metadata = lower.file().metadata()?;
@@ -224,8 +223,8 @@ impl Fuse {
         })
     }
 
-    /// The same for a load, which finds it open while another load of the file is under way. To keep
-    /// it for longer would keep the mount from being unmounted.
+    /// The same for a load, which shares the open file with other loads under way. Keeping it open for
+    /// longer would keep the mount from being unmounted.
     fn shared(&self, file: FileId) -> Result<Arc<Both>, Fault> {
         let open = lock(&self.open).get(&file.0).and_then(Weak::upgrade);
         if let Some(both) = open.filter(|both| both.since.elapsed() < FRESH) {
@@ -246,8 +245,8 @@ impl Fuse {
         is_it.then_some(above)
     }
 
-    /// How many bytes of a range are cached: by looking, and where the kernel does not say or the
-    /// file has no name, by what we remember.
+    /// How many bytes of a range are cached, as the kernel reports it; where it cannot, or the
+    /// file has no name, as we remember it.
     fn cached(&self, both: &Both, range: &Range<u64>) -> u64 {
         let length = range.end - range.start;
         let looked = both
@@ -255,13 +254,13 @@ impl Fuse {
             .as_ref()
             .and_then(|above| cachestat(above, range).ok());
         match looked {
-            // The last page of a file is there as a whole.
+            // The last page of a file is cached as a whole.
             Some(pages) => (pages * self.page).min(length),
             None => self.events.estimate(both.id, range),
         }
     }
 
-    /// Reads what is missing of a piece and stores it. How many bytes that were.
+    /// Reads the missing parts of a piece and stores them; returns how many bytes that were.
     fn fetch(&self, both: &Both, piece: &Range<u64>) -> Result<u64, Fault> {
         let mut fresh = 0;
         for gap in gaps(piece, |range| self.cached(both, range)) {
@@ -343,11 +342,11 @@ fn range(span: Span, size: u64) -> Range<u64> {
     span.offset.min(end)..end
 }
 
-/// What a user namespace without supplementary groups does to a mirror; nothing outside of one.
+/// The limit that a user namespace without supplementary groups sets to a mirror; none outside of one.
 fn limit_of_groups(setgroups: &str) -> Option<String> {
     (setgroups.trim() == "deny").then(|| {
-        "what only a supplementary group of the user may read cannot be read: in a user namespace \
-         of one's own there is one group"
+        "files that only a supplementary group of the user may read cannot be read: the mirror's \
+         user namespace has one group"
             .to_owned()
     })
 }
@@ -389,7 +388,7 @@ impl Backend for Fuse {
         let id = file.metadata()?.ino();
         let mut names = lock(&self.names);
         let name = names.entry(id).or_default();
-        // The latest path is the likeliest to be there still.
+        // The latest path is the most likely to exist still.
         path.clone_into(&mut name.0);
         name.1 += 1;
         Ok(FileId(id))
@@ -417,7 +416,7 @@ impl Backend for Fuse {
     }
 
     fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
-        // Below, where it takes no requests.
+        // In the lower directory, where it needs no requests.
         Tree::open(&self.mirror.core().root().magic())?.list(path, recursive)
     }
 
@@ -431,7 +430,7 @@ impl Backend for Fuse {
     }
 
     fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
-        // From here on a stop counts.
+        // From here on, a stop takes effect.
         let stop = self.begin(how.cookie);
         let loaded = self
             .shared(span.file)
@@ -448,7 +447,7 @@ impl Backend for Fuse {
 
     fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
         if !self.mirror.core().knows(span.file.0) {
-            // What the kernel does not know it does not cache.
+            // The kernel caches nothing of a file that it does not know.
             return Ok(Evicted::default());
         }
         let both = self.both(span.file)?;
@@ -464,7 +463,7 @@ impl Backend for Fuse {
                 let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
                 posix_fadvise(above, start, length, advice).map_err(io::Error::from)?;
             }
-            // Whether it is mapped cannot be told: it stays.
+            // It is unknown whether the file is mapped, so its pages stay.
             (None, true) => {}
             (_, false) => {
                 let id = fuser::INodeNo(both.id);

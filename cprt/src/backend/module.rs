@@ -1,9 +1,9 @@
-//! A mount of rfs: its device tells the events and does the verbs.
+//! A mount of rfs: its device reports the events and carries out the verbs.
 //!
-//! The worker is the one reader of the device, so that what it does through the mount itself makes
-//! no events. Nothing of the mount is kept open, or a policy would keep it from being unmounted: so
-//! the kernel may forget a file that nobody has open and number it anew. What a policy has opened
-//! keeps the id that it was told all the same (`names.rs`).
+//! The worker is the device's only reader, so its own accesses through the mount make no events. Nothing
+//! of the mount is kept open, or a policy would keep it from being unmounted: so the kernel may forget a
+//! file that no process has open and number it anew. A file that a policy has opened keeps its id for
+//! the policy all the same (`names.rs`).
 
 use std::fs::File;
 use std::io;
@@ -25,10 +25,10 @@ use crate::{Error, Result, sys};
 
 mod names;
 
-/// As long as a worker that is being replaced may take to let go of the device.
+/// How long a worker that is being replaced may take to close the device.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// The shortest distance of beacons that the module takes.
+/// The shortest distance of PROGRESS events that the module accepts.
 const MIN_PROGRESS: u64 = 64 << 10;
 
 /// A mount of rfs.
@@ -46,7 +46,7 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Takes the device of the mount at `root`.
+    /// Opens the device of the mount at `root`.
     pub(crate) fn open(root: &Path, number: u32) -> Result<Self> {
         let device = patiently(number)?;
         let hello = device.hello()?;
@@ -72,14 +72,14 @@ impl Module {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the kernel calls the file at a path of the mount.
+    /// The kernel's number for the file at a path of the mount.
     fn number(&self, path: &Path) -> Result<u64, Fault> {
         let file = Tree::open(&self.root)?.file(path)?;
         Ok(rfs_uapi::FileInfo::of(&file).map_err(fault)?.file.as_raw())
     }
 
-    /// Does something with a file; if the kernel has forgotten one that the policy has opened, once
-    /// more with what it calls it now.
+    /// Runs a command on a file; if the kernel has forgotten a file that the policy has opened, once more
+    /// with its new number.
     fn with<T>(
         &self,
         file: FileId,
@@ -117,7 +117,7 @@ fn relative(path: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 
-/// The one before us may still be on its way out.
+/// Opens the device, and waits for an earlier worker that is still ending.
 fn patiently(number: u32) -> Result<Device> {
     let since = Instant::now();
     loop {
@@ -224,7 +224,7 @@ impl Backend for Module {
             Err(error) => return Err(Fault::Io(error.into())),
         }
         if fds[1].any().unwrap_or(true) {
-            // Whether it was set does not matter; it is not any more.
+            // Clears the interrupt; it does not matter whether it was set.
             let _ = self.interrupt.read();
         }
         let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +242,7 @@ impl Backend for Module {
     }
 
     fn interrupt(&self) {
-        // It can only fail as it is set already.
+        // It can only fail if it is set already.
         let _ = self.interrupt.write(1);
     }
 

@@ -1,21 +1,21 @@
-//! A plain directory: the kernel's tracepoints tell the events, system calls do the verbs.
+//! A plain directory: events come from the kernel's tracepoints, system calls do the verbs.
 //!
 //! Nothing is mounted and nothing is between readers and their files, so there is nothing to break:
-//! when the worker is killed, the kernel takes its tracepoints away, and readers do not notice.
+//! when the worker is killed, the kernel removes its tracepoints, and readers do not notice.
 //!
 //! ```text
 //! tracepoints ─ source (bpf, perf) ─┐
-//! page tables ─ look ───────────────┼─ readers ─ events      table: whose file is it
-//! fanotify ──── opens ──────────────┘                        learn: what the kernel calls it
+//! page tables ─ look ───────────────┼─ readers ─ events      table: which file it is
+//! fanotify ──── opens ──────────────┘                        learn: the kernel's name for it
 //! ```
 //!
-//! Which tracepoints are on goes by what is wanted. Misses alone are told by what comes into the page
-//! cache, so that who hits makes no record at all. The files are found when the directory is taken
-//! and whenever inotify says that they are others. Nobody is woken while nobody reads.
+//! The events that the policy wants decide which tracepoints are on. Misses alone need only the pages that
+//! come into the page cache, so that a hit makes no record at all. The files are found when the directory is
+//! opened and whenever inotify reports changes. No thread wakes while no process reads.
 //!
-//! Kernels before 6.12 tell only what comes in; what this means is told by [`Backend::limits`].
+//! Kernels before 6.12 report only pages that come in; [`Backend::limits`] says what that means.
 //!
-//! [`Start`] hears of processes and not of a directory: of whatever file these read.
+//! [`Start`] follows processes instead of a directory, whatever files they read.
 
 use std::fs::File;
 use std::io;
@@ -67,7 +67,7 @@ mod table;
 mod tests;
 mod who;
 
-/// The directory is not gone through more often than this, whatever happens in it.
+/// How long at least between two scans of the directory, whatever happens in it.
 const SCAN_AGAIN: Duration = Duration::from_millis(200);
 
 /// A directory, and what is heard of it.
@@ -77,22 +77,22 @@ pub(crate) struct Observe {
     engine: Engine,
     source: Box<dyn RecordSource>,
     points: Vec<Point>,
-    /// Why the better source was not to be had.
+    /// Why the better source does not work.
     second_best: Option<String>,
     opens: Option<Opens>,
-    /// Somebody wants to hear of opens.
+    /// The policy wants OPEN or CLOSE.
     tells_opens: AtomicBool,
     changes: NameChanges,
     interrupt: EventFd,
     table: Mutex<FileTable>,
     names: Mutex<LearntNames>,
-    /// What to tell, if it has changed.
+    /// The events that the policy wants, if that has changed.
     wanted: Mutex<Option<(Kinds, u64)>>,
     hearing: Mutex<Hearing>,
 }
 
 impl Observe {
-    /// Takes the directory `root`.
+    /// Opens the directory `root`.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let system = |doing| move |source| Error::System { doing, source };
         let layouts = available::layouts().map_err(system(
@@ -136,7 +136,7 @@ impl Observe {
         Ok(observe)
     }
 
-    /// The same, for who reads through a mount of that device, which passes reads through to here.
+    /// The same, for readers that use a mount of that device, which passes reads through to here.
     pub(crate) fn mirrored(mut self, device: u64) -> Self {
         self.engine.mirrored(device);
         let hearing = self.hearing.get_mut();
@@ -150,7 +150,7 @@ impl Observe {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the files there are.
+    /// Finds the files below the directory.
     fn scan(&self) -> io::Result<()> {
         let mut found = Vec::new();
         let opens = self
@@ -177,7 +177,7 @@ impl Observe {
         self.learn()
     }
 
-    /// Has the kernel tell of all files that there are.
+    /// Has the kernel report all files that were found.
     fn learn(&self) -> io::Result<()> {
         let unknown = self.table().unknown();
         {
@@ -196,11 +196,11 @@ impl Observe {
         self.source.files(&keys)
     }
 
-    /// A file as a policy knows it, opened: of its own for each load, as how the kernel reads ahead
-    /// goes by that.
+    /// Opens a file by the policy's number. Each load opens it anew, as the kernel keeps the state of readahead in
+    /// the open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         match self.file_now(file) {
-            // A number that nobody was told is not worth a look.
+            // Looking is not worth it for a number that was never given out.
             Err(Fault::Stale) if self.table().get(file.0).is_some() => {}
             done => return done,
         }
@@ -221,12 +221,12 @@ impl Observe {
         if (now.identity, now.born) != (known.identity, known.born) {
             return Err(Fault::Stale);
         }
-        // Only its owner and root may; others leave a trace.
+        // Only its owner and root may do this; other users change the access time.
         let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
         Ok(opened)
     }
 
-    /// What this kernel and this process's rights allow to tell.
+    /// The kinds of events that this kernel and this process's rights allow.
     fn kinds(&self) -> Kinds {
         let mut kinds = Kinds::from(Kind::Miss) | Kind::Lost | Kind::Progress;
         if self.points.contains(&Point::Get) {
@@ -248,7 +248,7 @@ impl Observe {
         if on { self.scan() } else { opens.rest() }
     }
 
-    /// Sleeps until there is something, or until then.
+    /// Sleeps until there is something to take, or until that time.
     fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN),
@@ -258,7 +258,7 @@ impl Observe {
         let more = [self.source.ready(), opens].into_iter().flatten();
         fds.extend(more.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // Rounded up, or it would be polled until then.
+        // Rounded up: rounded down, it would poll in a loop until then.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
         });
@@ -267,14 +267,14 @@ impl Observe {
             Err(error) => return Err(error.into()),
         }
         if fds[0].any().unwrap_or(true) {
-            // Whether it was set does not matter; it is not any more.
+            // Clears the interrupt; it does not matter whether it was set.
             let _ = self.interrupt.read();
         }
         Ok(())
     }
 }
 
-/// What this machine does not let us tell or do, found out without taking a directory.
+/// What this machine does not let us report or do, found out without opening a directory.
 pub(crate) fn probe() -> Result<Vec<String>> {
     let system = |doing| move |source| Error::System { doing, source };
     let layouts = available::layouts().map_err(system("Reading the kernel's tracepoints"))?;
@@ -283,7 +283,7 @@ pub(crate) fn probe() -> Result<Vec<String>> {
     Ok(limits(hits, second_best.as_deref(), Opens::new().is_ok()))
 }
 
-/// By what there is: records of hits, fanotify.
+/// The features, given whether there are records of hits, and fanotify.
 pub(crate) fn features(hits: bool, opens: bool) -> Features {
     let table = [
         (opens, Features::OPEN),
@@ -296,7 +296,8 @@ pub(crate) fn features(hits: bool, opens: bool) -> Features {
         .fold(Features::AFFINITY, Features::union)
 }
 
-/// Sentences, by what there is: records of hits, events by perf only and why, fanotify.
+/// The limits as sentences, given whether there are records of hits, why events come by perf only if they do, and
+/// whether there is fanotify.
 pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<String> {
     let mut limits = vec![
         "a MISS covers all pages that a process causes to be cached, including readahead and its \
@@ -325,14 +326,14 @@ pub(crate) fn limits(hits: bool, second_best: Option<&str>, opens: bool) -> Vec<
     limits
 }
 
-/// Which tracepoints tell these.
+/// The tracepoints that these kinds of events need.
 fn points_for(kinds: Kinds) -> Vec<Point> {
     let reads = kinds.contains(Kind::Touch) || kinds.contains(Kind::Progress);
     let misses = kinds.contains(Kind::Miss);
     let table = [
-        // Of kernels that have nothing else, progress as well.
+        // Where the kernel has no other tracepoint, PROGRESS comes from this one, too.
         (misses || reads, Point::Add),
-        // Few even of who misses, and what comes in is of them or of a read.
+        // Rare even for readers that miss; tells pages that come in for a fault from those that come in for a read.
         (misses || reads, Point::Fault),
         (reads, Point::Get),
         (reads, Point::Map),
@@ -343,8 +344,8 @@ fn points_for(kinds: Kinds) -> Vec<Point> {
         .collect()
 }
 
-/// How many bytes of a reader may go without a record, so that beacons still come about where they
-/// are due. Who wants each touch wants them all.
+/// How many bytes of a reader may go without a record, so that PROGRESS events still come about where they
+/// are due. TOUCH needs all records.
 fn merge_for(kinds: Kinds, progress_bytes: u64) -> u64 {
     if kinds.contains(Kind::Touch) {
         0
@@ -398,7 +399,7 @@ impl Backend for Observe {
     }
 
     fn interrupt(&self) {
-        // It can only fail as it is set already.
+        // It can only fail if it is set already.
         let _ = self.interrupt.write(1);
     }
 
@@ -432,7 +433,7 @@ impl Backend for Observe {
     }
 
     fn path(&self, file: FileId) -> Result<PathBuf, Fault> {
-        // Where it is now; of one that is gone, nowhere.
+        // Looks for the file's current path; a file that is gone has none.
         match self.file(file) {
             Ok(_) => {}
             Err(Fault::Stale) if self.table().get(file.0).is_some() => {
@@ -469,8 +470,8 @@ impl Backend for Observe {
         self.engine.resident(&self.file(span.file)?, &span.range())
     }
 
-    /// Each perf event at a tracepoint takes the kernel a tenth of a second to end, and so does one of several programs
-    /// there, be the others of this worker or of another process.
+    /// The kernel needs a tenth of a second to end each perf event at a tracepoint, and as long for one of several programs
+    /// there, whether the others are this worker's or another process's.
     fn lets_go_late(&self) -> bool {
         true
     }

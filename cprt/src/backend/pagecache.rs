@@ -1,16 +1,16 @@
 //! The verbs of the page cache, by system calls on ordinary files.
 //!
-//! Every backend but the module's works through this. What goes by the calling thread: the node
-//! that the pages come from, by its memory policy, and how urgent the I/O is.
+//! Every backend but the module and `fuse` by itself works through this. The calling thread decides which node
+//! the pages come from, by its memory policy, and how urgent the I/O is.
 //!
-//! A load goes through its range in pieces, and between two of them sees whether it is to stop. A
+//! A load goes through its range in pieces, and checks between two of them whether it is to stop. A
 //! dense run is sent to `/dev/null`, which copies nothing and lets the kernel read ahead in large
-//! folios. What is small or stands alone is named to the kernel exactly, one piece ahead, and then
-//! waited for by sending it as well: the kernel says neither when it is done with what was named,
+//! folios. Small or isolated ranges are requested exactly (WILLNEED), one piece ahead, and then sent as
+//! well, in order to wait for them: the kernel reports neither when such a request is done,
 //! nor that it has left out some of it, nor that a page could not be read.
 //!
-//! An eviction says what is left, by looking: the kernel leaves what is mapped, what is being read
-//! and folios that are only partly asked for, and reports success.
+//! An eviction looks what is left and reports that: the kernel leaves pages that are mapped or being read,
+//! and folios that are only partly asked for, and still reports success.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -35,21 +35,21 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-/// Of so many files it is remembered what was asked for last.
+/// Upper bound on files whose last requests are remembered.
 const MAX_FILES: usize = 256;
-/// Looking at what all processes map takes long; the answer is used again so long.
+/// How long an answer about which processes map a file is used again, as finding out takes long.
 const MAPPERS_AGE: Duration = Duration::from_millis(500);
 /// WILLNEED leaves out what is beyond the device's readahead, which is hardly ever below this.
 const STEP: u64 = 128 << 10;
 
-/// Does it.
+/// Loads and evicts.
 #[derive(Debug)]
 pub(crate) struct Engine {
     null: File,
     page: u64,
     /// The kernel has cachestat.
     cachestat: AtomicBool,
-    /// Through a mount of this device files are mapped as well.
+    /// The device of a mirror through which files may be mapped as well.
     mirror: Option<u64>,
     state: Mutex<EngineState>,
 }
@@ -64,14 +64,14 @@ struct EngineState {
     mappers: HashMap<Identity, Mappers>,
 }
 
-/// Who maps a file, as it was then.
+/// The processes that map a file, as of `then`.
 #[derive(Clone, Debug)]
 struct Mappers {
     then: Instant,
     all: Arc<Vec<(u32, Vec<Mapping>)>>,
 }
 
-/// A load in flight, which may be told to stop.
+/// A load in flight, which may be stopped.
 struct LoadInFlight<'a> {
     engine: &'a Engine,
     cookie: u64,
@@ -107,7 +107,7 @@ impl Engine {
         })
     }
 
-    /// Files are read through a mount of that device, too, which passes reads through.
+    /// Notes that files are also read through a mirror of that device, which passes reads through.
     pub(crate) fn mirrored(&mut self, device: u64) {
         self.mirror = Some(device);
     }
@@ -116,10 +116,10 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings a range of a file into the page cache; what is beyond its end is left out.
+    /// Brings a range of a file into the page cache; the part beyond the end of the file is left out.
     ///
-    /// The file should have been opened for this load: how the kernel reads ahead goes by the
-    /// descriptor.
+    /// The file should have been opened for this load: the kernel keeps the state of readahead in the
+    /// open file.
     pub(crate) fn load(&self, file: &File, range: &Range<u64>, how: How) -> Result<Loaded, Fault> {
         let (range, identity) = clip(file, range)?;
         let length = range.end - range.start;
@@ -128,7 +128,7 @@ impl Engine {
         self.count_before(file, identity, &range);
         if self.resident(file, &range).ok() == Some(length) {
             if how.hold {
-                // Whether anybody has asked for it before is not known.
+                // Twice, as it is unknown whether it was asked for before.
                 self.send(file, &range)?;
                 self.send(file, &range)?;
             }
@@ -142,7 +142,7 @@ impl Engine {
         let done = self.bring(file, &range, way, || flight.stopped())?;
         let came = range.start..range.start + done;
         if how.hold {
-            // What is asked for a second time is in use, to the kernel, and goes after what is not.
+            // The kernel takes pages that are asked for a second time as in use, and reclaims others first.
             self.send(file, &came)?;
         }
         let fresh = self.count_after(file, identity, &came);
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// How many bytes of a range are cached, the file's last page as far as the file goes.
+    /// How many bytes of a range are cached, up to the end of the file.
     pub(crate) fn resident(&self, file: &File, range: &Range<u64>) -> Result<u64, Fault> {
         let (range, _) = clip(file, range)?;
         if range.is_empty() {
@@ -170,7 +170,7 @@ impl Engine {
         let pages = self.pages(file, &(start..range.end))?;
         let length = range.end - range.start;
         let all = (range.end - start).div_ceil(self.page);
-        // Pages that are not whole make no difference unless all are there.
+        // Partial pages make no difference unless all pages are cached.
         Ok(if pages >= all {
             length
         } else {
@@ -178,7 +178,7 @@ impl Engine {
         })
     }
 
-    /// Drops a range; with `unmapped`, what processes map stays.
+    /// Drops a range; with `unmapped`, pages that processes map stay.
     pub(crate) fn evict(
         &self,
         file: &File,
@@ -212,18 +212,18 @@ impl Engine {
         })
     }
 
-    /// What is there before a load, as far as the kernel may read on after it.
+    /// Counts what is cached before a load, including the range that the kernel may read ahead after it.
     fn count_before(&self, file: &File, identity: Identity, range: &Range<u64>) {
         let size = file.metadata().map_or(range.end, |metadata| metadata.len());
         let unknown = self.lock().before.unknown(identity, range, size);
         for bucket in unknown {
-            // Where it cannot be told, memory is better counted twice than not at all.
+            // If this is unknown, counting memory twice is better than not at all.
             let pages = self.pages(file, &fresh::bytes(bucket)).unwrap_or(0);
             self.lock().before.learn(identity, bucket, pages);
         }
     }
 
-    /// How many bytes a load has brought in, its last page as if it were whole.
+    /// How many bytes a load has brought in, counting its last page as whole.
     fn count_after(&self, file: &File, identity: Identity, range: &Range<u64>) -> u64 {
         let count = |bucket| {
             let bytes = fresh::bytes(bucket);
@@ -247,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Returns how much of the range was gone through.
+    /// Returns how many bytes of the range were processed.
     fn bring(
         &self,
         file: &File,
@@ -274,21 +274,21 @@ impl Engine {
             let sent = self.send(file, &piece)?;
             at += sent;
             if at < piece.end {
-                // The file is shorter than it was: nothing is left to do.
+                // The file has become shorter: nothing is left to do.
                 return Ok(range.end - range.start);
             }
         }
         Ok(at - range.start)
     }
 
-    /// Has the kernel begin to read these pages and no others.
+    /// Has the kernel begin to read exactly these pages.
     fn name(&self, file: &File, piece: &Range<u64>) -> Result<(), Fault> {
         advise(file, piece, PosixFadviseAdvice::POSIX_FADV_WILLNEED)?;
         let length = piece.end - piece.start;
         if length <= STEP || self.resident(file, piece)? == length {
             return Ok(());
         }
-        // It has left out some.
+        // The kernel has left out some.
         let mut at = piece.start;
         while at < piece.end {
             let end = piece.end.min(at + STEP);
@@ -298,7 +298,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads a piece without copying it, and returns how much there was.
+    /// Reads a piece without copying it, and returns how many bytes there were.
     fn send(&self, file: &File, piece: &Range<u64>) -> Result<u64, Fault> {
         let mut offset = signed(piece.start)?;
         let end = signed(piece.end)?;
@@ -314,7 +314,7 @@ impl Engine {
     }
 
     fn pages(&self, file: &File, range: &Range<u64>) -> Result<u64, Fault> {
-        // The pages of a file of overlayfs are in another's.
+        // The pages of an overlayfs file belong to the file below.
         let stacked =
             || fstatfs(file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
         if self.cachestat.load(Relaxed) && !stacked() {
@@ -323,7 +323,7 @@ impl Engine {
                 Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
                     self.cachestat.store(false, Relaxed);
                 }
-                // Some file systems have none; some files are not ours to ask about.
+                // Some file systems do not support it; of some files we may not ask.
                 Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
                     return Err(error.into());
                 }
@@ -333,8 +333,8 @@ impl Engine {
         Ok(cache::mincore(file, range, self.page)?)
     }
 
-    /// Has the kernel drop what one process maps; whether it was asked to. With several it would
-    /// drop nothing, after long looking.
+    /// Has the kernel drop pages that one process maps; returns whether it was asked to. Where several
+    /// processes map the file, it would drop nothing, after a long search.
     fn page_out(&self, file: Identity, range: &Range<u64>) -> bool {
         let mappers = self.mappers(file);
         let maps = |mapping: &Mapping| mapping.addresses_of(range);
@@ -349,7 +349,7 @@ impl Engine {
         };
         let mut asked = false;
         for addresses in mappings.iter().filter_map(maps) {
-            // It may have unmapped them since; what counts is what is left.
+            // The process may have unmapped them since; the caller counts what is left.
             asked |= cache::page_out(&pidfd, &addresses).is_ok();
         }
         asked
@@ -375,7 +375,7 @@ impl Engine {
     }
 }
 
-/// What is remembered of a file, of which there are not too many.
+/// The entry of a file in a bounded table, which starts over when it is full.
 fn some_of<T: Default>(files: &mut HashMap<Identity, T>, file: Identity) -> &mut T {
     if files.len() >= MAX_FILES && !files.contains_key(&file) {
         files.clear();
@@ -383,7 +383,7 @@ fn some_of<T: Default>(files: &mut HashMap<Identity, T>, file: Identity) -> &mut
     files.entry(file).or_default()
 }
 
-/// As far as the file goes.
+/// Clips a range to the file.
 fn clip(file: &File, range: &Range<u64>) -> Result<(Range<u64>, Identity), Fault> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {

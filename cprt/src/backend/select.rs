@@ -1,8 +1,8 @@
-//! Which backend is the best for a directory on this machine, and why not a better one.
+//! Finds the best backend for a directory on this machine, and says why no better one works.
 //!
-//! In this order: `module`, which sees and does most and costs readers nothing; `observe`, which needs
-//! rights but stands in nobody's way; `fuse`, for everybody else. What can be found out only by trying
-//! is tried, and what was tried is given back.
+//! The order is: `module`, which sees and does most and costs readers nothing; `observe`, which needs
+//! rights but leaves the mount as it is; `fuse`, for ordinary users. What can be found out only by
+//! trying is tried and then undone.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -13,24 +13,24 @@ use crate::backend::{beneath, fuse, observe};
 use crate::control::kind::BackendKind;
 use crate::machine::{mountinfo, probe};
 
-/// A backend, and whether it can be had.
+/// A backend, and whether it works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// The kind of backend.
     pub kind: BackendKind,
-    /// Whether.
+    /// Whether it works here.
     pub verdict: Verdict,
 }
 
-/// Whether a backend can be had.
+/// Whether a backend works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It can.
+    /// It works.
     Usable {
         /// What it cannot do here, a sentence each.
         limits: Vec<String>,
     },
-    /// It cannot.
+    /// It does not.
     Unusable {
         /// Why, as a phrase.
         why: String,
@@ -40,7 +40,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether it can be had.
+    /// Whether the backend works here.
     #[must_use]
     pub const fn is_usable(&self) -> bool {
         matches!(self, Self::Usable { .. })
@@ -54,13 +54,13 @@ impl Verdict {
     }
 }
 
-/// All there are, the best first. The first that is usable is the one to take.
+/// All backends, the best first. Take the first usable one.
 #[must_use]
 pub fn candidates(directory: &Path) -> Vec<Candidate> {
     best_first(directory).collect()
 }
 
-/// The same, each judged when it is asked for: what is tried takes time.
+/// As [`candidates`], but judges each backend only when the iterator reaches it: trying takes time.
 pub fn best_first(directory: &Path) -> impl Iterator<Item = Candidate> {
     BackendKind::ALL.into_iter().map(|kind| Candidate {
         kind,
@@ -68,7 +68,7 @@ pub fn best_first(directory: &Path) -> impl Iterator<Item = Candidate> {
     })
 }
 
-/// Whether this one can be had.
+/// Whether this backend works for the directory.
 pub(crate) fn judge(kind: BackendKind, directory: &Path) -> Verdict {
     match kind {
         BackendKind::Module => module(directory),
@@ -124,8 +124,7 @@ fn lower_first(text: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// The same for a daemon, which mounts for all to see: it needs no namespaces for that, and its unit may well forbid
-/// them.
+/// As [`judge`], for a daemon, whose mounts are visible to all: it needs no namespaces, and its unit may forbid them.
 pub(crate) fn judge_for_all(kind: BackendKind, directory: &Path) -> Verdict {
     match kind {
         BackendKind::Fuse => fuse(may_mount() || has_helper()),
@@ -133,13 +132,13 @@ pub(crate) fn judge_for_all(kind: BackendKind, directory: &Path) -> Verdict {
     }
 }
 
-/// Whether we may mount in the view that we are in.
+/// Whether we may mount in the current namespaces.
 fn may_mount() -> bool {
     let status = std::fs::read_to_string("/proc/self/status");
     status.is_ok_and(|text| has_sys_admin(&text))
 }
 
-/// `CAP_SYS_ADMIN` in a text as that of `/proc/self/status`.
+/// Whether `CAP_SYS_ADMIN` is effective, by the text of `/proc/self/status`.
 fn has_sys_admin(status: &str) -> bool {
     const SYS_ADMIN: u32 = 21;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -147,7 +146,7 @@ fn has_sys_admin(status: &str) -> bool {
     set.is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
 }
 
-/// `may`: whether we may mount where it is to be.
+/// `may`: whether we may mount the mirror.
 fn fuse(may: bool) -> Verdict {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => {}
@@ -180,8 +179,8 @@ fn fuse(may: bool) -> Verdict {
     )
 }
 
-/// Whether we may have a mount namespace, with a user namespace if it takes that: policies of many
-/// kinds forbid it, so it is tried.
+/// Whether we may create a mount namespace, with a user namespace if needed. Many kinds of security
+/// policies forbid it, so it is tried.
 fn has_namespaces() -> bool {
     let try_it = |arguments: &[&str]| {
         let tried = Command::new("unshare")
@@ -201,7 +200,7 @@ pub(crate) fn has_helper() -> bool {
     probe::find_program("fusermount3", std::env::split_paths(&path)).is_some()
 }
 
-/// What each backend can and cannot do, as Markdown: it is the one in `cprt/README.md`.
+/// What each backend can and cannot do, as the Markdown table in `cprt/README.md`.
 #[must_use]
 pub fn table() -> String {
     use ppc::Features as F;

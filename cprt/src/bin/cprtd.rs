@@ -11,15 +11,15 @@ The daemon of the cache policy runtime: hosts the policies that ppcctl registers
 
 Usage: cprtd [--config FILE]
 
-      --config FILE  instead of /etc/cprt.toml, which does not have to be there
-  -h, --help         this
-  -V, --version      the version
+      --config FILE  read FILE instead of /etc/cprt.toml, which is optional
+  -h, --help         print this help
+  -V, --version      print the version
 
-It stays in the foreground and logs to its standard error. SIGTERM ends it in good order; SIGHUP has it read
-the services of its configuration again.
+cprtd stays in the foreground and logs to its standard error. SIGTERM ends it in good order; SIGHUP has it
+reread the services of its configuration.
 Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wrongly.";
 
-/// What it is called for.
+/// What this process is to do.
 enum Role {
     Daemon(Option<PathBuf>),
     Worker,
@@ -71,7 +71,7 @@ fn role(arguments: &[OsString]) -> Result<Role, String> {
         [] => Ok(Role::Daemon(None)),
         ["-h" | "--help"] => Ok(Role::Say(HELP)),
         ["-V" | "--version"] => Ok(Role::Say(concat!("cprtd ", env!("CARGO_PKG_VERSION")))),
-        // These are for the daemon to call; the mount is there for lists of processes.
+        // The daemon calls these; the mount is an argument so that ps shows it.
         ["worker", _] => Ok(Role::Worker),
         ["topology"] => Ok(Role::Topology),
         ["look", _] => Ok(Role::Look(PathBuf::from(&arguments[1]))),

@@ -1,8 +1,8 @@
-//! The daemon from outside: what `ppcctl` and `mount.rfs` are made of.
+//! The daemon's client, used by `ppcctl` and `mount.rfs`.
 //!
-//! Each call connects, says one request and waits for its reply, so a [`Client`] is only a name of a
-//! socket and nothing is left behind by a call that failed. No call waits for ever, but for
-//! [`Events`], where nothing to tell is the normal case.
+//! Each call connects, sends one request and waits for its reply, so a [`Client`] is only the name of a
+//! socket and a failed call leaves nothing behind. No call waits for ever, except for
+//! [`Events`], where silence is the normal case.
 
 use std::io::{self, BufReader, ErrorKind};
 use std::os::fd::AsRawFd as _;
@@ -21,10 +21,10 @@ use crate::control::protocol::{EventLine, MountStats, MountStatus, Request, Sett
 use crate::control::wire::{read_reply, write_line};
 use crate::{Error, Result};
 
-/// The daemon answers these from what it knows.
+/// How long to wait for answers that the daemon has at hand.
 const PROMPT: Duration = Duration::from_secs(10);
 
-/// These wait for a policy, whose init may look at every file of the mount.
+/// How long to wait for answers that depend on a policy, whose init may look at every file of the mount.
 const PATIENT: Duration = Duration::from_mins(1);
 
 /// Talks to a daemon.
@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of the daemon that listens there. Nothing is connected yet.
+    /// A client of the daemon that listens at this socket. It does not connect yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -43,7 +43,7 @@ impl Client {
         }
     }
 
-    /// The group whose members may use the socket, for the one who is told to join it.
+    /// Sets the group whose members may use the socket, which [`Error::NoPermission`] names.
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();
@@ -97,7 +97,7 @@ impl Client {
         self.ask(&request, PATIENT)
     }
 
-    /// How things are, of all mounts or of this one.
+    /// The status of all mounts or of this one.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl Client {
         self.ask(&Request::Status { mount }, PROMPT)
     }
 
-    /// What the workers have counted, of all mounts or of this one.
+    /// The counters of the workers of all mounts or of this one.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Client {
         self.ask(&Request::Stats { mount }, PROMPT)
     }
 
-    /// What readers do from now on. A refusal is the first thing that the iterator tells.
+    /// What readers do from now on. The iterator yields a refusal as its first item.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Iterator for Events {
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = read_reply(self.from.as_mut()?).transpose();
-        // After an error nobody knows where the next line begins.
+        // After an error it is unknown where the next line begins.
         if !matches!(next, Some(Ok(_))) {
             self.from = None;
         }
@@ -190,8 +190,8 @@ impl Iterator for Events {
     }
 }
 
-/// std's connect waits for ever if the daemon accepts nobody; with this option set before it, connect
-/// and all writes after it do not.
+/// std's connect waits for ever if the daemon accepts no connection; with this option set before it,
+/// connect and all writes after it do not.
 fn dial(path: &Path) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;
     let fd = socket(
@@ -208,7 +208,7 @@ fn dial(path: &Path) -> io::Result<UnixStream> {
 
 fn say(mut stream: &UnixStream, request: &Request) -> Result<()> {
     match write_line(&mut stream, request) {
-        // It may have said why before it hung up; the answer is what counts.
+        // The daemon may have replied why before it hung up; that reply is what counts.
         Err(Error::System { source, .. }) if source.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(Error::System { source, .. }) if timed_out(&source) => Err(silent(PROMPT)),
         said => said,
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::error::RefusalKind;
 
-    /// A daemon of that name that answers everybody with these bytes and tells what it was asked.
+    /// A daemon of that name that answers all clients with these bytes and returns what it was asked.
     fn daemon(name: &str, answers: &[&'static str]) -> (Client, thread::JoinHandle<Vec<String>>) {
         let path = std::env::temp_dir().join(format!("cprt-client-{}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a free name");

@@ -1,7 +1,7 @@
-//! The daemon's settings: one TOML file, `/etc/cprt.toml`, of which nothing has to be there.
+//! The daemon's settings: one optional TOML file, `/etc/cprt.toml`.
 //!
 //! `cprt/cprt.toml` is the file that is shipped. It shows every key with its default, and a test
-//! compares the two.
+//! compares it with the defaults here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,18 +19,18 @@ pub use super::quantity::{Bytes, TimeSpan};
 
 mod service;
 
-/// Where the daemon looks unless told otherwise.
+/// The file that the daemon reads unless `--config` names another.
 pub const PATH: &str = "/etc/cprt.toml";
 
-/// All of it.
+/// The whole file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The control socket.
     pub socket: PathBuf,
-    /// Whose members may use the socket; root alone if there is no such group.
+    /// The group whose members may use the socket; without such a group, only root may.
     pub group: String,
-    /// Where registrations are kept for a daemon that comes back.
+    /// The file in which registrations are kept for the next daemon.
     pub state: PathBuf,
     /// How much memory loads may take.
     pub memory: MemoryConfig,
@@ -42,11 +42,11 @@ pub struct Config {
     pub fuse: FuseConfig,
     /// Policies to register at start, by mount.
     pub mount: BTreeMap<PathBuf, ConfiguredPolicy>,
-    /// Whose starts are recorded, and loaded ahead the next time.
+    /// Services whose starts are recorded, and loaded ahead the next time.
     pub service: BTreeMap<String, ConfiguredService>,
-    /// Whether those of other programs are as well, once they have shown that they start often and read much.
+    /// Whether other programs are treated like services once they have started often and read much.
     pub learn: bool,
-    /// Where it is kept which those are.
+    /// The file in which the list of those programs is kept.
     pub learnt: PathBuf,
 }
 
@@ -58,10 +58,10 @@ pub struct MemoryConfig {
     pub threshold: u8,
     /// Percent of the limit below the threshold at which that ends.
     pub hysteresis: u8,
-    /// Percent of the time that something waits for memory (PSI, some, 10 s), above which it
-    /// counts as being over the threshold; 100 for never.
+    /// Percent of the time in which some task waits for memory (PSI, some, 10 s), above which memory
+    /// counts as being over the threshold; 100 disables this.
     pub pressure: u8,
-    /// How often evict is called while it lasts.
+    /// How often evict is called while memory is over the threshold.
     pub interval: TimeSpan,
 }
 
@@ -69,9 +69,9 @@ pub struct MemoryConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderConfig {
-    /// Loads under way at once; 0 for as many as the device wants.
+    /// Loads under way at once; 0 for the number that suits the device.
     pub threads: u16,
-    /// What one of them loads.
+    /// Size of one load.
     pub chunk: Bytes,
     /// Bytes per second; 0 = unlimited.
     pub bandwidth: Bytes,
@@ -83,7 +83,7 @@ pub struct LoaderConfig {
 pub struct WorkerConfig {
     /// A call that takes longer is a hang.
     pub deadline: TimeSpan,
-    /// What a worker may take for itself and its policy.
+    /// Memory for a worker and its policy.
     pub memory: Bytes,
     /// Events that may wait for the policy.
     pub queue: u32,
@@ -163,8 +163,8 @@ impl Default for FuseConfig {
     fn default() -> Self {
         Self {
             passthrough: true,
-            // Requests carry 1 MiB and are read one at a time by each, so that with less both would
-            // wait for the reader.
+            // A request carries 1 MiB and each thread reads one at a time, so with less readahead both
+            // would wait for the reader.
             threads: 2,
             readahead: Bytes(4 << 20),
         }
@@ -187,7 +187,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// It does not open, or says what makes no sense; the text names the line.
+    /// The file does not open, or has an error; the text names the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
             path: path.to_owned(),
@@ -217,64 +217,64 @@ impl Config {
             (
                 (1..=100).contains(&memory.threshold),
                 format!(
-                    "memory.threshold = {}: it is a percentage, from 1 to 100",
+                    "memory.threshold = {}: must be a percentage, from 1 to 100",
                     memory.threshold
                 ),
             ),
             (
                 memory.hysteresis < memory.threshold,
                 format!(
-                    "memory.hysteresis = {}: it is less than memory.threshold, {}",
+                    "memory.hysteresis = {}: must be less than memory.threshold, {}",
                     memory.hysteresis, memory.threshold
                 ),
             ),
             (
                 memory.pressure <= 100,
                 format!(
-                    "memory.pressure = {}: it is a percentage, up to 100 for never",
+                    "memory.pressure = {}: must be a percentage, up to 100 for never",
                     memory.pressure
                 ),
             ),
             (
                 !memory.interval.0.is_zero(),
-                "memory.interval: it is longer than 0".to_owned(),
+                "memory.interval: must be longer than 0".to_owned(),
             ),
             (
                 loader.threads <= 128,
-                format!("loader.threads = {}: it is at most 128", loader.threads),
+                format!("loader.threads = {}: must be at most 128", loader.threads),
             ),
             (
                 (64 << 10..=1 << 30).contains(&loader.chunk.0),
                 format!(
-                    "loader.chunk = \"{}\": it is from 64 KiB to 1 GiB",
+                    "loader.chunk = \"{}\": must be from 64 KiB to 1 GiB",
                     loader.chunk
                 ),
             ),
             (
                 worker.deadline.0 >= Duration::from_millis(1),
                 format!(
-                    "worker.deadline = \"{}\": it is at least 1 ms",
+                    "worker.deadline = \"{}\": must be at least 1 ms",
                     worker.deadline
                 ),
             ),
             (
                 worker.memory.0 >= 32 << 20,
                 format!(
-                    "worker.memory = \"{}\": it is at least 32 MiB",
+                    "worker.memory = \"{}\": must be at least 32 MiB",
                     worker.memory
                 ),
             ),
             (
                 worker.queue >= 16,
-                format!("worker.queue = {}: it is at least 16", worker.queue),
+                format!("worker.queue = {}: must be at least 16", worker.queue),
             ),
             (
                 (1..=64).contains(&self.fuse.threads),
-                format!("fuse.threads = {}: it is from 1 to 64", self.fuse.threads),
+                format!("fuse.threads = {}: must be from 1 to 64", self.fuse.threads),
             ),
             (
                 worker.ranges >= 1,
-                "worker.ranges = 0: it is at least 1".to_owned(),
+                "worker.ranges = 0: must be at least 1".to_owned(),
             ),
         ];
         if let Some((_, problem)) = rules.into_iter().find(|(sound, _)| !sound) {
@@ -288,7 +288,7 @@ impl Config {
         Ok(self)
     }
 
-    /// A daemon is nowhere in particular, so a relative path would be of something else each time.
+    /// A daemon may run in any directory, so a relative path would mean another file each time.
     fn absolute(&self) -> Result<(), String> {
         let own = [
             ("socket", &self.socket),

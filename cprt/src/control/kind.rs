@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be behind a directory.
+/// A kind of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
@@ -43,7 +43,7 @@ impl FromStr for BackendKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| format!("there is no backend {text}; say module, observe or fuse"))
+        found.ok_or_else(|| format!("no such backend: {text}; use module, observe or fuse"))
     }
 }
 

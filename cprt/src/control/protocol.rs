@@ -1,9 +1,9 @@
-//! What is said on the control socket: one JSON object a line, a request and then its replies.
+//! The messages on the control socket: one JSON object a line, a request and then its replies.
 //!
-//! A connection carries one request. Every reply is [`Reply`]; all requests have one, but
-//! [`Request::Events`], which has one for each event until either side closes. Fields may be added,
-//! so who reads ignores what it does not know; a request with fields that the daemon does not know
-//! is refused, as it would mean something else without them.
+//! A connection carries one request. Every reply is a [`Reply`]. Each request has one, except
+//! [`Request::Events`], which has one for each event until either side closes. Later versions may add
+//! fields: clients ignore fields that they do not know, and the daemon refuses a request with
+//! fields that it does not know, as the request would mean something else without them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::error::Refusal;
 /// Where the daemon listens unless its configuration says otherwise.
 pub const SOCKET: &str = "/run/cprt/control.sock";
 
-/// What somebody wants of the daemon.
+/// What a client asks of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -30,10 +30,10 @@ pub enum Request {
         /// Handed to the policy as they are.
         #[serde(default)]
         settings: Settings,
-        /// The worker lives in this memory cgroup; without it, in that of the first reader.
+        /// The memory cgroup that the worker lives in; without it, that of the first reader.
         #[serde(default)]
         cgroup: Option<PathBuf>,
-        /// What to put behind a directory that is no mount of rfs.
+        /// The backend for a directory that is no mount of rfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         backend: Option<BackendKind>,
     },
@@ -49,19 +49,19 @@ pub enum Request {
         /// Handed to the policy as they are.
         settings: Settings,
     },
-    /// How things are. Replies [`Status`].
+    /// Show mounts, policies and services. Replies [`Status`].
     Status {
         /// Only this mount.
         #[serde(default)]
         mount: Option<PathBuf>,
     },
-    /// The counters of workers. Replies a list of [`MountStats`].
+    /// Show the counters of workers. Replies a list of [`MountStats`].
     Stats {
         /// Only this mount.
         #[serde(default)]
         mount: Option<PathBuf>,
     },
-    /// What readers do, as it is told to the policy. Replies [`EventLine`]s.
+    /// Show what readers do, as the policy sees it. Replies [`EventLine`]s.
     Events {
         /// Where rfs is mounted.
         mount: PathBuf,
@@ -75,24 +75,24 @@ pub type Settings = BTreeMap<String, String>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply<T> {
-    /// It is done; here is what was asked for.
+    /// The request succeeded, with this answer.
     Ok(T),
-    /// It is not.
+    /// The request was refused or failed.
     Error(Refusal),
 }
 
-/// How things are.
+/// The state of the daemon, its mounts and its services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the daemon.
+    /// The daemon's version.
     pub version: String,
-    /// Of the daemon.
+    /// The daemon's process.
     pub pid: u32,
-    /// Since the daemon started.
+    /// Seconds since the daemon started.
     pub uptime_s: u64,
-    /// All mounts of rfs, those without a policy among them, in order of their paths.
+    /// All mounts of rfs, including those without a policy, and directories with one, in order of their paths.
     pub mounts: Vec<MountStatus>,
-    /// Services whose starts are known, if any are to be; absent if it is asked for one mount.
+    /// Services whose starts are followed, if any are configured; absent if the request names a mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<ServicesStatus>,
 }
@@ -100,30 +100,30 @@ pub struct Status {
 /// Services whose starts are recorded and loaded ahead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicesStatus {
-    /// Why none is, though some are configured.
+    /// Why no start is followed, though services are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<String>,
-    /// Whether others are learned of.
+    /// Whether the daemon learns of other services.
     pub learn: bool,
-    /// In order of their names.
+    /// The services, in order of their names.
     pub known: Vec<ServiceStatus>,
 }
 
 /// A service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// As it is configured; of what was learned of, that of its start.
+    /// Its name in the configuration; if it was learned of, that of its start.
     pub name: String,
-    /// Whether it was learned of.
+    /// Whether the daemon has learned of it.
     pub learnt: bool,
-    /// Its processes, of those that were seen to start and are still there.
+    /// Those of its processes that the daemon saw start and that are still there.
     pub running: Vec<u32>,
-    /// So often it was seen to start since the daemon began.
+    /// How often the daemon has seen it start.
     pub starts: u64,
     /// Why the newest start was neither recorded nor loaded, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
-    /// The newest start of those that were.
+    /// The newest start that was recorded or loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<StartStatus>,
 }
@@ -131,24 +131,24 @@ pub struct ServiceStatus {
 /// A start of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartStatus {
-    /// What it is known by, as `ppcctl start ls` shows it.
+    /// Its name, as `ppcctl start ls` shows it.
     pub start: String,
-    /// Which began it.
+    /// The process that began it.
     pub process: u32,
-    /// In seconds since 1970.
+    /// When it began, in seconds since 1970.
     pub began_s: u64,
-    /// How far it is.
+    /// Its progress.
     pub phase: StartPhase,
-    /// Loaded ahead of it, from storage.
+    /// Bytes loaded ahead of it, from storage.
     pub loaded_bytes: u64,
-    /// What was to be loaded and was there already.
+    /// Bytes that were to be loaded and were cached already.
     pub cached_bytes: u64,
-    /// The last word of its policy, or why it failed.
+    /// The last log line of its policy, or why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
 
-/// How far a start is.
+/// The progress of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -159,7 +159,7 @@ pub enum StartPhase {
     UnderWay,
     /// Reading has come to rest, or its processes have ended.
     Over,
-    /// The policy failed, and it went on without.
+    /// The policy failed, and the start went on without it.
     Failed,
 }
 
@@ -177,15 +177,15 @@ impl fmt::Display for StartPhase {
 /// A mount and its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where it is mounted.
+    /// Its mount point, or the directory.
     pub path: PathBuf,
-    /// What it mirrors.
+    /// The directory that it mirrors.
     pub lower: PathBuf,
     /// `rfs0`; empty where there is no device.
     pub device: String,
-    /// Who says what is in its cache.
+    /// Whether the kernel or a policy manages its cache.
     pub state: MountState,
-    /// Why [`MountState`] is `native`, `waiting` or `failed`, if it is not by anybody's will.
+    /// Why [`MountState`] is `native`, `waiting` or `failed`, if no user asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The policy registered, if any.
@@ -193,7 +193,7 @@ pub struct MountStatus {
     pub policy: Option<PolicyStatus>,
 }
 
-/// Who says what is in a mount's cache.
+/// Whether the kernel or a policy manages a mount's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -204,7 +204,7 @@ pub enum MountState {
     Running,
     /// The kernel, until the worker has been started again.
     Waiting,
-    /// The kernel, as the policy failed too often; registering it again gives it another chance.
+    /// The kernel, as the policy failed too often; registering a policy again ends this.
     Failed,
 }
 
@@ -222,27 +222,27 @@ impl fmt::Display for MountState {
 /// A registered policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// As it calls itself.
+    /// The policy's name for itself.
     pub name: String,
-    /// As it calls itself, or nothing.
+    /// The policy's version; may be empty.
     pub version: String,
-    /// Where it was loaded from.
+    /// The library that it was loaded from.
     pub library: PathBuf,
-    /// With which it was registered, and what has changed since.
+    /// Its settings at registration, with all changes since.
     pub settings: Settings,
     /// `module`, ...
     pub backend: String,
     /// What the mount can do: `open`, `touch`, `progress`, `evict-mapped`, `affinity`, `charge`.
     pub features: Vec<String>,
-    /// Of the worker, if it runs.
+    /// The worker's process, if it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
     /// The memory cgroup that pays, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
-    /// Since it was registered.
+    /// Failures since it was registered.
     pub crashes: u64,
-    /// What the last of them was.
+    /// The last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<String>,
     /// The last warnings and errors in the log, the newest last.
@@ -252,11 +252,11 @@ pub struct PolicyStatus {
 /// The counters of a mount's worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStats {
-    /// Where it is mounted.
+    /// Its mount point.
     pub path: PathBuf,
     /// The policy's name.
     pub policy: String,
-    /// Since the worker started.
+    /// The counters since the worker started.
     pub stats: crate::control::stats::Stats,
 }
 
@@ -276,16 +276,16 @@ pub struct EventLine {
     pub length: u64,
     /// On `CLOCK_MONOTONIC`.
     pub time_ns: u64,
-    /// How many were merged or lost.
+    /// Events that were merged into this one, or lost.
     pub count: u64,
     /// The reader.
     pub process: u32,
     /// Its thread.
     pub thread: u32,
-    /// Where it ran.
+    /// The CPU that it ran on.
     pub cpu: u32,
-    /// By a page fault.
+    /// The access was a page fault.
     pub mmap: bool,
-    /// Past the page cache.
+    /// The access bypassed the page cache.
     pub direct: bool,
 }

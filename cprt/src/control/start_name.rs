@@ -1,9 +1,9 @@
-//! What a start is called, so that it is known again: by its program and what it is told to do, not by what differs
-//! from run to run. Pure.
+//! Names starts so that they are recognised again: by the program and its arguments, without the parts that differ from
+//! run to run. Pure.
 
 use sha2::{Digest as _, Sha256};
 
-/// Options whose values say nothing of what is read.
+/// Options whose values do not change which files are read.
 const INDIFFERENT: [&str; 13] = [
     "api-key",
     "date",
@@ -21,10 +21,10 @@ const INDIFFERENT: [&str; 13] = [
 ];
 /// Bytes of the hash in a name.
 const BYTES: usize = 6;
-/// The longest part of a name that is of the command.
+/// Upper bound on the length of each part that is taken from the command.
 const LONGEST: usize = 40;
 
-/// The name of what this program starts with these arguments, of letters, digits, '.', '_' and '-'.
+/// The name of a start of this program with these arguments, of letters, digits, '.', '_' and '-'.
 ///
 /// The order of the arguments makes no difference, nor do ports, dates, process numbers and names of
 /// temporary files in them.
@@ -33,7 +33,7 @@ pub fn start_name(program: &str, arguments: &[String]) -> String {
     name(None, program, arguments)
 }
 
-/// The same in a container: programs of the same path are others in another image.
+/// As [`start_name`], in a container: the same path is another program in another image.
 #[must_use]
 pub fn start_name_in(image: &str, program: &str, arguments: &[String]) -> String {
     name(Some(image), program, arguments)
@@ -66,7 +66,7 @@ fn name(image: Option<&str>, program: &str, arguments: &[String]) -> String {
         .join("-")
 }
 
-/// The last part of a path, if it may be part of a name.
+/// The last part of a path, if all of it is allowed in a name.
 fn plain(path: &str) -> Option<String> {
     let last = path.rsplit('/').next()?;
     let may_be = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_');
@@ -100,7 +100,7 @@ fn normalised(arguments: &[String]) -> Vec<String> {
     words
 }
 
-/// A word with a star in the place of each part that chance or time has made.
+/// A word with a star in place of each part that is random or a time.
 fn without_chance(word: &str) -> String {
     let parts = word
         .split('/')

@@ -1,4 +1,4 @@
-//! What a worker counts. All of it is since the worker started, in the order of the way of a miss.
+//! What a worker counts, since it started. The counters are in the order in which a miss passes them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -100,7 +100,7 @@ counters! {
     longest_stop_ns,
 }
 
-/// One of them.
+/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(fields[0].1, "events that the backend reported");
     }
 
-    /// Who shows them takes the unit from the first word.
+    /// `ppcctl` takes the unit from the first word.
     #[test]
     fn a_name_with_a_unit_has_a_description_with_that_unit() {
         for (name, description, _) in Stats::default().fields() {

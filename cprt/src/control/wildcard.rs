@@ -1,6 +1,6 @@
-//! Texts with `*` in them, which stands for anything. Pure.
+//! Patterns in which `*` matches any text, even none. Pure.
 
-/// Whether a text is what the pattern says, all of it.
+/// Whether the whole text matches the pattern.
 #[must_use]
 pub fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -11,7 +11,7 @@ pub fn fits(pattern: &str, text: &str) -> bool {
     let middle = text
         .strip_prefix(first)
         .and_then(|rest| rest.strip_suffix(last));
-    // What comes first is taken first: it leaves the most for what follows.
+    // The earliest match of each part leaves the most for the parts after it.
     middle.is_some_and(|middle| {
         parts
             .try_fold(middle, |rest, part| {

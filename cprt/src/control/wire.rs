@@ -1,9 +1,9 @@
 //! The framing of the control socket: a JSON object and a newline, in both directions.
 //!
-//! All of it is about readers and writers, none about sockets, so both sides share it and it is
-//! tested with bytes. The daemon is [`read_request`] and [`write_line`], a client [`write_line`] and
-//! [`read_reply`]. Who is at the other end may send anything: a line has a greatest length, and what
-//! is not understood becomes [`Error::Protocol`] with a sentence that can be sent back.
+//! All functions take readers and writers and know no sockets, so both sides share them and tests use
+//! bytes. The daemon uses [`read_request`] and [`write_line`], a client [`write_line`] and
+//! [`read_reply`]. The other end may send anything: a line has a greatest length, and a line that is
+//! not understood becomes [`Error::Protocol`] with a sentence that can be sent back.
 
 use std::io::{BufRead, Read as _, Write};
 
@@ -13,21 +13,21 @@ use serde::de::DeserializeOwned;
 use super::protocol::{Reply, Request};
 use crate::{Error, Result};
 
-/// The greatest length of a request, the newline not counted: what a mount, a library and a screenful
-/// of settings take, many times over.
+/// The greatest length of a request, not counting the newline: many times what a mount, a library and a
+/// screenful of settings take.
 pub const REQUEST_MAX: usize = 1 << 20;
 
 /// The greatest length of a reply: a status has log lines of each mount.
 pub const REPLY_MAX: usize = 16 << 20;
 
-/// How much of a line that is not understood is shown.
+/// How many bytes of a line that is not understood are shown.
 const EXCERPT: usize = 60;
 
-/// What somebody asks for; `None` if they have hung up.
+/// Reads a client's request; `None` if the client has hung up.
 ///
 /// # Errors
 ///
-/// It is none that this version knows, which can be told to them, or the connection broke.
+/// This version does not know the request, which can be sent back as a reply, or the connection broke.
 pub fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
     let Some(line) = line(from, REQUEST_MAX)? else {
         return Ok(None);
@@ -41,11 +41,11 @@ pub fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
     }
 }
 
-/// What the daemon answers; `None` if it has hung up.
+/// Reads the daemon's answer; `None` if the daemon has hung up.
 ///
 /// # Errors
 ///
-/// It refused, or answered what is no reply, or the connection broke.
+/// The daemon refused, or its answer is no reply, or the connection broke.
 pub fn read_reply<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option<T>> {
     let Some(line) = line(from, REPLY_MAX)? else {
         return Ok(None);
@@ -64,11 +64,11 @@ pub fn read_reply<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option
     }
 }
 
-/// Says one thing, whole.
+/// Writes one message as a whole line.
 ///
 /// # Errors
 ///
-/// The other side is gone, or a path in it is not UTF-8, which JSON cannot say.
+/// The other side is gone, or a path in the message is not UTF-8, which JSON cannot express.
 pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)
         .map_err(|error| Error::Protocol(format!("cannot encode the message: {error}")))?;

@@ -1,17 +1,17 @@
 //! The daemon's log: lines on standard error, for a terminal or the journal.
 //!
-//! error: what was asked for did not happen. warn: not as it should be, but it goes on. info: once
-//! in the life of something, never once per event. debug is for whoever looks for a fault, and
+//! error: what was asked for did not happen. warn: something is wrong, but work goes on. info: once
+//! in the life of a mount, worker or start, never once per event. debug helps to find a fault, and
 //! needs `CPRT_LOG=debug`.
 
 use std::io::Write as _;
 
 struct Stderr {
-    /// The journal wants to know how bad it is, and knows who we are.
+    /// The journal takes a severity as a prefix, and adds our name itself.
     journal: bool,
 }
 
-/// Has everything that is logged go there.
+/// Sends all log lines to standard error.
 pub fn to_stderr() {
     let level = match std::env::var("CPRT_LOG").as_deref() {
         Ok("error") => log::LevelFilter::Error,
@@ -20,7 +20,7 @@ pub fn to_stderr() {
         _ => log::LevelFilter::Info,
     };
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    // It can only be set already, and then somebody else wants it otherwise.
+    // It only fails if a logger is set already; that one stays.
     if log::set_boxed_logger(Box::new(Stderr { journal })).is_ok() {
         log::set_max_level(level);
     }
@@ -34,7 +34,7 @@ impl log::Log for Stderr {
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
             let line = line(self.journal, record.level(), &record.args().to_string());
-            // There is nobody to tell that there is nobody to tell.
+            // If the log cannot be written, that cannot be logged either.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }

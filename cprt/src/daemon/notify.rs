@@ -1,5 +1,5 @@
-//! Telling the service manager how far the daemon is, as `sd_notify(3)` has it: without it, what is ordered after the
-//! daemon begins before there is a socket.
+//! Reports the daemon's state to the service manager, as by `sd_notify(3)`: without that, units ordered after the
+//! daemon start before there is a socket.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -27,7 +27,7 @@ impl Notify {
         }
     }
 
-    /// A name that begins with `@` is none of a file.
+    /// A name that begins with `@` is an abstract one.
     fn to(name: &[u8]) -> io::Result<Self> {
         let address = match name.strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -40,22 +40,22 @@ impl Notify {
         if let Some((socket, address)) = &self.0
             && let Err(error) = socket.send_to_addr(what.as_bytes(), address)
         {
-            log::warn!("Telling the service manager: {error}");
+            log::warn!("Notifying the service manager: {error}");
         }
     }
 
-    /// Requests are answered.
+    /// The daemon answers requests.
     pub(super) fn ready(&self) {
         self.say("READY=1\nSTATUS=Answering requests");
     }
 
-    /// The configuration is read again, until it is ready the next time.
+    /// The daemon reloads its configuration; [`Self::ready`] ends that.
     pub(super) fn reloading(&self) {
         let now = sys::monotonic_ns() / 1000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
     }
 
-    /// Workers end.
+    /// The daemon is ending its workers.
     pub(super) fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=Ending policies");
     }
@@ -90,7 +90,7 @@ mod tests {
         assert!(time.parse::<u64>().expect("a time") > 0);
         let text = heard(&manager, Notify::stopping, at.as_bytes());
         assert!(text.contains("STOPPING=1"), "{text}");
-        // Without a manager it is told to none.
+        // Without a manager there is no socket to write to.
         Notify(None).ready();
     }
 }

@@ -1,8 +1,8 @@
-//! Who asks, and what they may ask for.
+//! The user at the other end of the socket, and which requests that user may make.
 //!
-//! Members of the socket's group may have policies of the tree for directories and mounts, take them away and set them.
-//! What a policy is given works as root, though: a path in a setting is read and written as root, a mirror is put over a
-//! directory for all to see, a cgroup's memory pays. That is root's to say, on the command line or in the configuration.
+//! Members of the socket's group may register policies that root has installed, remove them and set them. But what a
+//! policy is given takes effect as root: it reads and writes a path in a setting as root, a mirror covers a directory
+//! for all to see, a cgroup's memory pays. Only root may ask for that, on the command line or in the configuration.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,7 @@ impl fmt::Display for Peer {
 }
 
 impl Peer {
-    /// `None` if the kernel does not say, which it always does.
+    /// `None` if the kernel does not report the credentials, which it always does.
     pub(super) fn of(stream: &UnixStream) -> Option<Self> {
         let credentials = getsockopt(stream, PeerCredentials).ok()?;
         Some(Self {
@@ -43,7 +43,7 @@ impl Peer {
         })
     }
 
-    /// Why the peer may not have that, if it may not. `me` is the daemon's own user.
+    /// Why the peer may not make this request, if it may not. `me` is the daemon's own user.
     pub(super) fn refusal(&self, request: &Request, me: u32) -> Option<Refusal> {
         if self.user == 0 || self.user == me {
             return None;
@@ -68,7 +68,7 @@ impl Peer {
         let settings = if key.is_some() { ".settings" } else { "" };
         Some(Refusal {
             kind: RefusalKind::Invalid,
-            message: format!("{what} is for root to say: policies work as root"),
+            message: format!("{what} is for root only: policies run as root"),
             remedy: Some(format!(
                 "have root run it, or name it in [mount.'DIRECTORY'{settings}] of /etc/cprt.toml"
             )),
@@ -83,7 +83,7 @@ fn names_a_file(settings: &Settings) -> Option<&str> {
     found.map(|(key, _)| key.as_str())
 }
 
-/// What a request would change, for the log; `None` if it only asks.
+/// What a request would change, for the log; `None` if it changes nothing.
 pub(super) fn change(request: &Request) -> Option<String> {
     match request {
         Request::RegPolicy { mount, library, .. } => {

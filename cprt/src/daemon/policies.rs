@@ -1,4 +1,4 @@
-//! Which library somebody means by the name of a policy.
+//! Finds the library of a policy by its name.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,36 +11,36 @@ use thiserror::Error;
 /// Where policies are installed.
 pub const DIRECTORY: &str = "/usr/lib/ppc";
 
-/// The variable that says where else they are looked for, separated by colons.
+/// The variable with further directories to search, separated by colons.
 pub const VARIABLE: &str = "PPC_POLICY_PATH";
 
 /// There is no such library.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Missing {
-    /// Of that name.
+    /// No library has that name.
     #[error(
         "There is no {name}.so in {directories}; name the directory, as in ./{name}.so, or set \
          PPC_POLICY_PATH"
     )]
     Name {
-        /// Without its ending.
+        /// The name, without `.so`.
         name: String,
-        /// Where it was looked for.
+        /// The directories that were searched.
         directories: String,
     },
-    /// A relative path leads nowhere.
+    /// The path is relative, and there is no current directory.
     #[error("Looking up the current directory")]
     Nowhere(#[source] io::Error),
 }
 
-/// The absolute path of a library: as it is given if it has a slash, otherwise a name, with or
-/// without `.so`, that is looked for in the directories of [`VARIABLE`], in `../lib/ppc` from where
-/// this program is, if there is one, and in [`DIRECTORY`].
+/// The absolute path of a library. `given` is a path if it has a slash; otherwise it is a name, with or
+/// without `.so`, that is searched for in the directories of [`VARIABLE`], in `../lib/ppc` relative to
+/// this program's directory, if that exists, and in [`DIRECTORY`].
 ///
 /// # Errors
 ///
-/// There is none of that name. Whether there is one at a path is for others to find out.
+/// No library has that name. A path is not checked here.
 pub fn look_up(given: &Path) -> Result<PathBuf, Missing> {
     let path = env::var_os(VARIABLE);
     let mut more: Vec<_> = path.iter().flat_map(env::split_paths).collect();
@@ -48,7 +48,7 @@ pub fn look_up(given: &Path) -> Result<PathBuf, Missing> {
     look_up_in(given, &more)
 }
 
-/// Where policies are that were installed, or built, together with this program.
+/// The directory of policies that were installed or built together with this program.
 fn beside_us() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let directory = program.parent()?.parent()?.join("lib/ppc");
@@ -66,7 +66,7 @@ fn look_up_in(given: &Path, more: &[PathBuf]) -> Result<PathBuf, Missing> {
     };
     let mut file = stem.clone().into_os_string();
     file.push(".so");
-    // An empty one would be the current directory, where a name is not looked for.
+    // An empty entry would mean the current directory, which is not searched for names.
     let directories: Vec<_> = more
         .iter()
         .filter(|directory| !directory.as_os_str().is_empty())

@@ -2,10 +2,10 @@
 //!
 //! A mount that has had a policy since the daemon started has a [`Slot`]. Registering loads the
 //! library in a new worker while the old one goes on; only then does the old one end and the new one
-//! take the device. If the new one refuses, the old policy comes back.
+//! take the device. If the new one refuses, the registry starts the old policy again.
 //!
-//! A [`Keeper`] restarts what fails; while it waits to do so, and when it has given up, the mount is
-//! native. What is registered is written down, so that a daemon that comes back picks it up again.
+//! A [`Keeper`] restarts a worker that fails; while it waits to do so, and when it has given up, the
+//! mount is native. Registrations are saved, so that a restarted daemon picks them up again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
 
-/// How long the daemon waits for policies of before to come back, until it answers requests.
+/// How long the daemon waits for earlier policies to be registered again before it answers requests.
 const TO_RESTORE: Duration = Duration::from_secs(10);
 
 /// The policies of all mounts.
@@ -40,7 +40,7 @@ pub(crate) struct Registry {
     roots: Roots,
     started: Instant,
     slots: Mutex<BTreeMap<PathBuf, Arc<Slot>>>,
-    /// What was registered before, as far as it has not come back yet.
+    /// Earlier registrations that are not back yet.
     before: Mutex<Registrations>,
     /// Numbers keepers.
     keepers: AtomicU64,
@@ -55,7 +55,7 @@ pub(crate) struct RegistrationRequest {
     pub(crate) library: PathBuf,
     pub(crate) settings: Settings,
     pub(crate) cgroup: Option<PathBuf>,
-    /// Without it, what is there has to be a mount of rfs.
+    /// Without it, the path has to be a mount of rfs.
     pub(crate) backend: Option<BackendKind>,
 }
 
@@ -65,7 +65,7 @@ struct Slot {
     /// One change at a time.
     changing: Mutex<()>,
     state: Mutex<SlotState>,
-    /// A thread has its policy end.
+    /// A thread is ending its policy.
     leaving: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ struct SlotState {
     number: u64,
 }
 
-/// Hears the keeper of a slot.
+/// Receives what the keeper of a slot reports.
 struct SlotOwner {
     registry: Weak<Registry>,
     slot: Weak<Slot>,
@@ -110,8 +110,8 @@ impl Registry {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives what was registered before back its policies, each by a thread of its own, as it may take long to look at a
-    /// directory; what takes too long comes later.
+    /// Registers earlier policies again, each in a thread of its own, as looking at a directory may take long. Those
+    /// that take too long come later.
     pub(crate) fn restore(self: &Arc<Self>) {
         let before = state::read(&self.config.state).unwrap_or_else(|error| {
             log::error!("{}", crate::error::chain(&error));
@@ -127,11 +127,11 @@ impl Registry {
             });
         }
         drop(done);
-        // Nothing is ever sent: it ends when all of them are through.
+        // Nothing is ever sent: the channel closes when all threads are done.
         let late = all_done.recv_timeout(TO_RESTORE);
         if late == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             let late: Vec<_> = self.before().keys().cloned().collect();
-            log::warn!("The daemon begins without the policies of {late:?}, which take long");
+            log::warn!("Policies that take long are registered later: {late:?}");
         }
         self.persist();
     }
@@ -176,8 +176,8 @@ impl Registry {
         })
     }
 
-    /// No worker tells that a directory it observes is gone, so the registry looks. What that takes is for threads of
-    /// its own: the caller follows the mounts of all.
+    /// A worker does not report that the directory it observes is gone, so the registry looks. Other threads do what
+    /// takes long: the caller follows all mounts.
     pub(super) fn forget_unmounted(self: &Arc<Self>) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
         for slot in slots {
@@ -208,7 +208,7 @@ impl Registry {
 
     fn forget_if(&self, slot: &Arc<Slot>, gone: fn(&Site) -> bool) {
         let _changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have another policy by now, for what is there now.
+        // The slot may have a new policy by now, for the new mount.
         if slot.is_at(gone) {
             log::info!("{} has been unmounted", slot.path.display());
             slot.vacate();
@@ -228,7 +228,7 @@ impl Registry {
         }
     }
 
-    /// Gives a mount a policy, instead of the one it has.
+    /// Registers a policy for a mount, instead of the one it has.
     pub(crate) fn register(self: &Arc<Self>, wanted: RegistrationRequest) -> Result<MountStatus> {
         let site = Site::of(&wanted.mount, wanted.backend, self.config.fuse)?;
         let library = trust::check(&wanted.library, nix::unistd::geteuid().as_raw())?;
@@ -253,7 +253,7 @@ impl Registry {
                 return Err(error);
             }
         };
-        // The library is sound; from here on the mount is native for a moment.
+        // The library has loaded; from here on the mount is native for a moment.
         let before = slot.vacate();
         let number = loaded.number;
         match loaded.start() {
@@ -280,7 +280,7 @@ impl Registry {
             Ok((number, keeper)) => self.install(slot, before, keeper, number),
             Err(error) => {
                 log::error!(
-                    "The policy that {} had does not come back: {}",
+                    "The earlier policy of {} does not start again: {}",
                     slot.path.display(),
                     crate::error::chain(&error)
                 );
@@ -315,7 +315,7 @@ impl Registry {
         Ok(slot.status(&site))
     }
 
-    /// How things are, everywhere or at one mount.
+    /// The status of all mounts or of one.
     pub(crate) fn status(&self, mount: Option<&Path>) -> Result<Status> {
         let mut sites = match mount {
             Some(mount) => vec![self.find(mount)?],
@@ -341,14 +341,14 @@ impl Registry {
         })
     }
 
-    /// The worker of the mount or directory that this one is in, if it has a policy that runs.
+    /// The worker of the mount or directory that this directory is in, if its policy runs.
     pub(crate) fn handle_of(&self, directory: &Path) -> Option<Arc<WorkerHandle>> {
         let slots = self.slots();
         let mut around = directory.ancestors().filter_map(|path| slots.get(path));
         around.find_map(|slot| slot.handle().ok())
     }
 
-    /// A mount of rfs, or a directory that has a policy. What has one is found by its path alone.
+    /// A mount of rfs, or a directory that has a policy. The latter is found by its path alone.
     fn find(&self, path: &Path) -> Result<Site> {
         if let Some(found) = self.find_exactly(path)? {
             return Ok(found);
@@ -366,7 +366,7 @@ impl Registry {
         Ok(slot.and_then(|slot| slot.state().site.clone()))
     }
 
-    /// The counters of workers, those that run.
+    /// The counters of running workers.
     pub(crate) fn stats(&self, mount: Option<&Path>) -> Result<Vec<MountStats>> {
         let slots: Vec<_> = match mount {
             Some(mount) => {
@@ -388,7 +388,7 @@ impl Registry {
         Ok(counters.collect())
     }
 
-    /// What readers of a mount do, as it is told to its policy.
+    /// What readers of a mount do, as its policy sees it.
     pub(crate) fn events(&self, mount: &Path) -> Result<Receiver<EventLine>> {
         let handle = self.registered(&self.find(mount)?.path)?.handle()?;
         let (to, from) = sync_channel(4096);
@@ -396,7 +396,7 @@ impl Registry {
         Ok(from)
     }
 
-    /// Ends all workers in good order. What is registered stays written down.
+    /// Ends all workers in good order. Registrations stay saved.
     pub(crate) fn end(&self) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
         let keepers: Vec<_> = slots.iter().filter_map(|slot| slot.keeper().ok()).collect();
@@ -423,7 +423,7 @@ impl Registry {
 
     fn registered(&self, path: &Path) -> Result<Arc<Slot>> {
         let slot = self.slots().get(path).cloned();
-        // One for which nothing has been registered yet is none.
+        // A slot whose first registration is still under way does not count.
         slot.filter(|slot| slot.state().registration.is_some())
             .ok_or_else(|| no_policy(path).into())
     }
@@ -438,7 +438,7 @@ impl Registry {
         );
         if let Err(error) = state::write(&self.config.state, &registrations) {
             log::error!(
-                "{}; a daemon that comes back will not know of the policies",
+                "{}; a restarted daemon will not know the policies",
                 crate::error::chain(&error)
             );
         }
@@ -475,7 +475,7 @@ impl Registry {
         })
     }
 
-    /// Gives the slot to a policy that runs.
+    /// Gives the slot to a running policy.
     fn install(&self, slot: &Arc<Slot>, registration: Registration, keeper: Keeper, number: u64) {
         {
             let mut state = slot.state();
@@ -487,7 +487,7 @@ impl Registry {
         self.slots().insert(slot.path.clone(), Arc::clone(slot));
     }
 
-    /// What this keeper was for is gone. The slot may have another by now, and its path another slot.
+    /// Forgets the mount of this keeper. The slot may have another keeper by now, and its path another slot.
     fn forget(&self, slot: &Arc<Slot>, keeper: u64) {
         {
             let mut state = slot.state();
@@ -502,7 +502,7 @@ impl Registry {
     }
 }
 
-/// A library that has been loaded for a slot, and waits to be started.
+/// A policy whose library has been loaded for a slot, and that waits to be started.
 struct LoadedPolicy {
     worker: LoadedWorker,
     job: Job,
@@ -561,9 +561,9 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether that is so of the place that its policy is for.
+    /// Whether this holds for the place of its policy.
     fn is_at(&self, so: fn(&Site) -> bool) -> bool {
-        // Looking may take long.
+        // Cloned to release the lock: looking may take long.
         let site = self.state().site.clone();
         site.as_ref().is_some_and(so)
     }
@@ -586,7 +586,7 @@ impl Slot {
         })
     }
 
-    /// Has the policy end, waits, and returns what was registered.
+    /// Ends the policy, waits, and returns what was registered.
     fn vacate(&self) -> Option<Registration> {
         let (keeper, registration) = {
             let mut state = self.state();
@@ -644,7 +644,7 @@ fn no_policy(path: &Path) -> Refusal {
     }
 }
 
-/// Does it without being waited for.
+/// Runs a closure in a thread that is not joined.
 pub(super) fn in_thread(name: &'static str, run: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new()
         .name(name.to_owned())

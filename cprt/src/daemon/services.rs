@@ -1,12 +1,12 @@
-//! Services whose starts the daemon knows: recorded when they are executed, and loaded ahead of them the next time.
+//! Services whose starts the daemon knows: it records them when they are executed, and loads ahead the next time.
 //!
 //! ```text
-//! execs: the kernel tells of a program ─ facts: /proc ─ whose is it ─ pace ─▶ start: a worker that stands by
-//!                                                    └─ learning: what starts often and reads much
+//! execs: the kernel reports a program ─ facts: /proc ─ which service ─ pace ─▶ start: a worker that stands by
+//!                                                   └─ learning: what starts often and reads much
 //! ```
 //!
-//! The worker that records and loads is that of `ppcctl run`, by the same policy into the same templates. It has its
-//! library loaded and its programs in the kernel before it is needed, as the process that it is for does not wait.
+//! The worker that records and loads is that of `ppcctl run`, with the same policy and the same templates. It loads its
+//! library and its kernel programs before it is needed, as the process that starts does not wait for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ mod start;
 
 /// The policy that records and loads starts.
 const POLICY: &str = "maio";
-/// How often it is looked at processes that may be learned from, and at what the kernel does not wake us for.
+/// How often the daemon looks at processes that it may learn from, and at events that the kernel does not wake us for.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// All services.
@@ -50,7 +50,7 @@ pub(crate) struct Services {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the threads share: that which hears of programs, and one for each start.
+/// What the threads share: the one that receives executed programs, and one for each start.
 struct Shared {
     topology: String,
     registry: Weak<Registry>,
@@ -60,7 +60,7 @@ struct Shared {
 
 struct State {
     config: Config,
-    /// Why no start is seen, if any is to be.
+    /// Why no start is followed, though services are configured.
     off: Option<String>,
     library: PathBuf,
     execs: Option<Arc<Execs>>,
@@ -74,7 +74,7 @@ struct State {
     ending: bool,
 }
 
-/// A start that is attended to.
+/// A start that a worker follows.
 struct UnderWay {
     service: String,
     process: u32,
@@ -82,7 +82,7 @@ struct UnderWay {
 }
 
 impl Services {
-    /// None yet; [`Self::apply`] says which.
+    /// Begins with no service; [`Self::apply`] adds them.
     pub(crate) fn new(registry: &Arc<Registry>, topology: String) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(|error| Error::System {
@@ -113,7 +113,7 @@ impl Services {
         })
     }
 
-    /// From now on it is these services; starts of others that are under way end.
+    /// Switches to the services of this configuration, and ends the worker of each start of another service.
     pub(crate) fn apply(&self, config: Config) {
         let wanted = config.learn || !config.service.is_empty();
         let learnt = if config.learn {
@@ -121,7 +121,7 @@ impl Services {
         } else {
             Vec::new()
         };
-        // What is executed meanwhile is heard of by the new ones, and not lost.
+        // Opened before the old ones close, so that no program executed meanwhile is lost.
         let ready = wanted.then(|| Ready::new(&config, &learnt)).transpose();
         let (error, standby) = {
             let mut state = self.shared.state();
@@ -133,7 +133,7 @@ impl Services {
             let ready = ready.map(|it| (it.library, Arc::new(it.execs))).unzip();
             state.library = ready.0.unwrap_or_default();
             state.execs = ready.1;
-            // Its library may have been another.
+            // It may have loaded another library.
             (error, state.standby.take())
         };
         if let Some(standby) = standby {
@@ -164,12 +164,12 @@ impl Services {
         Ok(())
     }
 
-    /// How they do; `None` if there are to be none.
+    /// The status of the services; `None` if none is configured.
     pub(crate) fn status(&self) -> Option<ServicesStatus> {
         self.shared.status()
     }
 
-    /// Ends what is under way, in good order.
+    /// Ends the starts under way, in good order.
     pub(crate) fn end(&self) {
         let (standby, handles) = {
             let mut state = self.shared.state();
@@ -192,13 +192,13 @@ impl Services {
             .take();
         let starts = std::mem::take(&mut self.shared.state().threads);
         for thread in listener.into_iter().chain(starts) {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
 }
 
-/// What it takes to hear of starts, and to attend to them.
+/// What it takes to receive starts and follow them.
 struct Ready {
     library: PathBuf,
     execs: Execs,
@@ -221,12 +221,12 @@ impl Ready {
 
 fn cannot_listen(source: io::Error) -> Error {
     Error::System {
-        doing: "Listening to what is executed",
+        doing: "Watching for executed programs",
         source,
     }
 }
 
-/// Which programs the kernel is to tell of at once.
+/// The programs that the kernel is to report at once.
 fn told<'a>(config: &Config, learnt: impl Iterator<Item = &'a Learnt>) -> Told {
     let rules = config.service.values();
     let ends = rules.map(|rule| rule.end_of_exe().map(str::to_owned));
@@ -239,7 +239,7 @@ fn told<'a>(config: &Config, learnt: impl Iterator<Item = &'a Learnt>) -> Told {
     Told::Ends(ends)
 }
 
-/// What a start is called if that is said, as by `ppcctl run`.
+/// The name that the settings give a start, if any, as in `ppcctl run`.
 fn said_name(settings: &Settings) -> Option<String> {
     let by_id = || Some(format!("start-{}", settings.get("service-id")?));
     settings.get("start").cloned().or_else(by_id)
@@ -268,7 +268,7 @@ impl State {
         self.config = config;
     }
 
-    /// Whether a start of a service is recorded and loaded; if not, the status says why.
+    /// Whether to record and load this start of a service; if not, the status says why.
     fn is_attended_to(&mut self, service: &str, start: &str, life: facts::Life) -> bool {
         let Some(known) = self.known.get_mut(service) else {
             return false;
@@ -283,7 +283,7 @@ impl State {
         known.begins(life, start, left_out)
     }
 
-    /// The service that a process starts, by what is configured or else by what has been learned.
+    /// The service that a process starts: a configured one, or else one that was learned.
     fn service_of(&self, facts: &Facts, start: &str) -> Option<String> {
         let arguments: Vec<_> = facts.words().collect();
         let executed = Executed {
@@ -305,11 +305,11 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It can only fail as it is set already.
+        // It can only fail if it is set already.
         let _ = self.wake.write(1);
     }
 
-    /// Has a worker wait for the next start, unless one does.
+    /// Has a worker stand by for the next start, unless one does.
     fn stand_by(&self) -> Result<()> {
         if self.state().standby.is_some() {
             return Ok(());
@@ -325,7 +325,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing is heard any more.
+    /// Stops watching for executed programs.
     fn rest(&self) {
         let standby = {
             let mut state = self.state();
@@ -337,22 +337,22 @@ impl Shared {
         }
     }
 
-    /// What is configured cannot be had.
+    /// Gives up all services, for this reason.
     fn switch_off(&self, why: &str) {
         log::warn!("No start of a service is recorded or loaded: {why}");
         self.rest();
         self.state().off = Some(why.to_owned());
     }
 
-    /// A worker failed: one that does so again and again is not wanted for this service.
+    /// A worker failed: after repeated failures, the service gets no worker any more.
     fn failed(&self, service: &str, fault: &str) {
-        log::error!("The start of {service} goes on without us: {fault}");
+        log::error!("The start of {service} goes on without a worker: {fault}");
         if let Some(known) = self.state().known.get_mut(service) {
             known.failed(fault);
         }
     }
 
-    /// Services that started before they were known to be any run, and are told of.
+    /// Finds services that already ran when they were configured, for the status.
     fn find_running(&self) {
         let all = facts::of_all();
         let mut state = self.state();
@@ -373,7 +373,7 @@ impl Shared {
         }
     }
 
-    /// The life of the thread that hears of programs.
+    /// Runs the thread that receives executed programs.
     fn run(self: &Arc<Self>) {
         loop {
             let (execs, looks) = {
@@ -402,7 +402,7 @@ impl Shared {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Whether it was set does not matter; it is not any more.
+        // Clears the wakeup; it does not matter whether there was one.
         let _ = self.wake.read();
         Ok(())
     }
@@ -437,11 +437,11 @@ impl Shared {
             process: exec.process,
             handle: None,
         });
-        // Where memory is short, the kernel may have ended it.
+        // Where memory is short, the kernel may have killed it.
         let standby = state.standby.take().and_then(LoadedWorker::if_alive);
         drop(state);
         if let Some(standby) = &standby {
-            // The process does not wait for all the rest.
+            // First of all: the process does not wait.
             standby.follow(exec.process);
         }
         let plan = Plan {
@@ -497,8 +497,8 @@ impl Shared {
         };
         match Execs::open(&told, true) {
             Ok(execs) => self.state().execs = Some(Arc::new(execs)),
-            // Those that were known are heard of as before.
-            Err(error) => log::warn!("Listening to what has been learned of: {error}"),
+            // Programs that were known before are still reported.
+            Err(error) => log::warn!("Watching for learned programs: {error}"),
         }
     }
 

@@ -19,13 +19,13 @@ pub(super) struct Site {
     pub(super) path: PathBuf,
     pub(super) lower: PathBuf,
     pub(super) source: BackendSource,
-    /// Of the mount that it is in: another one there is another place, whatever its path.
+    /// The number of the mount that it is in: another mount at the same path is another place.
     pub(super) number: Option<u64>,
 }
 
 impl Site {
-    /// What somebody means by a path. Without a backend named, only mounts of rfs are meant: a policy
-    /// on a mount point where nothing is mounted would do nothing, and nobody would notice.
+    /// The place that a path in a request names. Without a backend, it has to be a mount of rfs: a policy
+    /// on a mount point where nothing is mounted would silently do nothing.
     pub(super) fn of(
         path: &Path,
         backend: Option<BackendKind>,
@@ -49,10 +49,13 @@ impl Site {
     fn of_rfs(found: RfsMount, backend: Option<BackendKind>) -> Result<Self> {
         match backend {
             None | Some(BackendKind::Module) => Ok(found.into()),
-            Some(kind) => Err(Refusal {
+            Some(_) => Err(Refusal {
                 kind: RefusalKind::Invalid,
-                message: format!("{} is a mount of rfs, not for {kind}", found.path.display()),
-                remedy: Some("leave --backend out".into()),
+                message: format!(
+                    "{} is a mount of rfs and takes no other backend",
+                    found.path.display()
+                ),
+                remedy: Some("omit --backend".into()),
             }
             .into()),
         }
@@ -83,7 +86,7 @@ impl Site {
         };
         let real = looked.real;
         if !looked.is_directory {
-            let message = format!("{} is no directory", real.display());
+            let message = format!("{} is not a directory", real.display());
             return Err(refused(message, None).into());
         }
         if let Verdict::Unusable { why, remedy } = select::judge_for_all(kind, &real) {
@@ -124,13 +127,13 @@ impl Site {
         }
     }
 
-    /// Whether something else is mounted there by now, or nothing. That is asked of the kernel's list alone: what looks
-    /// at a directory may wait for its server for ever. The workers of other backends tell it themselves.
+    /// Whether another mount, or none, is there by now. This asks only the kernel's list of mounts: looking at the
+    /// directory may wait for its server for ever. The workers of other backends report this themselves.
     pub(super) fn is_another(&self) -> bool {
         self.source == BackendSource::Observe && mountinfo::id_around(&self.path) != self.number
     }
 
-    /// Whether its directory is gone, though what is mounted there is not. This looks at it, which takes time.
+    /// Whether its directory is gone, though its mount is not. This looks at the directory, which takes time.
     pub(super) fn is_removed(&self) -> bool {
         let is_gone = || match look::at(&self.path) {
             Ok(looked) => !looked.is_directory,
@@ -153,7 +156,7 @@ impl From<RfsMount> for Site {
     }
 }
 
-/// The word for a source.
+/// The kind of backend of a source.
 pub(super) const fn kind(source: &BackendSource) -> BackendKind {
     match source {
         BackendSource::Module { .. } => BackendKind::Module,

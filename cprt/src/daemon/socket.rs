@@ -1,8 +1,8 @@
 //! `cprtd`: a registry behind a socket.
 //!
-//! Every connection has a thread for its one request; there are few. SIGTERM and SIGINT have workers
-//! end in good order and the daemon after them; what is registered stays written down for the next. SIGHUP has the
-//! services of the configuration read again.
+//! Each connection has a thread for its one request; there are few. SIGTERM and SIGINT end the workers
+//! in good order and the daemon after them; registrations stay saved for the next daemon. SIGHUP rereads the
+//! services of the configuration.
 
 use std::io::BufReader;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
@@ -28,16 +28,16 @@ use crate::error::{Refusal, RefusalKind};
 use crate::machine::topology::Topology;
 use crate::{Error, Result};
 
-/// More requests are not served at a time.
+/// Upper bound on requests served at a time.
 const CONNECTIONS: usize = 64;
-/// A client has so long to send its request.
+/// How long a client may take to send its request.
 const TO_ASK: Duration = Duration::from_secs(10);
 
-/// The life of the daemon. At SIGHUP it asks for the configuration anew, and goes by its services from then on.
+/// Runs the daemon. At SIGHUP it calls `again` for the configuration, and applies its services.
 ///
 /// # Errors
 ///
-/// It cannot begin: the socket is another daemon's, or cannot be made.
+/// The daemon cannot begin: the socket is another daemon's, or cannot be made.
 pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -49,7 +49,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
             source: error.into(),
         }
     };
-    // Before there are other threads, which inherit it.
+    // Before there are other threads: they inherit the mask.
     signals.thread_block().map_err(system("Blocking signals"))?;
     let notify = Notify::from_environment();
     let listener = listen(&config)?;
@@ -90,7 +90,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
         }
     }
     notify.stopping();
-    // The next daemon may begin now; only this one's readers are still served.
+    // The next daemon may begin now, while this one ends its workers.
     let _ = std::fs::remove_file(&socket);
     services.end();
     registry.end();
@@ -100,14 +100,17 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
 fn reload(services: &Services, config: Result<Config>) {
     match config {
         Ok(config) => {
-            log::info!("Going by the services of the configuration as it is now");
+            log::info!("The configuration has been reread; its services apply now");
             services.apply(config);
         }
-        Err(error) => log::error!("It stays as it is: {}", crate::error::chain(&error)),
+        Err(error) => log::error!(
+            "The services stay as they are: {}",
+            crate::error::chain(&error)
+        ),
     }
 }
 
-/// Whom requests are about.
+/// What requests act on.
 struct Served {
     registry: Arc<Registry>,
     services: Arc<Services>,
@@ -135,7 +138,7 @@ fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> 
         })
 }
 
-/// The directory for a file of ours.
+/// Makes the directory for one of our files.
 fn make_room(file: &Path) -> Result<()> {
     let Some(directory) = file.parent().filter(|it| !it.as_os_str().is_empty()) else {
         return Ok(());
@@ -150,7 +153,7 @@ fn make_room(file: &Path) -> Result<()> {
         })
 }
 
-/// The socket, for root and the group.
+/// Makes the socket, for root and the group.
 fn listen(config: &Config) -> Result<UnixListener> {
     let path = &config.socket;
     make_room(path)?;
@@ -200,7 +203,7 @@ fn accept(listener: &UnixListener, served: &Arc<Served>) {
         if open.load(Relaxed) >= CONNECTIONS {
             let refusal = Refusal {
                 kind: RefusalKind::Failed,
-                message: format!("More than {CONNECTIONS} requests at a time"),
+                message: format!("cprtd is serving {CONNECTIONS} requests already"),
                 remedy: Some("try again later".into()),
             };
             let _ = wire::write_line(&mut &stream, &Reply::<()>::Error(refusal));
@@ -218,7 +221,7 @@ fn accept(listener: &UnixListener, served: &Arc<Served>) {
     }
 }
 
-/// One of the requests that are served at a time, however it ends.
+/// Counts a request as being served until it ends, by a panic too.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -236,7 +239,7 @@ impl Drop for Place {
 
 fn serve(stream: &UnixStream, served: &Served) {
     let registry = &served.registry;
-    // A socket takes them always.
+    // This never fails on a socket.
     let _ = stream.set_read_timeout(Some(TO_ASK));
     let _ = stream.set_write_timeout(Some(TO_ASK));
     let request = match wire::read_request(&mut BufReader::new(stream)) {
@@ -255,10 +258,10 @@ fn serve(stream: &UnixStream, served: &Served) {
     };
     // A peer that the kernel does not name may be any user.
     let Some(peer) = Peer::of(stream) else {
-        return log::error!("A request comes from nowhere");
+        return log::error!("The kernel does not say which user sent a request");
     };
     if let Some(change) = peer::change(&request) {
-        log::info!("To {change}: asked by {peer}");
+        log::info!("Request to {change}, asked by {peer}");
     }
     if let Some(refusal) = peer.refusal(&request, Uid::effective().as_raw()) {
         return reply::<()>(stream, Err(refusal.into()));
@@ -293,7 +296,7 @@ fn serve(stream: &UnixStream, served: &Served) {
     }
 }
 
-/// Until either side has enough.
+/// Sends events until either side closes.
 fn stream_events(
     stream: &UnixStream,
     events: &std::sync::mpsc::Receiver<crate::control::protocol::EventLine>,
@@ -313,7 +316,7 @@ fn stream_events(
     }
 }
 
-/// Whoever listens has nothing more to say: if there is something to read, it is the end.
+/// Whether the client still listens. It has nothing more to say, so anything to read is the end.
 fn is_open(stream: &UnixStream) -> bool {
     use std::os::fd::AsFd as _;
 
@@ -332,7 +335,7 @@ fn reply<T: Serialize>(stream: &UnixStream, outcome: Result<T>) {
             Reply::Error(refusal)
         }
     };
-    // Whoever has gone does not hear it.
+    // The client may have gone.
     let _ = wire::write_line(&mut &*stream, &reply);
 }
 

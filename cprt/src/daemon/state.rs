@@ -1,5 +1,5 @@
-//! What a daemon that comes back has to know: which mount has which policy. One JSON file, written
-//! by rename, so that there is always a whole one.
+//! What a restarted daemon has to know: which mount has which policy. It is one JSON file, replaced by
+//! rename, so that it is always complete.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// A policy and the mount it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Registration {
-    /// With N of `/dev/rfsN` another number is another mount, whatever its path.
+    /// Includes the N of `/dev/rfsN`: another number is another mount, even at the same path.
     pub(super) source: BackendSource,
     pub(super) library: PathBuf,
     #[serde(default)]
@@ -27,7 +27,7 @@ pub(super) struct Registration {
 /// By mount.
 pub(super) type Registrations = BTreeMap<PathBuf, Registration>;
 
-/// What was there last; nothing, if there is no such file.
+/// The saved registrations; none, if there is no such file.
 pub(super) fn read(path: &Path) -> Result<Registrations> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path) -> Result<Registrations> {
     })
 }
 
-/// Puts this in its place.
+/// Replaces the file.
 pub(super) fn write(path: &Path, registrations: &Registrations) -> Result<()> {
     let failed = |source| Error::Write {
         path: path.to_owned(),

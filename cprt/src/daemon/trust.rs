@@ -1,9 +1,9 @@
 //! Which libraries a daemon may run.
 //!
 //! Only root may be able to change what runs as root: the file itself, and every directory on the way to it, in
-//! which another file could take its place. So the path is canonicalised first, every part of it is checked as it
-//! is opened from the one before, and the file that runs is the one that was opened. Each load checks again: a
-//! library that could be trusted when it was registered may have changed hands since.
+//! which another file could take its place. So the path is canonicalised first, each part is checked as it
+//! is opened from the previous one, and the file that runs is the one that was opened. Each load checks again: a
+//! library that was trusted when it was registered may have changed hands since.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -20,18 +20,18 @@ use crate::error::{Error, Refusal, RefusalKind};
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Untrusted {
-    /// There is none, or it cannot be reached.
+    /// The library is missing, or cannot be reached.
     #[error("{}: {why}", path.display())]
     Missing {
-        /// What was looked for.
+        /// The missing path.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         why: String,
     },
     /// It is a directory, a device or the like.
     #[error("{} is no file", .0.display())]
     NoFile(PathBuf),
-    /// Somebody else than root owns it or a directory on the way.
+    /// A user other than root owns it or a directory on the way.
     #[error(
         "{} belongs to user {owner}, who could change what runs as root; try \
          'chown root {}', or install the policy below /usr/lib/ppc",
@@ -40,10 +40,10 @@ pub enum Untrusted {
     Owner {
         /// The part of the path.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
-    /// Others may write it or a directory on the way.
+    /// Users other than the owner may write it or a directory on the way.
     #[error(
         "{} can be written by others than its owner (mode {mode:03o}), who could change what runs \
          as root; {}install the policy below /usr/lib/ppc",
@@ -67,7 +67,7 @@ impl From<Untrusted> for Error {
     }
 }
 
-/// How to keep others out, unless it is a directory for everybody, as /tmp is.
+/// How to keep other users out, unless it is a directory for all users, as /tmp is.
 fn close(path: &Path, mode: u32) -> String {
     if mode & 0o1000 == 0 {
         format!("try 'chmod go-w {}', or ", path.display())
@@ -76,8 +76,8 @@ fn close(path: &Path, mode: u32) -> String {
     }
 }
 
-/// A library that has been found trustworthy, and is open: what is loaded is what was looked at, whatever its path leads
-/// to by then.
+/// A library that was found trustworthy, and is open: the file that was checked is the one that is loaded, wherever its
+/// path leads by then.
 #[derive(Debug)]
 pub struct Trusted {
     path: PathBuf,
@@ -92,17 +92,17 @@ impl Trusted {
     /// Another user can; the text says what to change.
     pub fn open(library: &Path, me: u32) -> Result<Self, Untrusted> {
         let (path, found) = walk(library, me)?;
-        // By the descriptor, and not once more by the path.
+        // Opened through the descriptor: the path may lead elsewhere by now.
         let file = File::open(magic(found.as_fd())).map_err(|error| missing(&path, &error))?;
         Ok(Self { path, file })
     }
 
-    /// What a keeper has found trustworthy and handed to a worker.
+    /// A library that a keeper has found trustworthy and handed to a worker.
     pub(crate) const fn handed(path: PathBuf, file: File) -> Self {
         Self { path, file }
     }
 
-    /// Its path without links, for people and for the next time.
+    /// Its path without links, for messages and for the next load.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -112,12 +112,12 @@ impl Trusted {
         &self.file
     }
 
-    /// A path to what is open, and to nothing else, while this is there.
+    /// A path to the open file, valid while `self` lives.
     pub(crate) fn magic(&self) -> PathBuf {
         magic(self.file.as_fd())
     }
 
-    /// The same once more.
+    /// Another handle of the same open file.
     pub(crate) fn again(&self) -> io::Result<Self> {
         Ok(Self {
             path: self.path.clone(),
@@ -126,8 +126,8 @@ impl Trusted {
     }
 }
 
-/// The library's path without links, if nobody but root, or the user `me` as whom we run, can
-/// change what is found there.
+/// The library's path without links, if only root, or the user `me` that we run as, can change the
+/// file there.
 ///
 /// # Errors
 ///
@@ -147,7 +147,7 @@ fn magic(fd: BorrowedFd<'_>) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// Goes from the root to the library, each step from the directory that has been looked at.
+/// Walks from the root to the library, opening each part relative to the directory just checked.
 fn walk(library: &Path, me: u32) -> Result<(PathBuf, OwnedFd), Untrusted> {
     let real = library
         .canonicalize()
@@ -183,7 +183,7 @@ fn part_is_safe(path: &Path, metadata: &Metadata, me: u32) -> Result<(), Untrust
         let path = path.to_owned();
         return Err(Untrusted::Owner { path, owner });
     }
-    // Not even where the sticky bit keeps others from replacing it: they could have made it.
+    // Not even where the sticky bit keeps other users from replacing it: they could have made it.
     if mode & 0o022 != 0 {
         let path = path.to_owned();
         return Err(Untrusted::Writable { path, mode });
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_close_what_is_for_everybody() {
+    fn a_directory_for_all_users_need_not_be_closed() {
         let text = |path: &str, mode| {
             let path = path.into();
             Untrusted::Writable { path, mode }.to_string()

@@ -1,8 +1,8 @@
-//! What the configuration names for mounts gets its policy, as they come and come again.
+//! Registers the policies of the configuration as their mounts come, and come again.
 //!
-//! A thread hears of each change to the list of mounts. For each path of the configuration it compares the mount that is
-//! there with the one that has been attended to, by the kernel's list alone. Only where they differ is there something
-//! to do, and a thread of that path does it: looking at a directory takes as long as its server wants.
+//! A thread waits for changes to the list of mounts. For each path of the configuration it compares the mount that is
+//! there with the one that it handled last, by the kernel's list alone. Only where they differ is there work, and a
+//! thread for that path does it: looking at a directory takes as long as its server wants.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::control::config::ConfiguredPolicy;
 use crate::machine::mountinfo::{self, MountChanges};
 use crate::{Error, Result};
 
-/// After a failure, changes elsewhere are no reason to try again for so long.
+/// How long after a failure changes elsewhere are no reason to try again.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// How long it is waited for what does not answer, until it is asked again.
+/// How long to wait before asking a silent file system again.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A file system does not answer.
@@ -33,7 +33,7 @@ struct Wanted {
 
 #[derive(Debug, Default)]
 struct WantedState {
-    /// A thread attends to it.
+    /// A thread is working on it.
     busy: bool,
     /// There has been another change meanwhile.
     again: bool,
@@ -43,14 +43,14 @@ struct WantedState {
 /// What has been done for a path. Pure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Attended {
-    /// Without links, and the mount that it was in.
+    /// The path without links, and the mount that it was in.
     place: Option<(PathBuf, Option<u64>)>,
-    /// It failed, at that time.
+    /// When the registration failed, if it did.
     failed: Option<Instant>,
 }
 
 impl Attended {
-    /// Whether there is something to do, where this mount is at a path now.
+    /// Whether there is something to do, given the mount that is at a path now.
     fn is_due(&self, now: Instant, mount_of: impl Fn(&PathBuf) -> Option<u64>) -> bool {
         let Some((path, mount)) = &self.place else {
             return true;
@@ -63,7 +63,7 @@ impl Attended {
     }
 }
 
-/// Has the paths of the configuration get their policies, and the registry forget what is gone. Never returns but on an
+/// Registers the policies of the configuration, and has the registry forget mounts that are gone. Returns only on an
 /// error.
 pub(crate) fn follow(registry: &Arc<Registry>) -> Result<()> {
     let mut changes = MountChanges::watch()?;
@@ -89,7 +89,7 @@ pub(crate) fn follow(registry: &Arc<Registry>) -> Result<()> {
     }
 }
 
-/// Something has changed, there or elsewhere.
+/// Checks one path after a change to the list of mounts.
 fn look(registry: &Arc<Registry>, one: &Arc<Wanted>) {
     {
         let mut state = one.state();
@@ -121,7 +121,7 @@ fn look(registry: &Arc<Registry>, one: &Arc<Wanted>) {
                 }
             }
             if silent {
-                // No change to the list of mounts tells that it answers again.
+                // The list of mounts does not change when it answers again.
                 std::thread::sleep(SILENCE);
             }
         }
@@ -133,8 +133,8 @@ impl Wanted {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers the policy, if what is there has not had it yet: what ppcctl registers or removes later stays so.
-    /// `None` if there is nothing to do, or nothing there yet.
+    /// Registers the policy, unless this mount has had it already: what ppcctl registers or removes later stays so.
+    /// `None` if there is nothing to do, or nothing mounted yet.
     fn attend(&self, registry: &Arc<Registry>) -> Result<Option<Attended>, Silent> {
         let fuse = registry.config().fuse;
         let site = match Site::of(&self.path, self.policy.backend, fuse) {

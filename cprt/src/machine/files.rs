@@ -1,8 +1,8 @@
 //! The files of a mount by their paths, without ever leaving it.
 //!
-//! Paths come from policies. They are looked up below the mount's root and nowhere else: no "..",
-//! no absolute link, no other file system mounted within. What is there is looked at before it is
-//! opened, as opening a FIFO or a device does things.
+//! Paths come from policies. They are looked up only below the mount's root: no "..", no absolute link,
+//! no other file system mounted within. The kind of file is checked before opening, as opening a FIFO
+//! or a device has effects.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) struct Tree {
     within: ResolveFlag,
 }
 
-/// Where paths may lead: nowhere that is not below the root.
+/// Where paths may lead: only below the root.
 const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
 
 impl Tree {
@@ -37,7 +37,7 @@ impl Tree {
         })
     }
 
-    /// All that is seen from this root directory, by the paths that the kernel has for it, which have no links in them.
+    /// Everything below this root directory, by the kernel's own paths, which have no links in them.
     pub(crate) fn of_root(root: &Path) -> io::Result<Self> {
         Ok(Self {
             within: BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS),
@@ -45,7 +45,7 @@ impl Tree {
         })
     }
 
-    /// Which file is at a path, without opening it.
+    /// The identity of the file at a path, without opening it.
     pub(crate) fn identity(&self, path: &Path) -> Result<Identity, Fault> {
         let found = File::from(self.find(path, OFlag::O_PATH)?);
         Ok(Identity::of(&found.metadata()?))
@@ -62,11 +62,11 @@ impl Tree {
         if !kind.is_file() || kind.is_fifo() {
             return Err(Fault::NoFile);
         }
-        // The same file, whatever has been put at its path since.
+        // Opens the same file, whatever is at its path by now.
         Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?)
     }
 
-    /// What is in a directory; of links, what they lead to.
+    /// The entries of a directory; links are followed.
     pub(crate) fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
         let mut entries = Vec::new();
         let mut todo = vec![path.to_owned()];
@@ -90,8 +90,8 @@ impl Tree {
         Ok(entries)
     }
 
-    /// All regular files and directories with what stat says of them, the root first; not through
-    /// links, and not into other file systems. What is gone again is left out.
+    /// All regular files and directories with their metadata, the root first; not through
+    /// links, and not into other file systems. Files that are gone meanwhile are left out.
     pub(crate) fn walk(&self, mut each: impl FnMut(PathBuf, BorrowedFd<'_>, &Metadata)) {
         let mut todo = vec![PathBuf::new()];
         while let Some(directory) = todo.pop() {
@@ -123,7 +123,7 @@ impl Tree {
         }
     }
 
-    /// `None` for what is neither file nor directory, or leads out of the tree, or is gone again.
+    /// `None` for an entry that is neither file nor directory, or leads out of the tree, or is gone.
     fn entry(&self, path: PathBuf) -> Result<Option<Entry>, Fault> {
         let Ok(found) = self.find(&path, OFlag::O_PATH) else {
             return Ok(None);
@@ -147,7 +147,7 @@ impl Tree {
             .resolve(self.within);
         let error = match openat2(self.root(), path, how) {
             Ok(fd) => return Ok(fd),
-            // What is outside is not there.
+            // A path that leads outside counts as missing.
             Err(nix::errno::Errno::EXDEV) => libc::ENOENT,
             Err(error) => error as i32,
         };
@@ -155,7 +155,7 @@ impl Tree {
     }
 }
 
-/// What identifies a regular file.
+/// Size, identity and last change of a regular file.
 pub(crate) fn info(file: &File) -> Result<FileInfo, Fault> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {

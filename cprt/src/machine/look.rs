@@ -1,7 +1,7 @@
-//! Looking at directories without waiting for their servers: a child does it.
+//! Looks at directories in a child, so as not to wait for their servers.
 //!
-//! Who asks for as much as the attributes of a directory waits until its file system answers, and cannot be killed
-//! meanwhile. A daemon that looked by itself would not end before the server of one of its directories does.
+//! A process that asks for as little as the attributes of a directory waits until its file system answers, and cannot
+//! be killed meanwhile. A daemon that looked by itself could not end while the server of a directory does not answer.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// How long a file system may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Looked {
     /// The path without links.
@@ -24,11 +24,11 @@ pub(crate) struct Looked {
     pub(crate) is_directory: bool,
 }
 
-/// What the child does, which is called with a path: says where it leads.
+/// Runs the child: reports where a path leads.
 ///
 /// # Errors
 ///
-/// What it says is not heard.
+/// The report cannot be written.
 pub fn run(path: &Path) -> Result<()> {
     let said = match path.canonicalize() {
         Ok(real) => {
@@ -40,12 +40,12 @@ pub fn run(path: &Path) -> Result<()> {
     io::stdout()
         .write_all(&said)
         .map_err(|source| Error::System {
-            doing: "Saying where a path leads",
+            doing: "Reporting where a path leads",
             source,
         })
 }
 
-/// Looks at a path; [`io::ErrorKind::TimedOut`] where nothing answers.
+/// Looks at a path; [`io::ErrorKind::TimedOut`] if its file system does not answer.
 pub(crate) fn at(path: &Path) -> io::Result<Looked> {
     let mut child = Command::new("/proc/self/exe")
         .arg("look")
@@ -75,7 +75,7 @@ pub(crate) fn at(path: &Path) -> io::Result<Looked> {
     heard(&bytes)
 }
 
-/// What the child has said.
+/// Parses the child's report.
 fn heard(bytes: &[u8]) -> io::Result<Looked> {
     let odd = || io::Error::other("looking at it says nothing");
     let (kind, rest) = bytes.split_first().ok_or_else(odd)?;

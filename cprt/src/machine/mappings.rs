@@ -1,8 +1,8 @@
 //! Which processes map a file, and where.
 //!
-//! A file is told by its inode's number in `/proc/PID/maps`, and by what is behind the mapping: the
-//! device in there is not the one that stat shows on every file system. What is mapped through a mount
-//! of FUSE that passes reads through is shown as the mount's, with the same inode's number, and so is what is mapped
+//! A file is identified by its inode number in `/proc/PID/maps`, and by the file behind the mapping: on some
+//! file systems, the device in `maps` is not the one that stat shows. A file mapped through a FUSE mirror
+//! that passes reads through shows as the mirror's, with the same inode number, and so does a file mapped
 //! through an overlayfs, as in a container that has the directory for one of its layers.
 
 use std::fs;
@@ -32,12 +32,12 @@ impl Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) addresses: Range<u64>,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub(crate) offset: u64,
 }
 
 impl Mapping {
-    /// Where a range of the file is, as far as it is mapped here.
+    /// The addresses of a range of the file, as far as it is mapped here.
     pub(crate) fn addresses_of(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let end = self
             .offset
@@ -47,12 +47,12 @@ impl Mapping {
         (from < to).then(|| place(from)..place(to))
     }
 
-    /// What of the file it has.
+    /// The range of the file that it maps.
     pub(crate) fn range(&self) -> Range<u64> {
         self.range_of(&self.addresses)
     }
 
-    /// What of the file is at these addresses, which are within the mapping.
+    /// The range of the file at these addresses, which are within the mapping.
     pub(crate) fn range_of(&self, addresses: &Range<u64>) -> Range<u64> {
         let place = |at: u64| {
             self.offset
@@ -69,7 +69,7 @@ struct Line {
     inode: u64,
 }
 
-/// `None` for what has no file behind it.
+/// `None` for a mapping without a file.
 fn line(text: &str) -> Option<Line> {
     let mut words = text.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -90,8 +90,8 @@ fn is_stacked(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
 
-/// Where a process maps a file, by itself or through a mirror of that device; nothing if it may not be
-/// asked.
+/// The mappings of a file in a process, of the file itself or through a mirror of that device; none if we may
+/// not look.
 pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mapping> {
     let folder = Path::new("/proc").join(process.to_string());
     let Ok(text) = fs::read(folder.join("maps")) else {
@@ -100,7 +100,7 @@ pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mappi
     let behind = |mapping: &Mapping| {
         let Range { start, end } = mapping.addresses;
         let link = folder.join("map_files").join(format!("{start:x}-{end:x}"));
-        // Only who may trace the process may look behind; its inode's number has to do for others.
+        // Only a process that may trace this one sees the file behind; otherwise the inode number has to do.
         fs::metadata(&link).map_or(true, |found| {
             let device = found.dev();
             let is_same = device == file.device || Some(device) == mirror;

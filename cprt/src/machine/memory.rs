@@ -4,18 +4,18 @@
 //!
 //! The host, and the memory cgroup that pays for the pages together with every ancestor of it:
 //! `memory.max` or `memory.high`, whichever is lower, in v2, `memory.limit_in_bytes` in v1. Each
-//! limit has a threshold, 80 % of it by default. The tightest limit is the one whose threshold is
-//! nearest to what it has in use, not the smallest; nothing may be loaded that is too much for any.
+//! limit has a threshold, 80 % of it by default. The tightest limit is the one whose use is nearest to
+//! its threshold, not the smallest; a load must not be too much for any of them.
 //!
 //! One cgroup is followed at a time, the last one named. That is enough for a service whose
-//! processes are in several: what they have in common, their pod, container or unit, is an ancestor
-//! of each, and that is where limits are set.
+//! processes are in several: their common pod, container or unit is an ancestor of each, and limits
+//! are set there.
 //!
 //! # What is in use
 //!
-//! On Linux memory is always full: what nobody needs holds old page cache. Counting that, nothing
-//! would ever be loaded; not counting page cache at all, we would load until processes are pushed
-//! into swap. So of the page cache what is ours counts, and the rest does not, as the kernel drops it
+//! On Linux memory is always full: unneeded memory holds old page cache. If that counted, nothing
+//! would ever be loaded; if no page cache counted, we would load until processes are pushed
+//! into swap. So our own page cache counts, and the rest does not, as the kernel drops it
 //! for free:
 //!
 //! ```text
@@ -24,22 +24,22 @@
 //! used  = total - MemAvailable + dirty + writeback + min(cache, ours)     of the host
 //! ```
 //!
-//! `usage - cache` is the memory of the processes and of the kernel on their behalf. What remains of
-//! the limit is the room for cache, and only from that comes `available`: anonymous memory of the
+//! `usage - cache` is the memory of the processes and of the kernel on their behalf. The rest of
+//! the limit is the room for cache, and `available` comes only from that: anonymous memory of the
 //! service is never reclaimed for our pages. Dirty pages are not for free, as they have to be written
-//! first. Of the host's total, what is set aside for huge pages is no part.
+//! first. The host's total does not include memory set aside for huge pages.
 //!
-//! `ours` is the caller's estimate of what it has brought in and not evicted, without what it wanted to
-//! evict and processes map, which the kernel takes when it has to. Too much of it counts the cache of
-//! others as ours, which is careful; it can never count more than there is.
+//! `ours` is the caller's estimate of what it has brought in and not evicted, without pages that it wanted
+//! to evict and processes map, which the kernel reclaims when it has to. An estimate that is too large counts
+//! cache of other processes as ours, which is the careful side; it never counts more than there is.
 //!
-//! # When it is over
+//! # When memory is over the threshold
 //!
-//! At the threshold, until it is some percent below it; between the two it stays as it was, for each
-//! limit on its own. Also when something waited for memory for more of the time than is allowed,
-//! until it is half of that: pressure (PSI) shows what no sum does, a working set that is thrown out
-//! and read again. `available` is 0 exactly while it is over. So a loader goes on until it is over
-//! and not until the next chunk does not fit: nobody would evict.
+//! From the threshold on, until use is some percent below it; between the two the state stays, for each
+//! limit on its own. Also when tasks waited for memory for a larger share of the time than is allowed,
+//! until that share is half of it: pressure (PSI) shows what no sum does, a working set that is thrown out
+//! and read again. `available` is 0 exactly while memory is over. So a loader goes on until memory is over,
+//! and does not stop where the next chunk would not fit: then evict would never be called.
 //!
 //! # Reading it
 //!
@@ -61,14 +61,14 @@ pub use self::decide::Pressure;
 use self::files::{Host, Level, PressureFile};
 use crate::control::config;
 
-/// For how long what was read is good enough.
+/// How long a reading stays valid.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// And while more than a part of the limit is left; what is ours is known in any case.
+/// The same while more than a part of the limit is left; our own pages are known in any case.
 const CALM: Duration = Duration::from_millis(25);
 const CALM_PART: u64 = 4;
 
-/// Reading takes no more than one part in so many of a core: with hundreds of CPUs the kernel needs
+/// Reading takes at most one part in this many of a core: with hundreds of CPUs the kernel needs
 /// a while to add up their counters.
 const SHARE: u32 = 5;
 
@@ -96,17 +96,17 @@ impl std::fmt::Display for LimitSource {
 /// The state of memory at one moment, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryState {
-    /// By the tightest limit there is.
+    /// The tightest limit.
     pub limit: u64,
-    /// Of it, in use.
+    /// The part of it in use.
     pub used: u64,
-    /// From here on it is over.
+    /// From this use on, memory is over.
     pub threshold: u64,
-    /// What can be loaded before that; 0 exactly if it is over.
+    /// How much can be loaded before that; 0 exactly if memory is over.
     pub available: u64,
-    /// Loads stop and evict is called.
+    /// Memory is over the threshold: loads stop and evict is called.
     pub over: bool,
-    /// Where the system tells it, and unless the configuration does not care.
+    /// Memory pressure, if the system reports it and the configuration uses it.
     pub pressure: Option<Pressure>,
     /// Which limit is the tightest.
     pub source: LimitSource,
@@ -164,8 +164,8 @@ impl Watch {
 
     /// Follows the memory cgroup of a process, and returns its directory.
     ///
-    /// `None`: the process is in the root or its cgroup is out of our sight, so the host limits from
-    /// now on; or it is gone, and what was followed still is. The kernel tells this in files that may
+    /// `None`: the process is in the root or its cgroup is not visible here, so the host limits from
+    /// now on; or it is gone, and the earlier cgroup is still followed. The kernel's files for this may
     /// be long, so ask once for a process and not for each of its events.
     pub fn follow_process(&self, pid: u32) -> Option<PathBuf> {
         let place = match self.roots.place(pid) {
@@ -183,7 +183,7 @@ impl Watch {
         place.memory
     }
 
-    /// Follows a memory cgroup. It need not be there now: it counts from when it is.
+    /// Follows a memory cgroup. It need not exist yet: it counts as soon as it does.
     pub fn follow_cgroup(&self, dir: &Path) {
         self.follow(Some(dir), Some(dir));
     }
@@ -208,14 +208,14 @@ impl Watch {
     }
 
     fn follow(&self, dir: Option<&Path>, pressure: Option<&Path>) {
-        // Looked up before the lock: others sample.
+        // Looked up before taking the lock, as other threads sample.
         let dirs: Vec<&Path> = dir
             .map(|dir| cgroup::lineage(dir).collect())
             .unwrap_or_default();
         let mut inner = self.lock();
         let mut known = std::mem::take(&mut inner.levels);
         for dir in dirs {
-            // What both have in common remembers whether it was over.
+            // Common ancestors keep their state of being over.
             let mut level = match known.iter().position(|level| *level.dir == *dir) {
                 Some(index) => known.swap_remove(index),
                 None => Level::new(dir),
@@ -228,7 +228,7 @@ impl Watch {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {
-        // Whatever a panic left half done is read anew.
+        // State that a panic left half done is read anew.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -247,7 +247,7 @@ impl WatchState {
     }
 
     fn judge(&mut self, config: &config::MemoryConfig, ours: u64) -> MemoryState {
-        // Loads are faster than reading: what came in since is there, too.
+        // Loads are faster than readings: count what has come in since.
         let new = ours.saturating_sub(self.ours);
         let host = self.host.limit.judge(config, ours, new);
         let levels = self.levels.iter_mut().filter_map(|level| {
@@ -260,7 +260,7 @@ impl WatchState {
             .chain(levels)
             .min_by_key(|(verdict, _)| verdict.tightness());
         let pressure = self.pressure.judge(config.pressure);
-        // What is not known is not taken.
+        // Memory of unknown state is not filled.
         let over = tightest.as_ref().is_none_or(|(verdict, _)| verdict.over)
             || pressure.is_some_and(|pressure| pressure.over);
         let (verdict, source) = match tightest {

@@ -1,16 +1,16 @@
-//! The model that a command names, so that it need not be said twice.
+//! Finds the model that a command names, so that the user need not name it twice.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Smaller files are no weights.
+/// The least size of a file of weights.
 const WEIGHTS: u64 = 16 << 20;
-/// What files of weights end with in a directory that is a model.
+/// The endings of files of weights in a model's directory.
 const ENDINGS: [&str; 4] = ["safetensors", "bin", "pt", "pth"];
 
-/// Where a command is run: its directory and its environment say what its arguments name.
+/// The working directory and the environment of a command, by which its arguments are resolved.
 pub struct Surroundings<'a> {
     /// Its working directory.
     pub here: &'a Path,
@@ -26,8 +26,8 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// The directory of the first model that a command is told to load: one that an argument or the value of an option
-/// names, or the newest copy of it in a cache of downloads.
+/// The directory of the first model that a command's arguments or option values name, or the newest copy of it in a
+/// cache of downloads.
 #[must_use]
 pub fn named(arguments: &[OsString], around: &Surroundings<'_>) -> Option<PathBuf> {
     let mut names = arguments.iter().filter_map(|argument| value(argument));
@@ -36,7 +36,7 @@ pub fn named(arguments: &[OsString], around: &Surroundings<'_>) -> Option<PathBu
     })
 }
 
-/// An argument, or what an option sets.
+/// An argument, or the value of an option.
 fn value(argument: &OsStr) -> Option<&OsStr> {
     let bytes = argument.as_bytes();
     if !bytes.starts_with(b"-") {
@@ -46,7 +46,7 @@ fn value(argument: &OsStr) -> Option<&OsStr> {
     Some(OsStr::from_bytes(&bytes[sign + 1..]))
 }
 
-/// A directory that is a model: with a configuration, and with weights.
+/// A directory with a model: it has a configuration, and weights.
 fn directory(name: &OsStr, here: &Path) -> Option<PathBuf> {
     let path = here.join(name);
     if name.is_empty() || !path.join("config.json").is_file() {
@@ -63,7 +63,7 @@ fn is_weights(file: &Path) -> bool {
         && fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() >= WEIGHTS)
 }
 
-/// Where libraries keep what they download from the hub of models, by the variables that they go by.
+/// The cache in which libraries keep downloads from the model hub, by their environment variables.
 fn cache(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| {
         variable(name)

@@ -1,7 +1,7 @@
 //! Mounts, as the kernel lists them in `mountinfo`: the one place that reads that file.
 //!
-//! [`Mount`] is a line of it. The functions below answer what the runtime asks of the list: which mounts
-//! of rfs there are, and whether a directory is still the mount that it was.
+//! [`Mount`] is a line of it. The functions below answer the runtime's questions: which mounts
+//! of rfs there are, and whether a directory is still in the same mount.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ const LIST: &str = "/proc/self/mountinfo";
 /// The kind of our mirrors.
 pub(crate) const MIRROR: &str = "fuse.cprt";
 
-/// Kinds of file systems whose files are made up when they are read.
+/// Kinds of file systems that generate their files when they are read.
 const MADE_UP: [&str; 18] = [
     "autofs",
     "binfmt_misc",
@@ -43,16 +43,16 @@ const MADE_UP: [&str; 18] = [
     "tracefs",
 ];
 
-/// Kinds of file systems that have their files in memory and nowhere else.
+/// Kinds of file systems that keep their files only in memory.
 const IN_MEMORY: [&str; 5] = ["devtmpfs", "hugetlbfs", "ramfs", "rootfs", "tmpfs"];
 
-/// Whether a kind of file system makes its files up when they are read, as `proc` does.
+/// Whether a kind of file system generates its files when they are read, as `proc` does.
 #[must_use]
 pub fn is_made_up(kind: &str) -> bool {
     MADE_UP.contains(&kind)
 }
 
-/// Whether a kind of file system has its files in memory and nowhere else.
+/// Whether a kind of file system keeps its files only in memory.
 #[must_use]
 pub fn is_in_memory(kind: &str) -> bool {
     IN_MEMORY.contains(&kind)
@@ -61,15 +61,15 @@ pub fn is_in_memory(kind: &str) -> bool {
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's number, which every mount has for itself.
+    /// The kernel's number, unique to each mount.
     pub id: u64,
     /// The number of the mount that this one is in.
     pub parent: u64,
-    /// Of the file system's device number; 0 where there is no block device.
+    /// The major part of the file system's device number; 0 where there is no block device.
     pub major: u32,
-    /// Of the file system's device number.
+    /// The minor part.
     pub minor: u32,
-    /// The directory of the file system that is seen at `point`.
+    /// The directory of the file system that shows at `point`.
     pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
@@ -94,12 +94,12 @@ impl Mount {
 ///
 /// # Errors
 ///
-/// The list does not read.
+/// The list cannot be read.
 pub fn read(proc: &Path) -> io::Result<Vec<Mount>> {
     std::fs::read(proc.join("self/mountinfo")).map(|text| parse(&text))
 }
 
-/// The mounts of a list; lines that are none are left out.
+/// The mounts of a list; malformed lines are left out.
 #[must_use]
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     let lines = text.split(|&byte| byte == b'\n');
@@ -148,20 +148,19 @@ fn list() -> Result<Vec<Mount>> {
     })
 }
 
-/// The mount at a path, and of several the one on top.
+/// The topmost mount at a path.
 fn top<'m>(mounts: &'m [Mount], point: &Path) -> Option<&'m Mount> {
     mounts.iter().rfind(|mount| mount.point == point)
 }
 
-/// The mount in which a path is.
+/// The mount that a path is in.
 fn deepest<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     let of_path = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    // The deepest, and of several at one place the one on top, which comes last.
+    // The deepest, and of several at one place the topmost, which comes last.
     of_path.max_by_key(|mount| mount.point.components().count())
 }
 
-/// Where a directory or file that `theirs` have at a path is in `ours`; more than one, as something may be mounted over
-/// the first. Pure.
+/// Our paths to the file or directory at a path in `theirs`; several, as something may be mounted over the first. Pure.
 pub(crate) fn elsewhere(theirs: &[Mount], path: &Path, ours: &[Mount]) -> Vec<PathBuf> {
     let Some(mount) = deepest(theirs, path) else {
         return Vec::new();
@@ -178,8 +177,8 @@ pub(crate) fn elsewhere(theirs: &[Mount], path: &Path, ours: &[Mount]) -> Vec<Pa
     ours.iter().filter(same).filter_map(place).collect()
 }
 
-/// What stands for the image that a container's root directory is of, by its mounts: the layers of an overlayfs but
-/// for the first, which may be the container's own. Pure.
+/// Identifies the image of a container's root directory by its mounts: the layers of an overlayfs except the first,
+/// which may be the container's own. Pure.
 pub(crate) fn image(mounts: &[Mount]) -> String {
     let Some(root) = top(mounts, Path::new("/")) else {
         return String::new();
@@ -193,7 +192,7 @@ pub(crate) fn image(mounts: &[Mount]) -> String {
     [&[root.kind.as_str()], &layers[own..]].concat().join(":")
 }
 
-/// What is mounted at a path, on top.
+/// The topmost mount at a path, as the kernel lists it now.
 pub(crate) fn mounted_at(point: &Path) -> Option<Mount> {
     let mounts = list().ok()?;
     top(&mounts, point).cloned()
@@ -221,7 +220,7 @@ impl RfsMount {
     }
 }
 
-/// All mounts of rfs that we see, in order of their paths; of those on top of each other, the top.
+/// All mounts of rfs that we see, in order of their paths; of several at one path, the topmost.
 pub(crate) fn all_rfs() -> Result<Vec<RfsMount>> {
     Ok(visible_rfs(&list()?))
 }
@@ -239,7 +238,7 @@ pub(crate) fn rfs_at(path: &Path) -> Result<Option<RfsMount>> {
     rfs_exactly_at(&path.canonicalize().unwrap_or_else(|_| path.to_owned()))
 }
 
-/// The same for a path without links, at which the daemon does not look.
+/// The same for a path without links, without looking at the path itself.
 pub(crate) fn rfs_exactly_at(real: &Path) -> Result<Option<RfsMount>> {
     Ok(all_rfs()?.into_iter().find(|found| found.path == real))
 }
@@ -254,27 +253,27 @@ pub(crate) fn rfs_of(directory: &Path) -> Option<RfsMount> {
     all_rfs().ok()?.into_iter().rfind(around)
 }
 
-/// The mount in which a path is found, which is told by the path's words alone: a file system whose server does not
-/// answer holds up all that looks at it. The path is absolute and without links. What mirrors of ours are over is looked
-/// at through them.
+/// The mount that a path is in, by the text of the path alone: a file system whose server does not answer
+/// holds up any process that looks at it. The path is absolute and without links. Our own mirrors are ignored,
+/// in favour of what they cover.
 fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     let inner = |of: &Mount| {
         let leads = |mount: &&Mount| mount.parent == of.id && mount.id != of.id;
         let on_the_way = mounts.iter().filter(leads);
-        // The way from above comes through the one that is mounted highest; at one point, the last one is on top.
+        // A lookup from above enters the mount that is highest; at one point, the last one is on top.
         on_the_way
             .filter(|mount| path.starts_with(&mount.point) && mount.point.starts_with(&of.point))
             .filter(|mount| mount.kind != MIRROR)
             .min_by_key(|mount| mount.point.components().count())
     };
     let ids: HashSet<u64> = mounts.iter().map(|mount| mount.id).collect();
-    // One that nothing is around has a parent that we do not see, or itself, as an initial file system in memory.
+    // The root's parent is a mount that we do not see, or itself, for an initial file system in memory.
     let is_root = |mount: &&Mount| {
         let has_parent = mount.parent != mount.id && ids.contains(&mount.parent);
         mount.point == Path::new("/") && !has_parent
     };
     let mut found = mounts.iter().find(is_root)?;
-    // No way is longer than there are mounts.
+    // There are no more steps than mounts.
     for _ in 0..mounts.len() {
         match inner(found) {
             Some(next) => found = next,
@@ -284,18 +283,18 @@ fn around<'m>(mounts: &'m [Mount], path: &Path) -> Option<&'m Mount> {
     Some(found)
 }
 
-/// The number of the mount in which a path is found, mirrors of ours left out.
+/// The number of the mount that a path is in, ignoring our own mirrors.
 pub(crate) fn id_around(path: &Path) -> Option<u64> {
     let mounts = list().ok()?;
     around(&mounts, path).map(|mount| mount.id)
 }
 
-/// The number of what is mounted at a path, which every mount has for itself.
+/// The number of the topmost mount at a path.
 pub(crate) fn id_at(path: &Path) -> Option<u64> {
     mounted_at(path).map(|mount| mount.id)
 }
 
-/// Tells of changes to the list.
+/// Reports changes to the list.
 #[derive(Debug)]
 pub(crate) struct MountChanges {
     list: File,
@@ -317,7 +316,7 @@ impl MountChanges {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Nothing is told again before a read.
+        // The next change is reported only after a read.
         let mut some = [0; 64];
         self.list.read(&mut some).map(drop)
     }

@@ -1,4 +1,4 @@
-//! What the kernel and the system have: kinds of file systems, and programs.
+//! Finds out what the system has: kinds of file systems, and programs.
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of bytes, as ranges that neither meet nor overlap, by their beginnings.
+/// A set of bytes, as ranges that neither touch nor overlap, keyed by their beginnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
@@ -15,7 +15,7 @@ impl Ranges {
         }
         let mut new = range.end - range.start;
         let (mut start, mut end) = (range.start, range.end);
-        // From the back: all that begin within it or at its end, and the one before if it reaches it.
+        // From the back: all ranges that begin within it or at its end, and the one before if it reaches it.
         while let Some((&other, &its_end)) = self.0.range(..=end).next_back() {
             if its_end < start {
                 break;
@@ -44,7 +44,7 @@ impl Ranges {
         }
     }
 
-    /// How much of a range is in it.
+    /// How many bytes of a range are in the set.
     pub(crate) fn within(&self, range: &Range<u64>) -> u64 {
         let before = self.0.range(..range.start).next_back();
         let some = before.into_iter().chain(self.0.range(range.clone()));
@@ -55,7 +55,7 @@ impl Ranges {
         .sum()
     }
 
-    /// What of a range is not in it, where only what is at least so long counts as being in it.
+    /// The parts of a range that are not in the set; only ranges of at least `least` bytes count as in it.
     pub(crate) fn gaps(&self, within: &Range<u64>, least: u64) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = within.start;
@@ -71,7 +71,7 @@ impl Ranges {
         gaps
     }
 
-    /// What is in it and not in the other.
+    /// The bytes that are in this set and not in the other.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let mut left = self.clone();
         for range in other.iter() {
@@ -80,12 +80,12 @@ impl Ranges {
         left
     }
 
-    /// Bytes in it.
+    /// How many bytes are in the set.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// In their order.
+    /// The ranges in their order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }

@@ -3,23 +3,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// So many entries are looked at; a model has fewer.
+/// Upper bound on entries looked at; a model has fewer.
 const MOST: usize = 20_000;
-/// A cache has its files this much higher up at most; what is wider than that is for somebody to say.
+/// How many levels up a cache's files may be; a wider directory has to be named by the user.
 const LEVELS: usize = 2;
 
-/// What has to be listened to for a directory.
+/// The directory that has to be observed for a model's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// It alone.
+    /// The directory itself.
     Itself,
-    /// This one, which has all that its links lead to.
+    /// This wider directory, which includes the files that its links lead to.
     Wider(PathBuf),
-    /// Some of it is here, too far away.
+    /// Some of its files are here, too far away.
     TooFar(PathBuf),
 }
 
-/// Of a directory that is no link itself.
+/// The reach of a directory that is no link itself.
 #[must_use]
 pub fn of(directory: &Path) -> Reach {
     let mut root = directory;

@@ -1,21 +1,21 @@
 //! The machine: its NUMA nodes, its accelerators (XPUs), and which process works on which of them.
 //!
-//! A load goes into the memory that is nearest to the accelerator it is for, by threads that run
-//! there. So somebody has to know where accelerators are, and which of them the process that reads
+//! A load goes into the memory nearest to the accelerator that it is for, by threads that run
+//! there. So the worker has to know where accelerators are, and which of them the process that reads
 //! is going to feed. The first does not change while the machine runs: [`Topology::detect`] looks
-//! once, with hwloc and the drivers' libraries in its memory, so it is done in a child that prints
-//! the result and ends. The text is what workers are handed; reading it needs nothing but this
-//! module. The second is asked of [`Topology::process_xpu`] when a process is first heard of.
+//! once, with hwloc and the drivers' libraries in its memory, so it runs in a child that prints
+//! the result and ends. Workers receive that text; reading it needs nothing but this
+//! module. [`Topology::process_xpu`] finds out the second, when a process first appears.
 //!
 //! XPUs are numbered from 0, as in `ppc.h`: kinds in the order of [`Kind`], and those of a kind as
-//! applications see them when nobody told them otherwise: NVIDIA's by their PCI address, which is
+//! applications see them by default: NVIDIA's by their PCI address, which is
 //! CUDA's `PCI_BUS_ID` order, AMD's and Ascend's by the number their runtime gives them, and by
 //! address where that is not known.
 //!
 //! # The text
 //!
-//! A line for each node and each XPU, in the order of their numbers. `#` begins a comment where a
-//! line begins; empty lines mean nothing. A topology is printed such that it reads as itself.
+//! A line for each node and each XPU, in the order of their numbers. `#` at the beginning of a line
+//! begins a comment; empty lines mean nothing. Parsing a printed topology gives the same topology.
 //!
 //! ```text
 //! node 0 cpus=0-27,56-83

@@ -1,9 +1,8 @@
-//! A view of the file system of our own, in which a directory can be mounted over and nobody else
-//! notices.
+//! A private view of the file system, in which we can mount over a directory unseen by other processes.
 //!
-//! For root that is a mount namespace. An ordinary user gets a user namespace with it, in which to be
-//! root: whoever mounts has to be. A command is to notice nothing of that, so it runs in another user
-//! namespace within, in which the user is who they were ([`become_user`]).
+//! For root that is a mount namespace. An ordinary user gets a user namespace with it and is root there,
+//! as mounting requires. A command must not notice that, so it runs in another user namespace within,
+//! in which the user has the original ids again ([`become_user`]).
 
 use std::io;
 
@@ -12,18 +11,18 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::{Error, Result};
 
-/// Whom a command is to be run as.
+/// The user that a command runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// As outside.
+    /// The user's id outside.
     pub uid: u32,
-    /// As outside.
+    /// The group's id outside.
     pub gid: u32,
 }
 
-/// Leaves everybody else's view. Without being root, the process must not have threads yet.
+/// Leaves the view that other processes share. An ordinary user's process must not have threads yet.
 ///
-/// Returns who a command is to become, if that takes anything.
+/// Returns the user that a command has to become, if it has to.
 ///
 /// # Errors
 ///
@@ -31,27 +30,28 @@ pub struct User {
 pub fn leave() -> Result<Option<User>> {
     let system = |doing| move |source: io::Error| Error::System { doing, source };
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-    // In a container, root may be no more than others.
+    // In a container, root may have no more rights than other users.
     let plain = uid.is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok();
     if !plain {
         unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
             .map_err(io::Error::from)
-            .map_err(system("Leaving the others' view of the file system"))?;
-        map((0, uid.as_raw()), (0, gid.as_raw())).map_err(system("Naming users of a namespace"))?;
+            .map_err(system("Making a private view of the file system"))?;
+        map((0, uid.as_raw()), (0, gid.as_raw()))
+            .map_err(system("Mapping users of a namespace"))?;
     }
-    // What others mount or unmount later shows here, and nothing of ours there.
+    // Later mounts and unmounts outside show here, and none of ours there.
     let nothing = None::<&str>;
     let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(nothing, "/", nothing, flags, nothing)
         .map_err(io::Error::from)
-        .map_err(system("Keeping mounts from the others"))?;
+        .map_err(system("Making mounts private"))?;
     Ok((!uid.is_root()).then(|| User {
         uid: uid.as_raw(),
         gid: gid.as_raw(),
     }))
 }
 
-/// Becomes that user again, in the view that we are in.
+/// Becomes that user again, within the current view.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub fn become_user(user: User) -> io::Result<()> {
     map((user.uid, 0), (user.gid, 0))
 }
 
-/// Names the one user and the one group there are: inside, outside.
+/// Maps the namespace's only user and group: (inside, outside).
 fn map(uid: (u32, u32), gid: (u32, u32)) -> io::Result<()> {
     let of = |(inside, outside): (u32, u32)| format!("{inside} {outside} 1\n");
     std::fs::write("/proc/self/setgroups", "deny")?;

@@ -26,9 +26,9 @@ const TRACEPOINT: u32 = 5;
 const TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 
-/// Before 5.11, what is made here counts as locked memory, of which there is little by default.
+/// Raises the limit of locked memory: before 5.11, maps and programs count as such, and the default is low.
 pub(crate) fn allow_memory() {
-    // Where it may not, the calls will say so.
+    // If it cannot be raised, the calls will fail.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
@@ -74,12 +74,12 @@ struct Element {
 }
 
 impl Map {
-    /// Of elements by keys, which take memory only while they are there.
+    /// A hash table, whose elements take memory only while they exist.
     pub(crate) fn hash(key: usize, value: usize, most: u32) -> io::Result<Self> {
         Self::new(HASH, key, value, most, NO_PREALLOC)
     }
 
-    /// Of elements by their numbers, for each CPU on its own; only programs may look into it.
+    /// An array with separate elements for each CPU; only programs may look into it.
     pub(crate) fn array_per_cpu(value: usize, count: u32) -> io::Result<Self> {
         // The kernel would read and write as many values as there are CPUs: with this size of ours,
         // which is none, it is never asked to.
@@ -142,8 +142,8 @@ impl AsFd for Map {
 }
 
 /// Some numbers that programs share with us, the one element of an array. They are read and written
-/// without a call: while one is under way on a CPU, and be it preempted, the kernel runs no program
-/// there, and what happens then is not told.
+/// without a system call: during one, even if preempted, the kernel runs no program on that CPU, and
+/// records would be lost.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     fd: OwnedFd,
@@ -151,7 +151,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// So many, all of them 0: no more than a page has room for.
+    /// `count` numbers, all 0: at most as many as fit into a page.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         let fd = create(&Create {
             kind: ARRAY,
@@ -208,17 +208,17 @@ struct Load {
 pub(crate) enum ProgramFor {
     /// At a tracepoint by way of a perf event: it gets the record that perf would keep.
     Perf,
-    /// At a tracepoint itself, by the number of the type of what it hands out: it gets just that.
+    /// At a tracepoint itself, given the number of the type of its arguments: it gets those.
     Raw(u32),
 }
 
-/// How often a program is handed in before it counts as refused.
+/// How often to try to load a program before it counts as refused.
 const ATTEMPTS: usize = 8;
 
 /// Has the kernel check a program for a tracepoint and make it ready.
 ///
-/// It stops checking, with EAGAIN, when it thinks that a signal waits for the thread, as it may for
-/// a moment in a process that starts others.
+/// The kernel stops checking, with EAGAIN, when it finds a signal pending for the thread, as may happen
+/// for a moment in a process that starts others.
 pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
     let (kind, attach_type, attach_btf_id) = match for_what {
         ProgramFor::Perf => (TRACEPOINT, 0, 0),
@@ -230,7 +230,7 @@ pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
         attach_btf_id,
         count: u32::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         code: code.as_ptr().expose_provenance() as u64,
-        // Ours, in the words of the kernel's list.
+        // Our licence, as the kernel's list names it.
         license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,
         ..Load::default()
     };
@@ -255,7 +255,7 @@ struct Attach {
     _padding: u32,
 }
 
-/// Has a program run where it was loaded for, until what is returned is dropped. To drop it takes a
+/// Attaches a program to the tracepoint that it was loaded for, until the result is dropped. That takes a
 /// fraction of a millisecond, where a perf event takes as long as all CPUs need to leave its tracepoint.
 pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let attr = Attach {
@@ -277,22 +277,22 @@ pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Records {
     fd: OwnedFd,
-    /// A page with how far we have read.
+    /// A page with our read position.
     consumer: Shared,
-    /// A page with how far the kernel has written, and then the records, twice, so that none is cut
+    /// A page with the kernel's write position, and then the records, mapped twice, so that none is cut
     /// in two.
     producer: Shared,
     base: usize,
     size: usize,
 }
 
-/// In the length of a record: it is still being written, or it is to be left out.
+/// Flags in the length of a record: it is still being written, or it is to be skipped.
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 const HEADER: usize = 8;
 
 impl Records {
-    /// With room for so many bytes, a power of two.
+    /// A ring of `size` bytes, a power of two.
     pub(crate) fn new(size: u32) -> io::Result<Self> {
         let fd = create(&Create {
             kind: RINGBUF,
@@ -314,7 +314,7 @@ impl Records {
         })
     }
 
-    /// Hands out what there is. One thread at a time.
+    /// Passes on all records. Only one thread at a time may call it.
     pub(crate) fn take(&self, mut each: impl FnMut(&[u8])) {
         let mut bytes = Vec::new();
         let mut at = self.consumer.number(0).load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! What the kernel says of its own types (BTF): where members of structures are, and what tracepoints hand out.
+//! The kernel's type information (BTF): offsets of members in structures, and arguments of tracepoints.
 //!
-//! Pure, but for getting at the file. Only what is asked for is looked at: the kernel has over 100,000 types.
+//! Pure, except for opening the file. It looks only at types that are asked for: the kernel has over 100,000.
 
 use std::fs::File;
 use std::io;
@@ -9,13 +9,13 @@ use std::os::fd::AsFd as _;
 
 use super::perf::Constant;
 
-/// Where the kernel tells of itself.
+/// The kernel's own type information.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
-/// No type lies deeper than this within others.
+/// Upper bound on how deep types are nested.
 const DEEPEST: u32 = 8;
 
-/// Kinds of types, as far as we tell them apart.
+/// The kinds of types that we tell apart.
 mod kind {
     pub(super) const INT: u32 = 1;
     pub(super) const PTR: u32 = 2;
@@ -45,10 +45,10 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct Btf {
     bytes: Bytes,
-    /// Where the types are in it, and the strings.
+    /// The places of the types and the strings in it.
     types: Range<usize>,
     strings: Range<usize>,
-    /// Where each begins.
+    /// The place of each type.
     places: Vec<usize>,
 }
 
@@ -59,11 +59,11 @@ struct Type {
     kind: u32,
     /// How many members, values or parameters it has.
     count: u32,
-    /// Offsets of members have their sizes in the upper byte, if they are of bits.
+    /// Offsets of members have the sizes of bit fields in the upper byte.
     bits: bool,
-    /// How large it is, or the type that it is another name of or points to.
+    /// Its size, or the type that it is another name of or points to.
     of: u32,
-    /// Where what follows begins.
+    /// The place of the data that follows.
     at: usize,
 }
 
@@ -81,7 +81,7 @@ fn place(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
 
-/// What is in such a file. Linux 6.18 lets it be mapped; older kernels hand it out in thousands of pieces.
+/// The contents of such a file. Linux 6.18 lets it be mapped; older kernels return it in thousands of pieces.
 #[derive(Debug)]
 enum Bytes {
     Mapped(Constant),
@@ -111,7 +111,7 @@ impl Deref for Bytes {
 }
 
 impl Btf {
-    /// Those of the running kernel.
+    /// The types of the running kernel.
     pub(crate) fn kernel() -> io::Result<Self> {
         Self::parse(Bytes::of_kernel()?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
@@ -158,7 +158,7 @@ impl Btf {
         rest.split(|&byte| byte == 0).next().unwrap_or_default()
     }
 
-    /// The number of the type of that kind and name.
+    /// The number of the type with this kind and name.
     fn find(&self, kind: u32, name: &str) -> Option<u32> {
         let (types, strings) = (
             &self.bytes[..self.types.end],
@@ -171,7 +171,7 @@ impl Btf {
             let rest = from.and_then(|from| from.strip_prefix(name.as_bytes()));
             rest.is_some_and(|rest| rest.first() == Some(&0))
         };
-        // Most are of other kinds, and a string is far from the one before.
+        // The kind comes first: most types are of another, and each string is a cache miss.
         let is_it = |&at: &usize| {
             kind_of(word(types, at + 4)?).eq(&kind).then_some(())?;
             is_named(word(types, at)?).then_some(())
@@ -196,7 +196,7 @@ impl Btf {
         self.find(kind::FUNC, name)
     }
 
-    /// What functions of that type take, each by the name of the structure it points to, or `None`.
+    /// The parameters of functions of this type, each by the name of the structure it points to, or `None`.
     pub(crate) fn parameters(&self, typedef: u32) -> Option<Vec<Option<&str>>> {
         let pointer = self.get(self.get(typedef)?.of)?;
         let function = self.get(pointer.of)?;
@@ -218,7 +218,7 @@ impl Btf {
         is_struct.then(|| std::str::from_utf8(self.name(target.name)).ok())?
     }
 
-    /// What is behind a type's other names.
+    /// The type behind other names of it.
     fn resolve(&self, mut id: u32) -> Option<u32> {
         for _ in 0..DEEPEST {
             let one = self.get(id)?;
@@ -230,7 +230,7 @@ impl Btf {
         None
     }
 
-    /// Where a member of a structure is, be it in a part of it that has no name.
+    /// The place of a member of a structure, even in an anonymous part of it.
     pub(crate) fn member(&self, structure: &str, member: &str) -> Option<Member> {
         self.member_of(self.find(kind::STRUCT, structure)?, member, DEEPEST)
     }
@@ -273,7 +273,7 @@ impl Btf {
         }
     }
 
-    /// The number that stands for one of the values of an enumeration.
+    /// The number of a value of an enumeration.
     pub(crate) fn value(&self, enumeration: &str, value: &str) -> Option<u32> {
         let one = self.get(self.find(kind::ENUM, enumeration)?)?;
         (0..usize::try_from(one.count).ok()?).find_map(|number| {

@@ -1,5 +1,5 @@
-//! What the page cache is asked that no safe crate asks: what is in it, and to let go of what a
-//! process maps.
+//! System calls for the page cache that no safe crate makes: finding what is cached, and dropping pages
+//! that a process maps.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use super::made;
 /// The same number on all architectures; the C library may not know it.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// How many pages of a range are cached, in the kernel's words; 6.5 and later, and not of a file
+/// How many pages of a range are cached, by cachestat(2); 6.5 and later, and not for a file
 /// of overlayfs, which has no pages itself.
 pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
@@ -40,7 +40,7 @@ pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> 
 
 /// The same on any kernel, through a mapping that is never touched. `range` begins at a page.
 pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<u64> {
-    /// At a time, so that the answer takes no more than 64 KiB with the smallest pages.
+    /// Bytes at a time, so that the answer takes no more than 64 KiB with the smallest pages.
     const WINDOW: u64 = 256 << 20;
 
     let mut cached = 0;
@@ -86,13 +86,13 @@ fn told_of(start: NonNull<libc::c_void>, length: usize, pages: &mut [u8]) -> io:
     }
 }
 
-/// A process, by a descriptor that never comes to mean another one.
+/// A descriptor of a process, which never comes to mean another process.
 pub(crate) fn pidfd(process: u32) -> io::Result<OwnedFd> {
     // SAFETY: it takes no address.
     made(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })
 }
 
-/// Has the kernel drop what nobody but this process maps of these addresses of it.
+/// Has the kernel drop the pages at these addresses of a process that no other process maps.
 pub(crate) fn page_out(process: &OwnedFd, addresses: &Range<u64>) -> io::Result<()> {
     let too_long = |_| io::Error::from_raw_os_error(libc::EFBIG);
     let mut start = usize::try_from(addresses.start).map_err(too_long)?;

@@ -6,14 +6,14 @@ use std::ptr::NonNull;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// What a huge page is long on most machines; on others it is as good as any.
+/// The size of a huge page on most machines; on others any size would do.
 const HUGE: usize = 2 << 20;
 
-/// Memory, in huge pages where the system has some to give: a device that writes there is told of few
-/// pieces, and the kernel holds few meanwhile.
+/// Memory, in huge pages where the system has some: a device that writes there gets few pieces, and the
+/// kernel pins few meanwhile.
 #[derive(Debug)]
 pub(crate) struct HugeBuffer {
-    /// All that is mapped, and where in it the memory begins.
+    /// The whole mapping, and where in it the memory begins.
     start: NonNull<libc::c_void>,
     mapped: NonZeroUsize,
     skip: usize,
@@ -21,7 +21,7 @@ pub(crate) struct HugeBuffer {
 }
 
 impl HugeBuffer {
-    /// At least so many bytes, zeros, which begin at a huge page.
+    /// At least `length` bytes, all zero, which begin at a huge page.
     pub(crate) fn new(length: usize) -> io::Result<Self> {
         let short = || io::Error::from_raw_os_error(libc::EINVAL);
         let length = length.max(1).checked_next_multiple_of(HUGE);
@@ -31,7 +31,7 @@ impl HugeBuffer {
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
         let start = unsafe { mmap_anonymous(None, mapped, both, MapFlags::MAP_PRIVATE) }?;
-        // It is advice.
+        // This is only advice.
         // SAFETY: of the mapping that was just made, and it changes no contents.
         let _ = unsafe { madvise(start, mapped.get(), MmapAdvise::MADV_HUGEPAGE) };
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Which pages of a process are there, by the kernel's walk over its page tables.
+//! Finds the present pages of a process, by the kernel's walk over its page tables.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// Of an entry of the file as it was before.
+/// The flag in an entry of the older interface, the file itself.
 const ENTRY_PRESENT: u64 = 1 << 63;
 
 #[repr(C)]
@@ -50,8 +50,8 @@ impl Pagemap {
         Ok(Self { file, scans: true })
     }
 
-    /// The addresses that have a page, in order and joined. From 6.7 on the kernel walks, and before
-    /// that every page has to be asked about.
+    /// The addresses that have a page, in order and joined. From 6.7 on the kernel walks the tables; before
+    /// that, every page has to be asked about.
     pub(crate) fn present(&mut self, addresses: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         if self.scans {
             match self.scan(addresses) {
@@ -117,7 +117,7 @@ impl Pagemap {
     }
 }
 
-/// Adds a range that is behind all others.
+/// Adds a range that comes after all others.
 fn join(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     match ranges.last_mut() {
         Some(last) if last.end == range.start => last.end = range.end,

@@ -15,7 +15,7 @@ const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 /// A software event that never happens.
 const DUMMY: u64 = 9;
-/// What is in a sample: who, when, where, and what the tracepoint says.
+/// The parts of a sample: thread, time, CPU, and the tracepoint's record.
 const SAMPLE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 10;
 const DISABLED: u64 = 1;
 const WATERMARK: u64 = 1 << 14;
@@ -52,21 +52,21 @@ struct Attr {
     sample_max_stack: u32,
 }
 
-/// Whose events.
+/// The threads whose events count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Everybody's on this CPU.
+    /// All threads on this CPU.
     Cpu(u32),
-    /// Those of the thread that asks.
+    /// The calling thread.
     Mine,
 }
 
 /// When the ring becomes readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakes {
-    /// With every record, which costs whoever makes one an interrupt.
+    /// With every record, which costs the thread that makes it an interrupt.
     Each,
-    /// When there are so many bytes.
+    /// When there are this many bytes.
     Bytes(u32),
 }
 
@@ -79,7 +79,7 @@ impl Event {
         Self::new(TYPE_TRACEPOINT, id, whose, wakes)
     }
 
-    /// One that never happens and that others may join.
+    /// An event that never happens and that others may join.
     pub(crate) fn dummy(whose: Whose) -> io::Result<Self> {
         Self::new(TYPE_SOFTWARE, DUMMY, whose, Wakes::Each)
     }
@@ -122,19 +122,19 @@ impl Event {
         self.command(if on { ENABLE } else { DISABLE }, 0)
     }
 
-    /// Its records go where the other one's go.
+    /// Sends its records to the ring of the other event.
     pub(crate) fn join(&self, other: &Self) -> io::Result<()> {
         let fd = other.0.as_raw_fd();
         self.command(SET_OUTPUT, libc::c_ulong::try_from(fd).unwrap_or(0))
     }
 
-    /// Has a program hear of it, on all CPUs, enabled or not, until the event is dropped.
+    /// Runs a program at it, on all CPUs, enabled or not, until the event is dropped.
     pub(crate) fn run(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let fd = program.as_raw_fd();
         self.command(SET_BPF, libc::c_ulong::try_from(fd).unwrap_or(0))
     }
 
-    /// Only what matches, in the kernel's language for that; once.
+    /// Sets the kernel's filter for it; only once.
     pub(crate) fn filter(&self, text: &str) -> io::Result<()> {
         let text = CString::new(text)?;
         // SAFETY: the kernel reads a string that ends with a NUL.
@@ -228,12 +228,12 @@ impl Drop for Shared {
     }
 }
 
-/// A file of the kernel's, mapped, that stays as it is for as long as the kernel runs.
+/// A mapped file of the kernel that does not change while the kernel runs.
 #[derive(Debug)]
 pub(super) struct Constant(Shared);
 
 impl Constant {
-    /// Of that many bytes.
+    /// Maps that many bytes.
     pub(super) fn new(fd: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
         Ok(Self(Shared::map(fd, 0, length, protection, flags)?))
@@ -250,17 +250,17 @@ impl Constant {
 #[derive(Debug)]
 pub(crate) struct Ring {
     memory: Shared,
-    /// Where the records begin, and how long they may be together: a power of two.
+    /// Where the records begin, and their total size: a power of two.
     base: usize,
     size: usize,
 }
 
-/// Where in the first page the kernel says how far it has written, and we, how far we have read.
+/// The places in the first page of the kernel's write position, and of our read position.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 
 impl Ring {
-    /// With room for so many bytes, a power of two.
+    /// A ring of `size` bytes, a power of two.
     pub(crate) fn new(event: &Event, size: usize) -> io::Result<Self> {
         let base = usize::try_from(super::page_size()).unwrap_or(4096);
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -271,7 +271,7 @@ impl Ring {
         })
     }
 
-    /// Takes out whole records. One thread at a time.
+    /// Takes whole records. Only one thread at a time may call it.
     pub(crate) fn take(&self, into: &mut Vec<u8>) {
         let head = self.memory.number(HEAD).load(Ordering::Acquire);
         let tail = self.memory.number(TAIL).load(Ordering::Relaxed);

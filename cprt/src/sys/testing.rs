@@ -33,7 +33,7 @@ pub(crate) fn lets_go(directory: &Path) -> bool {
     lets_go
 }
 
-/// Whether it is all of it, in pages or bytes: a host may take back some that nobody uses just now.
+/// Whether it is nearly all, in pages or bytes: a host may take back some memory that is not in use.
 pub(crate) fn all_but_few(got: u64, all: u64) -> bool {
     got <= all && got + all / 20 + 1 >= all
 }

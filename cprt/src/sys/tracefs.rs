@@ -1,4 +1,4 @@
-//! Where the kernel tells of its tracepoints, without having to be mounted.
+//! The kernel's file system of tracepoints, which need not be mounted already.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::made;
 
-/// The kernel's words for "make it what has been asked for", and for descriptors that programs that
-/// are started do not get.
+/// The kernel's constants for creating the configured file system, and for descriptors that are closed
+/// on exec.
 const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 const FSOPEN_CLOEXEC: libc::c_long = 1;
 const FSMOUNT_CLOEXEC: libc::c_long = 1;
@@ -17,7 +17,7 @@ const FSMOUNT_CLOEXEC: libc::c_long = 1;
 #[derive(Debug)]
 pub(crate) struct Tracefs {
     root: PathBuf,
-    /// A mount that nobody else sees, if there is no other.
+    /// A private mount, if there is no other.
     _own: Option<OwnedFd>,
 }
 

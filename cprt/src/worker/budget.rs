@@ -1,7 +1,7 @@
-//! How much memory may be filled, and how much of what is filled counts as the worker's own.
+//! How much memory a worker may fill, and how much of the page cache counts as its own.
 //!
-//! The loader and the evictor ask for [`Room`] and tell what they did; the events' thread tells what
-//! readers brought in by themselves, which is the policy's to evict as well.
+//! The loader and the evictor ask for [`Room`] and report what they did; the events' thread reports what
+//! readers brought in by themselves, which the policy may evict as well.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -19,20 +19,20 @@ use crate::worker::queue::{Queue, Task};
 
 mod brought_in;
 
-/// More files are not counted again: the estimate stays what it is.
+/// Upper bound on files that are counted again: with more, the estimate stays.
 const MAX_FILES: usize = 1 << 14;
-/// How often they are.
+/// How often files are counted again, at most.
 const COUNT_AGAIN: Duration = Duration::from_secs(5);
 
 /// How much may be loaded.
 pub(crate) trait Room: Send + Sync {
-    /// Bytes, if memory is not over the threshold; and `None` if it is.
+    /// Bytes that may be loaded; `None` if memory is over the threshold.
     fn room(&self) -> Option<u64>;
-    /// A range has come in, of which so many bytes had not been there.
+    /// Notes that a range has come in, of which `fresh` bytes were not cached before.
     fn came(&self, span: Span, fresh: u64);
-    /// A range was to be dropped, and was as far as that could be done.
+    /// Notes how much of a range has been dropped.
     fn went(&self, span: Span, evicted: Evicted);
-    /// Memory stays over the threshold: what has come in and is still there may be less than thought.
+    /// Counts what is still cached, as memory stays over the threshold: it may be less than estimated.
     fn recount(&self);
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Budget {
     counters: Arc<Counters>,
     brought_in: BroughtIn,
     over: AtomicBool,
-    /// Files of which something may be in the page cache because of us, and when that was counted.
+    /// Files that may be in the page cache because of us, and when they were counted last.
     touched_last: AtomicU64,
     files: Mutex<(HashSet<FileId>, Option<Instant>)>,
 }
@@ -68,12 +68,12 @@ impl Budget {
         }
     }
 
-    /// The memory cgroup of this process pays from now on; its directory, if it is in sight.
+    /// Has the memory cgroup of this process pay from now on. Returns its directory, if it is visible here.
     pub(crate) fn follow_process(&self, process: u32) -> Option<PathBuf> {
         self.watch.follow_process(process)
     }
 
-    /// How memory is now, and whether that is over the threshold.
+    /// The current state of memory, and whether it is over the threshold.
     pub(crate) fn sample(&self) -> (Memory, bool) {
         let state = self.watch.sample(self.brought_in.bytes());
         self.counters.memory_limit.set(state.limit);
@@ -86,12 +86,12 @@ impl Budget {
         (Memory::from(&state), state.over)
     }
 
-    /// Whether memory was over the threshold when somebody looked last.
+    /// Whether memory was over the threshold at the last sample.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
 
-    /// What a reader brought in by itself counts as ours: it is ours to evict.
+    /// Counts what a reader brought in by itself as ours: the policy may evict it.
     pub(crate) fn reader_missed(&self, event: &Event) {
         if event.kind == Kind::Miss {
             let span = Span {
@@ -104,7 +104,7 @@ impl Budget {
         }
     }
 
-    /// Something of this file is or will be in the page cache because of us.
+    /// Notes that pages of this file are or will be cached because of us.
     pub(crate) fn touched(&self, file: FileId) {
         if self.touched_last.swap(file.0, Relaxed) == file.0 {
             return;
@@ -135,7 +135,7 @@ impl Room for Budget {
         self.brought_in.went(span, evicted);
     }
 
-    /// The kernel drops pages without notification; so now and then what is there is looked at.
+    /// The kernel drops pages without notification, so the cached pages are counted now and then.
     fn recount(&self) {
         let files = {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +160,7 @@ impl Room for Budget {
                     files.0.remove(&file);
                     self.touched_last.store(0, Relaxed);
                 }
-                // It cannot be told.
+                // Without this file, the sum is not known.
                 Err(_) => return,
             }
         }

@@ -1,7 +1,7 @@
 //! The process of a worker: never waited for without bound, and never left behind as a zombie.
 //!
-//! A process that has been killed ends when the kernel lets it, and that may never be: a thread of it may wait for a
-//! file system whose server does not answer. What is left of it then is a matter for a thread of its own.
+//! A killed process ends when the kernel lets it, and that may never be: one of its threads may wait for a
+//! file system whose server does not answer. Then a thread of ours waits for what is left of it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use crate::worker::messages::{EXIT_PANICKED, EXIT_SOCKET_CLOSED};
 
-/// How long a process that has been killed may take.
+/// How long a killed process may take to end.
 const TO_DIE: Duration = Duration::from_millis(500);
 
 /// A worker's process. When this is dropped, the process is killed if it is still there.
 #[derive(Debug)]
 pub(crate) struct WorkerChild {
-    /// `None` once it is reaped, or a thread of its own sees to that.
+    /// `None` once a thread reaps it.
     child: Option<Child>,
     id: u32,
 }
 
-/// How it ended.
+/// How a worker's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildEnd {
     Ended(ExitStatus),
-    /// It has been killed, and the kernel holds on to it.
+    /// It was killed, and the kernel holds on to it.
     Held,
 }
 
@@ -50,24 +50,24 @@ impl WorkerChild {
         wait(self.child.as_mut()?, patience)
     }
 
-    /// Waits for it to end by itself, and then has it end.
+    /// Waits for it to end by itself, and then kills it.
     pub(crate) fn end(mut self, patience: Duration) -> ChildEnd {
         let ended = self.wait(patience).or_else(|| {
             self.kill();
             self.wait(TO_DIE)
         });
-        // What has not ended is left to `drop`.
+        // If it has not ended, `drop` leaves it to a thread.
         ended.map_or(ChildEnd::Held, ChildEnd::Ended)
     }
 
     fn kill(&mut self) {
         if let Some(child) = &mut self.child {
-            // It can only fail as it has ended.
+            // It can only fail if the process has ended.
             let _ = child.kill();
         }
     }
 
-    /// The same, but the caller does not wait.
+    /// As [`Self::end`], but the caller does not wait.
     pub(crate) fn end_alone(mut self, patience: Duration) {
         reap(self.child.take(), patience);
     }
@@ -97,16 +97,16 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Has a thread of its own see to the end of a process.
+/// Starts a thread that waits for the end of a process and reaps it.
 fn reap(child: Option<Child>, patience: Duration) {
     let Some(mut child) = child else { return };
-    // If there is no thread to be had, init reaps it when this process has ended.
+    // If no thread can be started, init reaps it when this process has ended.
     let _ = std::thread::Builder::new()
         .name("reaper".into())
         .stack_size(64 << 10)
         .spawn(move || {
             if wait(&mut child, patience).is_none() {
-                // It can only fail as it has ended.
+                // It can only fail if the process has ended.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -114,7 +114,7 @@ fn reap(child: Option<Child>, patience: Duration) {
 }
 
 impl ChildEnd {
-    /// Whether others have ended it: what a policy does wrong ends its worker in other ways.
+    /// Whether a signal from outside ended it: a policy's faults end its worker in other ways.
     pub(crate) fn is_from_outside(self) -> bool {
         const FROM_OUTSIDE: [i32; 5] = [
             libc::SIGKILL,
@@ -129,18 +129,18 @@ impl ChildEnd {
         }
     }
 
-    /// How it ended, for people.
+    /// How it ended, as text.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::Ended(status) => describe(status),
             Self::Held => {
-                "it was killed, and ends when the file system that it waits for answers".to_owned()
+                "it was killed, and ends once the file system that it waits for answers".to_owned()
             }
         }
     }
 }
 
-/// How a worker's process ended, for people.
+/// How a worker's process ended, as text.
 fn describe(status: ExitStatus) -> String {
     if let Some(signal) = status.signal() {
         let name = nix::sys::signal::Signal::try_from(signal)
@@ -169,7 +169,7 @@ mod tests {
         WorkerChild::new(child.expect("coreutils"))
     }
 
-    /// Whether there is a process of that number, if only a zombie.
+    /// Whether there is a process with that number, if only a zombie.
     fn is_there(process: u32) -> bool {
         std::path::Path::new("/proc")
             .join(process.to_string())

@@ -1,13 +1,13 @@
-//! How often a policy may fail. Pure; the time comes from outside.
+//! Decides how often a policy may fail. Pure; the time comes from outside.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// So many failures...
+/// How many failures within [`WINDOW`] are too many.
 const MAX: usize = 3;
-/// ...within this time are too many.
+/// The time within which failures count.
 const WINDOW: Duration = Duration::from_mins(1);
-/// After the first of them; twice that after the next.
+/// How long to wait after the first failure; twice that after the next.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The failures of a registered policy.
@@ -18,17 +18,17 @@ pub(crate) struct Crashes {
     last: Option<String>,
 }
 
-/// What follows from one more.
+/// What follows from a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AfterCrash {
-    /// It may try again, after a pause.
+    /// The policy is started again, after a pause.
     Again(Duration),
-    /// Not any more, for this reason.
+    /// The policy stays down, for this reason.
     Never(String),
 }
 
 impl Crashes {
-    /// One more.
+    /// Adds a failure.
     pub(crate) fn add(&mut self, now: Instant, fault: &str) -> AfterCrash {
         self.count += 1;
         self.last = Some(fault.to_owned());
@@ -46,12 +46,12 @@ impl Crashes {
         format!("it has failed {times} times within {seconds} s")
     }
 
-    /// How many there were.
+    /// Failures since the policy was registered.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// What the last one was.
+    /// The last failure.
     pub(crate) fn last(&self) -> Option<String> {
         self.last.clone()
     }

@@ -1,4 +1,4 @@
-//! The thread that hears what readers do, and tells the queue, the loader and those who watch.
+//! The thread that receives events, and passes them to the queue, the loader and clients that watch.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::worker::messages::{Note, Outbox};
 use crate::worker::queue::{Queue, Task};
 use crate::worker::watchdog::Watchdog;
 
-/// After each batch of events the thread rests: what comes meanwhile is one batch. So long, if the
-/// policy has something to say to them...
+/// How long the thread rests after each batch of events, so that those that come meanwhile make one
+/// batch, if the policy answers events with plans.
 const SHORT_REST: Duration = Duration::from_millis(1);
-/// ...and up to so long while it has not: nobody waits for it to hear of them.
+/// How long it rests at most while the policy makes no plans: then a delay does no harm.
 const LONG_REST: Duration = Duration::from_millis(16);
-/// When the worker is to end, events are taken so often: those of readers that go on have no end.
+/// How often events are taken once the worker is to end: readers that go on never stop making them.
 const LAST_TAKES: u32 = 16;
 
-/// The thread that hears what readers do.
+/// The thread that receives events.
 pub(super) struct EventsThread {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) budget: Arc<Budget>,
@@ -37,12 +37,12 @@ pub(super) struct EventsThread {
     pub(super) watchdog: Arc<Watchdog>,
     /// Plans that the policy has made.
     pub(super) plans: Arc<AtomicU64>,
-    /// Events are sent to those who watch.
+    /// Whether events are sent to clients that watch.
     pub(super) telling: Arc<AtomicBool>,
     pub(super) ending: Arc<AtomicBool>,
     /// The process whose memory cgroup pays; 0 for none.
     pub(super) payer: Arc<AtomicU32>,
-    /// Of that process's cgroup, where the backend cannot charge it.
+    /// Enters that process's cgroup, where the backend cannot charge it.
     pub(super) guest: Arc<Guest>,
     /// `None` if the worker has a cgroup of its own, which pays.
     pub(super) readers: Option<FirstReaders>,
@@ -66,7 +66,7 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// The policy has made so many plans by now.
+    /// How long to rest, given the number of plans that the policy has made by now.
     fn after(&mut self, plans: u64) -> Duration {
         self.time = if plans == self.plans {
             (self.time * 2).min(LONG_REST)
@@ -78,7 +78,7 @@ impl Rest {
     }
 }
 
-/// The processes that read, as far as it matters whose memory they take.
+/// Finds the first reader of a service, whose memory cgroup pays.
 #[derive(Debug, Default)]
 pub(super) struct FirstReaders {
     last: u32,
@@ -87,16 +87,16 @@ pub(super) struct FirstReaders {
 }
 
 impl FirstReaders {
-    /// Whether this is the first reader of a service: nobody was before, or they are gone.
+    /// Whether this is the first reader of a service: there was none before, or it is gone.
     fn is_first(&mut self, process: u32, alive: impl Fn(u32) -> bool) -> bool {
-        // Most events are of whoever made the one before.
+        // Most events come from the same process as the one before.
         if process == 0 || std::mem::replace(&mut self.last, process) == process {
             return false;
         }
         if !self.seen.insert(process) {
             return false;
         }
-        // Numbers come back.
+        // The kernel reuses process numbers.
         if self.seen.len() > 4096 {
             self.seen.clear();
         }
@@ -138,7 +138,7 @@ impl EventsThread {
         None
     }
 
-    /// Until so much time has passed, or the worker is to end: that unparks this thread.
+    /// Sleeps for this time, or until the worker is to end, which unparks this thread.
     fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
         while !self.ending.load(Relaxed) {
@@ -150,11 +150,11 @@ impl EventsThread {
         }
     }
 
-    /// What readers did until the worker was told to end, as far as it was not heard.
+    /// Receives the events from before the worker was told to end.
     fn hear_last(&mut self, events: &mut Vec<Event>, paths: &mut Paths) {
         for _ in 0..LAST_TAKES {
             events.clear();
-            // It is not to sleep, whether or not there is something.
+            // The call must not sleep if there are no events.
             self.backend.interrupt();
             if self.backend.events(events).is_err() || events.is_empty() {
                 break;
@@ -198,7 +198,7 @@ impl EventsThread {
         }
     }
 
-    /// The first reader's memory cgroup pays.
+    /// Has the first reader's memory cgroup pay.
     fn look_for_readers(&mut self, events: &[Event]) {
         let Some(readers) = &mut self.readers else {
             return;
@@ -219,7 +219,7 @@ impl EventsThread {
     }
 }
 
-/// Paths of files, for those who watch events.
+/// Paths of files, for clients that watch events.
 #[derive(Debug, Default)]
 struct Paths {
     known: HashMap<FileId, Option<PathBuf>>,
@@ -262,9 +262,9 @@ mod tests {
     #[test]
     fn the_first_reader_pays_until_it_is_gone() {
         let mut readers = FirstReaders::default();
-        assert!(!readers.is_first(0, |_| true), "nobody");
+        assert!(!readers.is_first(0, |_| true), "no process");
         assert!(readers.is_first(5, |_| true));
-        assert!(!readers.is_first(5, |_| false), "it is no news");
+        assert!(!readers.is_first(5, |_| false), "it was seen before");
         assert!(!readers.is_first(6, |process| process == 5));
         assert!(readers.is_first(7, |_| false), "5 is gone");
         assert_eq!(readers.first, Some(7));

@@ -1,7 +1,7 @@
 //! Drops ranges from the page cache, in their order, on a thread of its own.
 //!
-//! What the backend says has gone is counted, and what has stayed; a policy that asks for the same
-//! range again is free to.
+//! It counts what the backend reports as dropped and as kept; a policy may ask for the same range
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::control::stats::Counters;
 use crate::worker::budget::Room;
 use crate::worker::parting;
 
-/// More ranges do not wait: the oldest give way, as the newest are what the policy thinks now.
+/// Upper bound on ranges that wait: beyond it the oldest are dropped, as the newest are what the policy wants now.
 const MAX_RANGES: usize = 1 << 17;
 
 /// A range to drop.
@@ -23,7 +23,7 @@ pub(crate) struct DropRange {
     pub(crate) unmapped: bool,
 }
 
-/// The thread and what it has to do.
+/// The thread and its work.
 pub(crate) struct Evictor {
     inner: Arc<EvictorShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -96,7 +96,7 @@ impl Evictor {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With the first range, as many policies never evict.
+    /// Starts the thread at the first range, as many policies never evict.
     fn start(&self) {
         let mut slot = self.slot();
         if slot.is_some() {
@@ -143,7 +143,7 @@ impl EvictorShared {
             Ok(evicted) => {
                 self.counters.evicted_bytes.add(evicted.dropped);
                 self.counters.kept_bytes.add(evicted.kept);
-                // What it wanted to stay is still its own.
+                // Pages that the policy wanted to stay still count as ours.
                 let kept = if range.unmapped { 0 } else { evicted.kept };
                 self.room.went(range.span, Evicted { kept, ..evicted });
             }

@@ -1,8 +1,9 @@
-//! Whose memory pays, where the kernel charges who reads: the worker is a guest in the reader's cgroup while it loads.
+//! Has the reader's memory cgroup pay where the kernel charges the process that reads: the worker is a guest in the
+//! reader's cgroup while it loads.
 //!
-//! It is there for as long as there is something to load and no longer: systemd kills all that is in the cgroup of a
-//! unit that stops, a runtime freezes that of a container, and a cgroup that is to go has to be empty. So the worker
-//! leaves soon after the last load, and at once when it is the last one there.
+//! It stays only as long as there is something to load: systemd kills all processes in the cgroup of a unit that stops,
+//! a container runtime freezes them, and a cgroup has to be empty before it can be removed. So the worker leaves soon
+//! after the last load, and at once when it is alone there.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 use crate::machine::memory;
 use crate::worker::messages::{Note, Outbox};
 
-/// It stays for so long after the last load: the next one is likely to follow.
+/// How long it stays after the last load: the next one is likely to follow.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often it is looked whether it is to leave.
+/// How often a thread checks whether it is to leave.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A worker and the cgroup that pays for it.
@@ -22,7 +23,7 @@ pub(crate) struct Guest {
 }
 
 struct GuestShared {
-    /// Where it belongs; `None` if that is out of sight: then it stays there.
+    /// The worker's own cgroup; `None` if that is not visible here: then it stays there.
     home: Option<PathBuf>,
     outbox: Arc<Outbox>,
     is_idle: Box<dyn Fn() -> bool + Send + Sync>,
@@ -31,16 +32,16 @@ struct GuestShared {
 
 #[derive(Debug, Default)]
 struct GuestState {
-    /// Whose memory is to pay.
+    /// The cgroup that is to pay.
     host: Option<PathBuf>,
-    /// The worker is there; a thread has it leave.
+    /// The cgroup that the worker has entered; a thread has it leave.
     inside: Option<PathBuf>,
-    /// It was not let in.
+    /// The worker could not enter.
     refused: bool,
 }
 
 impl Guest {
-    /// One that belongs there, and has nothing to load while that is so.
+    /// A guest with this cgroup as its home; `is_idle` says whether there is nothing to load.
     pub(crate) fn new(
         home: Option<PathBuf>,
         outbox: Arc<Outbox>,
@@ -56,14 +57,14 @@ impl Guest {
         }
     }
 
-    /// From now on this cgroup is to pay.
+    /// Sets the cgroup that pays from now on.
     pub(crate) fn pays(&self, host: Option<PathBuf>) {
         let mut state = self.shared.lock();
         state.refused &= state.host == host;
         state.host = host;
     }
 
-    /// Loads are about to begin.
+    /// Enters the cgroup that pays, as loads are about to begin.
     pub(crate) fn enter(&self) {
         let mut state = self.shared.lock();
         let Some(host) = state.host.clone() else {
@@ -73,7 +74,7 @@ impl Guest {
         if is_home || state.refused || state.inside.is_some() || is_frozen(&host) {
             return;
         }
-        // Said before: what happens to it there is not its policy's doing.
+        // Reported first, so that a signal that ends the worker there is not taken for the policy's fault.
         self.shared.say(Some(&host));
         if let Err(error) = memory::join(&host, 0) {
             state.refused = true;
@@ -95,7 +96,7 @@ impl Guest {
             .stack_size(128 << 10)
             .spawn(move || shared.watch());
         if watch.is_err() {
-            // Nothing would have it leave.
+            // Without the thread, it would never leave.
             self.shared.leave();
         }
     }
@@ -111,7 +112,7 @@ impl GuestShared {
         self.outbox.say(&Note::Guest { host });
     }
 
-    /// Until it has left.
+    /// Has it leave in time.
     fn watch(&self) {
         let mut idle_since = None;
         loop {
@@ -137,7 +138,7 @@ impl GuestShared {
         if let Err(error) = memory::join(home, 0) {
             let error = crate::error::chain(&error);
             log::warn!("The worker cannot go back to its own cgroup: {error}");
-            // Where it cannot leave it is not to enter again.
+            // If it cannot leave, it must not enter again.
             state.refused = true;
         }
         state.inside = None;
@@ -145,7 +146,7 @@ impl GuestShared {
     }
 }
 
-/// Whether this process is the only one there.
+/// Whether this process is the only one in the cgroup.
 fn is_alone(cgroup: &Path) -> bool {
     let own = std::process::id();
     let members = std::fs::read_to_string(cgroup.join("cgroup.procs"));
@@ -155,7 +156,7 @@ fn is_alone(cgroup: &Path) -> bool {
     })
 }
 
-/// Whether what is in there does not run, as in a container that is paused.
+/// Whether the cgroup is frozen, as that of a paused container.
 pub(crate) fn is_frozen(cgroup: &Path) -> bool {
     let events = std::fs::read_to_string(cgroup.join("cgroup.events"));
     events.is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))

@@ -1,8 +1,8 @@
 //! A worker, as its keeper holds it: the process and the conversation with it.
 //!
-//! [`load`] starts the process and
-//! has it load the library, [`LoadedWorker::go`] has it start the policy. Then there are two ends of it: the
-//! [`WorkerProcess`], for the one thread that listens, and the [`WorkerHandle`], for everybody else.
+//! [`load`] starts the process and has it load the library, [`LoadedWorker::go`] has it start the policy. Then the
+//! keeper has two ends: the [`WorkerProcess`], for the one thread that listens, and the [`WorkerHandle`], for all
+//! other threads.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -24,18 +24,18 @@ use crate::worker::output;
 use crate::worker::stop::{self, First, Stop};
 use crate::{Error, Result};
 
-/// How long a worker that has nothing more to say may take until its process has ended.
+/// How long a worker's process may take to end after its last message.
 const TO_END: Duration = Duration::from_secs(5);
-/// The same once it has been told to end: it has done all but unmount.
+/// The same for a worker that was told to end: only unmounting is left.
 const TO_LEAVE: Duration = Duration::from_secs(1);
-/// How often it is looked at a worker that is in another's cgroup.
+/// How often to look at a worker that is in a reader's cgroup.
 const GUEST_LOOK: Duration = Duration::from_millis(500);
-/// How long a worker may take to answer what takes no policy.
+/// How long a worker may take to answer without asking the policy.
 const TO_ANSWER: Duration = Duration::from_secs(5);
-/// How long a library may take to be loaded, and a policy to start: its deadline ends it earlier.
+/// How long loading a library and starting a policy may take; the policy's deadline is normally shorter.
 const TO_START: Duration = Duration::from_secs(50);
 
-/// A library that has been loaded and waits.
+/// A worker that has loaded its library and waits for the order to go.
 pub(crate) struct LoadedWorker {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -46,7 +46,7 @@ pub(crate) struct LoadedWorker {
     stop: Arc<Stop>,
 }
 
-/// A policy that runs.
+/// A worker whose policy runs.
 pub(crate) struct RunningWorker {
     pub(crate) backend: String,
     pub(crate) features: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct RunningWorker {
     pub(crate) process: WorkerProcess,
 }
 
-/// What anybody may use to talk to a worker.
+/// The end with which any thread may talk to a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
@@ -65,23 +65,23 @@ pub(crate) struct WorkerHandle {
     open: Mutex<Pending>,
 }
 
-/// Who waits for what.
+/// Callers that wait for an answer.
 #[derive(Debug, Default)]
 struct Pending {
     stats: Vec<(u64, Sender<Stats>)>,
     configured: Vec<(u64, Sender<Option<Refusal>>)>,
     events: Vec<SyncSender<EventLine>>,
-    /// It has gone; nobody will be answered.
+    /// The worker has gone and answers no one.
     gone: bool,
 }
 
-/// What is heard of a worker, by the one thread that listens.
+/// The end for the one thread that listens to a worker.
 pub(crate) struct WorkerProcess {
     child: WorkerChild,
     inbox: Inbox,
 }
 
-/// What a listener has to know.
+/// What a worker reports to its listener.
 pub(crate) enum WorkerNews {
     Log {
         level: u32,
@@ -91,9 +91,9 @@ pub(crate) enum WorkerNews {
         process: u32,
         cgroup: Option<PathBuf>,
     },
-    /// It is about to be in that cgroup, or back from it.
+    /// It is about to enter that cgroup, or is back from it.
     Guest(Option<PathBuf>),
-    /// It is in another's cgroup, and a while has passed.
+    /// It is still in a reader's cgroup after a while.
     IsGuest,
     Unmounted,
 }
@@ -101,25 +101,25 @@ pub(crate) enum WorkerNews {
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerEnd {
-    /// As it was told to.
+    /// It ended when told to.
     Told,
-    /// Somehow else.
+    /// It failed.
     Fault(String),
-    /// By a signal that programs do not end by themselves with.
+    /// A signal from outside killed it.
     Killed(String),
 }
 
-/// What a worker says last.
+/// A worker's last message.
 enum LastWord {
     /// It has done all that it was told to.
     Ended { late: bool },
     /// Why it ends.
     Fault(String),
-    /// Nothing; it may have had too much time for that.
+    /// No message; `overdue` if its time to end is over.
     None { overdue: bool },
 }
 
-/// Starts a worker and has it load the library, which is that of its job, unless it is stopped meanwhile.
+/// Starts a worker and has it load the library, which is that of `job`, unless it is stopped meanwhile.
 pub(crate) fn load(
     job: &Job,
     library: &Trusted,
@@ -137,7 +137,7 @@ pub(crate) fn load(
         .env("MALLOC_ARENA_MAX", "2")
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        // What it prints goes where its errors go.
+        // The worker takes the library from here, and then sends its output to its errors.
         .stdout(library.map_err(system("Sharing a library"))?)
         .stderr(their_output)
         // A key pressed in a terminal is for the command that is run there, not for its worker.
@@ -146,7 +146,7 @@ pub(crate) fn load(
         .map_err(system("Starting a worker"))?;
     let child = WorkerChild::new(child);
     output::listen(output, log)?;
-    // A worker that does not listen any more does not hold its keeper up.
+    // A worker that has stopped listening must not hold up its keeper.
     ours.set_write_timeout(Some(TO_ANSWER))
         .map_err(system("Setting up a socket"))?;
     let stream = ours.try_clone().map_err(system("Sharing a socket"))?;
@@ -181,7 +181,7 @@ impl LoadedWorker {
         self.child.id()
     }
 
-    /// By which it is told to end.
+    /// Tells it to end.
     pub(crate) fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
@@ -191,7 +191,7 @@ impl LoadedWorker {
         self.child.is_alive().then_some(self)
     }
 
-    /// Has it follow a process, if it waits for one; whether it does shows when it is to go.
+    /// Has it follow a process, if it waits for one; [`Self::go`] reports a failure to do so.
     pub(crate) fn follow(&self, process: u32) {
         self.outbox.say(&Order::Follow { process });
     }
@@ -238,14 +238,14 @@ impl LoadedWorker {
         }
     }
 
-    /// The first thing it says that is no log; if that is why it ends, the reason.
+    /// Its first message that is no log line; an error if that says why it ends.
     fn first_word(&mut self, mut log: impl FnMut(u32, String)) -> Result<Note, Refusal> {
         let refusal = |message: String| Refusal {
             kind: RefusalKind::Policy,
             message,
             remedy: None,
         };
-        // What cannot be set is not needed: nobody but a hanging library makes us wait.
+        // If it cannot be set, we can do without: only a hanging library makes us wait.
         let _ = self.stream.set_read_timeout(Some(TO_START));
         let until = Instant::now() + TO_START;
         let word = loop {
@@ -278,7 +278,7 @@ impl LoadedWorker {
         word
     }
 
-    /// It is not needed, or no good.
+    /// Ends it: it is not needed, or has failed.
     pub(crate) fn put_down(self) {
         self.outbox.hang_up();
         self.child.end(TO_LEAVE);
@@ -286,7 +286,7 @@ impl LoadedWorker {
 }
 
 impl Pending {
-    /// That one waits no longer.
+    /// Forgets a caller that has stopped waiting.
     fn forget(&mut self, number: u64) {
         self.stats.retain(|(open, _)| *open != number);
         self.configured.retain(|(open, _)| *open != number);
@@ -351,7 +351,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Has it tell events there, as many as are taken.
+    /// Has it send events there, as many as the channel takes.
     pub(crate) fn events(&self, to: SyncSender<EventLine>) {
         {
             let mut open = self.open();
@@ -363,7 +363,7 @@ impl WorkerHandle {
         self.outbox.say(&Order::Events(true));
     }
 
-    /// Has it end in good order, and by force if that takes long.
+    /// Ends it in good order, or by force if that takes long.
     pub(crate) fn exit(&self) {
         self.stop.tell();
         self.outbox.say(&Order::Exit);
@@ -371,7 +371,7 @@ impl WorkerHandle {
 
     fn event(&self, line: &EventLine) {
         let mut open = self.open();
-        // Whoever does not keep up misses some; whoever has gone is forgotten.
+        // A receiver that does not keep up misses some; one that has gone is forgotten.
         open.events.retain(|to| {
             !matches!(
                 to.try_send(line.clone()),
@@ -389,7 +389,7 @@ impl WorkerHandle {
         match note {
             Note::Stats { id, stats } => {
                 if let Some(at) = open.stats.iter().position(|(open, _)| *open == id) {
-                    // Who asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _ = open.stats.swap_remove(at).1.send(*stats);
                 }
             }
@@ -412,8 +412,8 @@ impl WorkerHandle {
 }
 
 impl WorkerProcess {
-    /// Listens until it ends; then waits for the process, by force if need be. Where that takes long only because of
-    /// the kernel, it is waited for only if `to_the_last`.
+    /// Listens until the worker ends; then waits for its process, and kills it if need be. If only the kernel delays
+    /// its end, waits for that only if `to_the_last`.
     pub(crate) fn attend(
         mut self,
         handle: &WorkerHandle,
@@ -449,8 +449,8 @@ impl WorkerProcess {
         }
     }
 
-    /// Listens for as long as there is something to hear. That the socket is closed is not waited for after a last word:
-    /// it may take as long as the kernel holds up one of the worker's threads.
+    /// Listens until the last message. It does not wait for the socket to close after that, which may take as long as
+    /// the kernel holds up one of the worker's threads.
     fn last_word(&mut self, handle: &WorkerHandle, heard: &mut impl FnMut(WorkerNews)) -> LastWord {
         let mut is_guest = false;
         loop {
@@ -463,7 +463,7 @@ impl WorkerProcess {
                 }
                 First::Readable => {}
             }
-            // What is no note is as good as the end of it.
+            // Anything that is no note counts as the end.
             let Ok(Some(note)) = self.inbox.hear() else {
                 return LastWord::None { overdue: false };
             };
@@ -490,7 +490,7 @@ impl WorkerProcess {
 mod tests {
     use super::*;
 
-    /// A worker that is there and says nothing.
+    /// A worker that runs and says nothing.
     fn deaf() -> (UnixStream, WorkerHandle, WorkerProcess) {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
         let (inbox, outbox) = ends(ours).expect("its ends");
@@ -558,7 +558,7 @@ mod tests {
         let since = Instant::now();
         let end = process.attend(&handle, true, |_| {});
         assert_eq!(end, WorkerEnd::Fault("it hangs".to_owned()));
-        // As long as a process has that may yet end by itself.
+        // It waits as long as for a process that may yet end by itself.
         assert!(since.elapsed() < TO_END * 2, "{:?}", since.elapsed());
     }
 }

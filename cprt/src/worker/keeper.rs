@@ -1,7 +1,7 @@
-//! Keeps a policy running: hears its worker, and starts another one when that ends without being told to.
+//! Keeps a policy running: listens to its worker, and starts another when it ends without being told to.
 //!
-//! The daemon keeps a policy for each mount, a session one for its command; what differs between them is
-//! their [`Owner`]. A thread of the keeper's listens to the worker. After a failure it starts the next
+//! The daemon keeps a policy for each mount, a session one for its command; only their [`Owner`]
+//! differs. A thread of the keeper listens to the worker. After a failure it starts the next
 //! worker, a little later each time; after three failures in a minute the policy stays down, and the
 //! status says why.
 
@@ -24,32 +24,32 @@ use crate::worker::messages::Job;
 use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
-/// How long after others have ended a worker the next one starts.
+/// How long after a worker was killed from outside the next one starts.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Lines of a policy's log that the status shows.
 const LINES: usize = 10;
 
-/// Whom a keeper tells what happens.
+/// Receives what a keeper reports.
 pub(crate) trait Owner: Send + Sync {
     /// The policy or its worker logs: a level as in `ppc.h`, and a text.
     fn log(&self, policy: &str, level: u32, message: &str);
-    /// The worker prints a line, which a policy should not have it do.
+    /// The worker prints a line, which policies should not do.
     fn printed(&self, line: &str);
-    /// The policy failed and is started again, or never, for this reason.
+    /// The policy failed and is started again; or never, for the reason `never`.
     fn failed(&self, policy: &str, fault: &str, never: Option<&str>);
-    /// The library, as it is there now, if it may be run.
+    /// The library as it is now, if it may be run.
     fn library(&self, path: &Path) -> Result<Trusted> {
         Ok(Trusted::open(path, nix::unistd::geteuid().as_raw())?)
     }
     /// The mount is gone, and the worker with it. No lock of the keeper's is held.
     fn unmounted(&self) {}
-    /// Whether nothing of a worker is to be left when its keeper has ended.
+    /// Whether the keeper waits until nothing of its worker is left.
     fn waits_to_the_last(&self) -> bool {
         true
     }
 }
 
-/// How it is with a policy.
+/// The state of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Its worker runs.
@@ -59,13 +59,13 @@ pub(crate) enum Phase {
     Restarting,
     /// It failed too often.
     Failed,
-    /// What it was for has been unmounted.
+    /// Its mount has been unmounted.
     Unmounted,
     /// It has been told to end.
     Stopped,
 }
 
-/// What is known of a policy and its worker.
+/// What the keeper knows of a policy and its worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeeperStatus {
     pub(crate) phase: Phase,
@@ -76,7 +76,7 @@ pub(crate) struct KeeperStatus {
     pub(crate) backend: String,
     pub(crate) features: Vec<String>,
     pub(crate) limits: Vec<String>,
-    /// Whose memory pays.
+    /// The memory cgroup that pays.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) handle: Option<Arc<WorkerHandle>>,
     pub(crate) crashes: Crashes,
@@ -92,16 +92,16 @@ pub(crate) struct Keeper {
 /// Why a worker has ended.
 enum Fault {
     Own(String),
-    /// It was in that cgroup of others, and was killed like them.
+    /// It was in that cgroup of readers, and was killed like them.
     With(PathBuf, String),
 }
 
 struct Kept {
     owner: Arc<dyn Owner>,
     job: Mutex<Job>,
-    /// Of this worker and those after it.
+    /// Stops this worker and those after it.
     stop: Arc<Stop>,
-    /// The cgroup of others that the worker is in.
+    /// The readers' cgroup that the worker is in.
     guest: Mutex<Option<PathBuf>>,
     status: Mutex<KeeperStatus>,
     changed: Condvar,
@@ -112,7 +112,7 @@ pub(crate) fn load(job: &Job, owner: &Arc<dyn Owner>) -> Result<LoadedWorker> {
     load_unless(job, owner, Arc::new(Stop::new()?))
 }
 
-/// The same, unless it is stopped meanwhile.
+/// As [`load`], unless it is stopped meanwhile.
 fn load_unless(job: &Job, owner: &Arc<dyn Owner>, stop: Arc<Stop>) -> Result<LoadedWorker> {
     let owner = Arc::clone(owner);
     let library = owner.library(&job.library)?;
@@ -121,7 +121,7 @@ fn load_unless(job: &Job, owner: &Arc<dyn Owner>, stop: Arc<Stop>) -> Result<Loa
 }
 
 impl Keeper {
-    /// Has a loaded policy start, and keeps it running from then on.
+    /// Starts a loaded policy, and keeps it running from then on.
     pub(crate) fn start(loaded: LoadedWorker, job: Job, owner: Arc<dyn Owner>) -> Result<Self> {
         let kept = Arc::new(Kept {
             owner,
@@ -147,7 +147,7 @@ impl Keeper {
         })
     }
 
-    /// How it is now.
+    /// The current status.
     pub(crate) fn status(&self) -> KeeperStatus {
         self.kept.status().clone()
     }
@@ -157,7 +157,7 @@ impl Keeper {
         self.kept.status().handle.clone()
     }
 
-    /// Changes settings of the policy, for workers to come as well.
+    /// Changes settings of the policy, also for later workers.
     pub(crate) fn configure(&self, settings: &Settings) -> Result<(), Refusal> {
         let handle = self.handle().ok_or_else(|| Refusal {
             kind: RefusalKind::Failed,
@@ -170,7 +170,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Has the policy end in good order, but does not wait.
+    /// Ends the policy in good order, but does not wait.
     pub(crate) fn stop(&self) {
         let mut status = self.kept.status();
         if matches!(status.phase, Phase::Running | Phase::Restarting) {
@@ -189,12 +189,12 @@ impl Keeper {
     pub(crate) fn join(&self) {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
 
-    /// Sleeps while another worker is being started; then how it is.
+    /// The status after any restart under way has succeeded or failed.
     pub(crate) fn settled(&self) -> KeeperStatus {
         let restarting = |status: &mut KeeperStatus| status.phase == Phase::Restarting;
         let status = self.kept.changed.wait_while(self.kept.status(), restarting);
@@ -211,7 +211,7 @@ impl Kept {
         lock(&self.status)
     }
 
-    /// Has a loaded policy start.
+    /// Starts a loaded policy.
     fn go(&self, loaded: LoadedWorker) -> Result<(Arc<WorkerHandle>, WorkerProcess)> {
         let cgroup = lock(&self.job).cgroup.clone();
         if let Some(cgroup) = &cgroup
@@ -249,7 +249,7 @@ impl Kept {
         Ok((handle, process))
     }
 
-    /// The life of the thread.
+    /// Runs the keeper's thread.
     fn keep(&self, mut handle: Arc<WorkerHandle>, mut process: WorkerProcess) {
         loop {
             let waits = self.owner.waits_to_the_last();
@@ -267,7 +267,7 @@ impl Kept {
         }
     }
 
-    /// Why the worker ended; `None` if it was to.
+    /// Why the worker ended; `None` if it was told to.
     fn fault(&self, end: WorkerEnd) -> Option<Fault> {
         let host = lock(&self.guest).take();
         let mut status = self.status();
@@ -283,7 +283,7 @@ impl Kept {
         }
     }
 
-    /// Another worker after a failure, unless there were too many or none is wanted any more.
+    /// Starts another worker after a failure, unless there were too many or none is wanted any more.
     fn restart(&self, mut fault: Fault) -> Option<(Arc<WorkerHandle>, WorkerProcess)> {
         loop {
             match &fault {
@@ -300,8 +300,8 @@ impl Kept {
         }
     }
 
-    /// Others have ended the worker together with the processes whose memory paid for it. That is no failure of the
-    /// policy, however often it happens.
+    /// Pauses after the worker was killed together with the processes whose memory paid for its loads. That is no
+    /// failure of the policy, however often it happens.
     fn pause_after(&self, host: &Path, how: &str) -> Option<()> {
         {
             let mut status = self.status();
@@ -314,12 +314,12 @@ impl Kept {
         let host = host.display();
         self.log(
             3,
-            &format!("the worker was ended with the processes of {host}, where it loaded: {how}"),
+            &format!("the worker ended with the processes of {host}, which it loaded for: {how}"),
         );
         self.sleep(PAUSE)
     }
 
-    /// `None` if the policy is told to end meanwhile.
+    /// Sleeps; `None` if the policy is told to end meanwhile.
     fn sleep(&self, pause: Duration) -> Option<()> {
         let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
         let slept = self
@@ -329,7 +329,7 @@ impl Kept {
         (status.phase != Phase::Stopped).then_some(())
     }
 
-    /// Writes a failure down, and waits until another worker may be started. `None` if none is to be.
+    /// Records a failure, and waits until another worker may start. `None` if none is to.
     fn record_crash(&self, fault: &str) -> Option<()> {
         let (name, verdict) = {
             let mut status = self.status();
@@ -377,7 +377,7 @@ impl Kept {
         }
     }
 
-    /// Has a worker that is frozen with its hosts, as a container that is paused, go home.
+    /// Moves a worker home if it is frozen with the readers it loads for, as in a paused container.
     fn thaw(&self, worker: u32) {
         let host = lock(&self.guest).clone();
         if host.is_none_or(|host| !guest::is_frozen(&host)) {
@@ -387,12 +387,12 @@ impl Kept {
             return;
         };
         match memory::join(&home, worker) {
-            Ok(()) => log::debug!("worker {worker} was frozen in another's cgroup"),
+            Ok(()) => log::debug!("worker {worker} was frozen in a reader's cgroup"),
             Err(error) => self.log(2, &format!("The worker is frozen: {}", chain(&error))),
         }
     }
 
-    /// What a policy or its worker says.
+    /// Logs a line of the policy or its worker.
     fn log(&self, level: u32, message: &str) {
         let name = {
             let mut status = self.status();

@@ -1,17 +1,16 @@
 //! Brings ranges into the page cache, near the accelerator that will read them.
 //!
-//! A group of threads for each NUMA node, started when there is work for them: they run on the
-//! node's CPUs, take memory from it, and load a chunk at a time, so that whatever stops them waits
-//! for no more than a chunk. How many load at once, on all nodes, goes by what the device gives
-//! (`streams.rs`); those that it has no use for end. They stop
+//! Each NUMA node has a group of threads, started when there is work for them: they run on the
+//! node's CPUs, take memory from it, and load a chunk at a time, so that stopping them takes no longer
+//! than a chunk. How many load at once, on all nodes, depends on what the device delivers
+//! (`streams.rs`); threads beyond that end. Loads stop
 //!
-//! - for a newer plan of a process, when all of them are busy (`backlog.rs`);
-//! - while memory is over the threshold: what waits, waits, and is dropped when that takes long;
-//! - half of them, while readers miss something else and the device gives no more than it does
-//!   (`pace.rs`);
-//! - for good, at the end.
+//! - for a newer plan of a process, when all threads are busy (`backlog.rs`);
+//! - while memory is over the threshold: queued loads wait, and are dropped when that takes long;
+//! - half of them, while readers miss something else and the device is saturated (`pace.rs`);
+//! - for good, when the worker ends.
 //!
-//! What fails is logged once for each file, and the rest goes on.
+//! A failure is logged once for each file, and other loads go on.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -39,21 +38,21 @@ use backlog::{Aside, Backlog, Chunk};
 use pace::{Bucket, Pace};
 use streams::Streams;
 
-/// How long loads wait for memory before they are given up.
+/// How long loads wait for memory before they are dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often they look whether there is memory again.
+/// How often threads check whether there is memory again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A thread that has had nothing to do for so long ends, if it is one of many.
+/// How long a thread may be idle before it ends, if it is one of many.
 const IDLE: Duration = Duration::from_secs(1);
-/// Where threads of a group run.
+/// Where the threads of a group run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadGroup {
-    /// Anywhere, if it is `None`.
+    /// The NUMA node; `None` for anywhere.
     pub(crate) node: Option<u16>,
     pub(crate) cpus: Vec<u16>,
 }
 
-/// The threads and what they have to do.
+/// The threads and their work.
 pub(crate) struct Loader {
     inner: Arc<LoaderShared>,
 }
@@ -77,7 +76,7 @@ struct LoaderState {
     streams: Streams,
     /// How many threads of each group run.
     running: Vec<usize>,
-    /// Loads are to be stopped since; until the last one has stopped.
+    /// When stopping loads began, until the last one has stopped.
     stopping: Option<Instant>,
     over_since: Option<Instant>,
     complained: HashSet<FileId>,
@@ -120,7 +119,7 @@ impl Loader {
         }
     }
 
-    /// The group for a node; the one without a node if there is none for it.
+    /// The group for a node; if it has none, the group without a node.
     pub(crate) fn group(&self, node: Option<u16>) -> usize {
         let places = &self.inner.places;
         let of = |node| places.iter().position(|place| place.node == node);
@@ -142,13 +141,13 @@ impl Loader {
         self.inner.work.notify_all();
     }
 
-    /// These ranges are about to be dropped.
+    /// Removes these ranges from the queue, as they are to be dropped.
     pub(crate) fn cancel(&self, spans: &[Span]) {
         let bytes = self.inner.lock().backlog.cancel(spans);
         self.inner.counters.superseded_bytes.add(bytes);
     }
 
-    /// A reader misses this. Loads yield to it, unless it is what they are at: nobody would be helped.
+    /// A reader misses this. Loads yield to it, unless they are loading just that: yielding would help no reader.
     pub(crate) fn reader_waits(&self, span: &Span) {
         let mut state = self.inner.lock();
         if !state.backlog.is_about(span) {
@@ -168,7 +167,7 @@ impl Loader {
         (state.backlog.queued(), state.pace.rate(Instant::now()))
     }
 
-    /// Stops everything and waits for the threads, but not for those that the kernel holds up.
+    /// Stops all loads and waits for the threads, but not for those that the kernel holds up.
     pub(crate) fn end(&self) {
         self.inner.ending.store(true, Relaxed);
         let aside = self.inner.lock().backlog.clear();
@@ -188,7 +187,7 @@ impl Loader {
 }
 
 impl LoaderState {
-    /// Threads that there is work for and that do not run: so many of each group. They count as running.
+    /// How many threads of each group to start, as there is work for them. From now on they count as running.
     fn lacking(&mut self) -> Vec<(usize, usize)> {
         let limit = self.streams.limit();
         let limit = if self.backlog.is_for_background() {
@@ -209,8 +208,8 @@ impl LoaderState {
         lacking
     }
 
-    /// Whether a group's thread may begin a load: as many as the device wants, on whichever node, but one of
-    /// each node.
+    /// Whether a group's thread may begin a load: the limit is for all nodes together, but each node may
+    /// always have one load.
     fn may_load(&self, now: Instant, group: usize) -> bool {
         if self.backlog.is_for_background() {
             return self.backlog.flying() == 0 && self.pace.may(now, 0, 1);
@@ -221,7 +220,7 @@ impl LoaderState {
     }
 }
 
-/// What is known of memory, as [`Room::room`] says it.
+/// Whether a thread has just asked [`Room::room`], and the answer.
 #[derive(Debug, Default)]
 enum Looked {
     #[default]
@@ -235,7 +234,7 @@ enum Turn {
     Wait(Option<Duration>),
     /// Wait for work, and end if none comes.
     Rest,
-    /// Look how much memory there is.
+    /// Find out how much memory there is.
     Look,
     /// Wait for memory.
     Recount,
@@ -247,7 +246,7 @@ impl LoaderShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops what is in flight; the time that takes is measured.
+    /// Stops the loads in flight that are aside, and begins to measure how long that takes.
     fn stop(&self, aside: &Aside) {
         self.counters.superseded_bytes.add(aside.bytes);
         if aside.stop.is_empty() {
@@ -264,7 +263,7 @@ impl LoaderShared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts so many threads of each of these groups.
+    /// Starts threads: a list of groups and counts.
     fn start(self: &Arc<Self>, lacking: &[(usize, usize)]) {
         if lacking.is_empty() {
             return;
@@ -290,7 +289,7 @@ impl LoaderShared {
         }
     }
 
-    /// The life of a thread.
+    /// Runs a loader thread.
     fn run(self: &Arc<Self>, group: usize) {
         let place = &self.places[group];
         if let Some(node) = place.node
@@ -303,7 +302,7 @@ impl LoaderShared {
         loop {
             match self.turn(&mut state, group, &std::mem::take(&mut memory)) {
                 Turn::Look => {
-                    // The kernel takes a while to say, and each miss waits for this lock.
+                    // Asking the kernel takes a while, and each miss waits for this lock.
                     drop(state);
                     memory = Looked::Just(self.room.room());
                     state = self.lock();
@@ -362,7 +361,7 @@ impl LoaderShared {
         }
     }
 
-    /// What there is of memory has just been looked at, or not.
+    /// Decides what a thread does next. `memory`: the answer, if it has just looked.
     fn turn(&self, state: &mut LoaderState, group: usize, memory: &Looked) -> Turn {
         let most = state.streams.limit().max(streams::START);
         if self.ending.load(Relaxed) || state.running[group] > most {
@@ -388,7 +387,7 @@ impl LoaderShared {
         let in_flight = u64::try_from(self.in_flight.load(Relaxed)).unwrap_or(0);
         if room.is_none_or(|room| room <= in_flight) {
             if state.running[group] > streams::START {
-                // A few are enough to look whether there is memory again.
+                // A few threads are enough to check whether there is memory again.
                 return Turn::End;
             }
             state.backlog.pause(true);
@@ -424,7 +423,7 @@ impl LoaderShared {
             .set(u64::try_from(now).unwrap_or(0));
     }
 
-    /// Memory is over the threshold: what is in flight stops, and is taken up again later.
+    /// Stops the loads in flight, to resume them later: memory is over the threshold.
     fn hold(&self, state: &mut LoaderState, now: Instant) {
         let flying = state.backlog.hold();
         if flying.is_empty() {
@@ -437,7 +436,7 @@ impl LoaderShared {
         }
     }
 
-    /// Loads wait for memory, but not for ever.
+    /// Drops the queue if loads have waited too long for memory.
     fn out_of_memory(&self, state: &mut LoaderState, now: Instant) {
         let since = *state.over_since.get_or_insert(now);
         if now.duration_since(since) < PATIENCE {
@@ -447,7 +446,7 @@ impl LoaderShared {
         self.counters.superseded_bytes.add(aside.bytes);
         state.over_since = None;
         log::info!(
-            "Memory has been over the threshold for {} s; {} that waited are not loaded",
+            "Memory has been over the threshold for {} s; {} in the queue will not be loaded",
             PATIENCE.as_secs(),
             config::Bytes(aside.bytes)
         );
@@ -508,9 +507,9 @@ impl LoaderShared {
         self.stopped(state, now);
     }
 
-    /// What a load tells of the device, if it was the device's.
+    /// Learns from a load about the device, if it read from the device.
     fn learn(&self, state: &mut LoaderState, loaded: &Loaded, took: Duration) {
-        // What is ahead of another load in the same file may have come in with that: all of them together tell.
+        // The bytes of a load may have come in with another load of the same file: only the sum of all loads counts.
         if loaded.stopped || loaded.fresh == 0 {
             return;
         }
@@ -548,7 +547,7 @@ impl LoaderShared {
         }
     }
 
-    /// Once nothing is left of what was to be stopped, the time is told.
+    /// Counts the time that stopping took, once no load that was to stop is left.
     fn stopped(&self, state: &mut LoaderState, now: Instant) {
         if state.backlog.marked() {
             return;

@@ -1,5 +1,5 @@
-//! The words between a worker and its keeper: one JSON object a line, over a socket of their own. Both are
-//! the same program, so nothing here has to stay as it is.
+//! The messages between a worker and its keeper: one JSON object a line, over a socket of their own. Both are
+//! the same program, so the messages may change from version to version.
 
 use std::io::BufReader;
 use std::os::fd::AsFd as _;
@@ -27,13 +27,13 @@ pub(crate) const EXIT_PANICKED: i32 = 112;
 /// All that a worker has to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// The directory whose files it is about.
+    /// The directory whose files it works on.
     pub(crate) mount: PathBuf,
     pub(crate) source: BackendSource,
-    /// Found trustworthy.
+    /// The path of the library, which was found trustworthy.
     pub(crate) library: PathBuf,
     pub(crate) settings: Settings,
-    /// Its cgroup is given, so nobody else's pays.
+    /// If given, the worker lives in this cgroup, and no other pays.
     pub(crate) cgroup: Option<PathBuf>,
     /// As [`crate::machine::topology::Topology`] prints itself.
     pub(crate) topology: String,
@@ -66,7 +66,7 @@ impl Job {
     }
 }
 
-/// What is behind the directory.
+/// The source of events for the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum BackendSource {
@@ -74,14 +74,14 @@ pub(crate) enum BackendSource {
     Module { device: u32 },
     /// It is a directory like any other.
     Observe,
-    /// It is all that the children of a process read; `None`: that the process of [`Order::Follow`] reads, and
-    /// its children.
+    /// It is all that the children of this process read; `None`: all that the process of [`Order::Follow`] and
+    /// its children read.
     Start { parent: Option<u32> },
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,
         options: config::FuseConfig,
-        /// Whether others than its user may look.
+        /// Whether users other than the worker's own may read the mirror.
         others: bool,
     },
 }
@@ -92,7 +92,7 @@ pub(crate) enum BackendSource {
 pub(crate) enum Order {
     /// Load the library.
     Start(Box<Job>),
-    /// Follow the start of this process, which was not known when the worker was made; the policy starts later.
+    /// Follow the start of this process, which was not known when the worker started; the policy starts later.
     Follow {
         process: u32,
     },
@@ -105,7 +105,7 @@ pub(crate) enum Order {
     Stats {
         id: u64,
     },
-    /// Tell events, or not any more.
+    /// Start or stop sending events.
     Events(bool),
     /// Stop what is in flight, have the policy exit, end.
     Exit,
@@ -127,21 +127,21 @@ pub(crate) enum Note {
         /// What the backend cannot do, a sentence each.
         limits: Vec<String>,
     },
-    /// After either, instead; it ends.
+    /// In place of either; the worker ends.
     Refused(Refusal),
     Log {
         /// As in `ppc.h`.
         level: u32,
         message: String,
     },
-    /// Why it ends at once.
+    /// Why the worker ends at once.
     Fault(String),
     /// The first reader of a service, whose memory cgroup is to pay.
     Reader {
         process: u32,
         cgroup: Option<PathBuf>,
     },
-    /// The worker is about to be in that cgroup, as what it loads is charged to where it is; `None`: it is back.
+    /// The worker is about to enter that cgroup, as loads are charged to the cgroup that it is in; `None`: it is back.
     Guest {
         host: Option<PathBuf>,
     },
@@ -156,18 +156,18 @@ pub(crate) enum Note {
     Event(EventLine),
     /// The mount is gone.
     Unmounted,
-    /// It has done all that [`Order::Exit`] asks for.
+    /// The worker has done all that [`Order::Exit`] asks for.
     Ended {
-        /// The kernel takes long to let go of what the worker has; a session does not wait for that.
+        /// The kernel takes long to release the worker's resources; a session does not wait for that.
         late: bool,
     },
 }
 
-/// The way out; any thread says whole lines.
+/// The sending end; any thread may write whole lines.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     stream: Mutex<UnixStream>,
-    /// What the descriptor is of.
+    /// The inode of the socket.
     inode: Option<u64>,
 }
 
@@ -179,13 +179,13 @@ impl Outbox {
         }
     }
 
-    /// Whether the descriptor is still what it was: somebody else's code may have closed it.
+    /// Whether the descriptor is still our socket: the policy's code may have closed it.
     pub(crate) fn is_intact(&self) -> bool {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         inode(&stream) == self.inode
     }
 
-    /// Says one thing. That the other side is gone shows where it is listened to.
+    /// Sends one message. It ignores errors: the listening end notices that the other side is gone.
     pub(crate) fn say(&self, what: &impl Serialize) {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = wire::write_line(&mut *stream, what);
@@ -202,7 +202,7 @@ fn inode(stream: &UnixStream) -> Option<u64> {
     nix::sys::stat::fstat(stream).ok().map(|stat| stat.st_ino)
 }
 
-/// The way in.
+/// The receiving end.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     stream: BufReader<UnixStream>,
@@ -216,7 +216,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is something to hear: for so long after a stop, and until then in any case.
+    /// Waits for a message: at most `after` from a stop on, and at most until `until` in any case.
     pub(crate) fn wait(&self, stop: &Stop, after: Duration, until: Option<Instant>) -> First {
         if self.stream.buffer().contains(&b'\n') {
             return First::Readable;

@@ -1,20 +1,19 @@
-//! What a policy writes to its standard output and error: into the log, as much of it as is
-//! reasonable.
+//! Copies what a policy writes to its standard output and error into the log, within limits.
 
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _};
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// Lines in a second; what is beyond is counted.
+/// Upper bound on lines in a second; further ones are counted.
 const LINES: u32 = 20;
-/// Of a line, no more is kept.
+/// Upper bound on bytes of a line; the next line has the rest.
 const LENGTH: u64 = 1024;
 
-/// Where lines go.
+/// Receives the lines.
 pub(crate) type LineSink = Box<dyn FnMut(String) + Send>;
 
-/// Reads until nobody can write any more.
+/// Starts a thread that reads until the last writing end is closed.
 pub(crate) fn listen(output: PipeReader, mut log: LineSink) -> Result<()> {
     std::thread::Builder::new()
         .name("output".into())

@@ -1,13 +1,13 @@
-//! The end of a worker's threads.
+//! Waits for a worker's threads to end.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long those of one kind may take.
+/// How long all threads of one kind may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Waits for threads to end, for so long at most; returns those that have not. The kernel may hold one up that reads
-/// from a file system whose server does not answer: then the process ends without it.
+/// Waits at most `patience` for threads to end, and returns those that have not. The kernel may hold up a thread that
+/// reads from a file system whose server does not answer: then the process ends without it.
 pub(super) fn join(threads: Vec<JoinHandle<()>>, patience: Duration) -> Vec<JoinHandle<()>> {
     let since = Instant::now();
     let mut nap = Duration::from_micros(100);
@@ -17,7 +17,7 @@ pub(super) fn join(threads: Vec<JoinHandle<()>>, patience: Duration) -> Vec<Join
         left = running;
         let ended: Vec<_> = ended;
         for thread in ended {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
         if left.is_empty() || since.elapsed() >= patience {

@@ -1,7 +1,7 @@
-//! From what a policy names to what is done: every range is checked against its file. Pure.
+//! Checks each range that a policy names against its file. Pure.
 //!
-//! A policy may name anything. What is no regular file of the mount is left out, as is what begins
-//! beyond its end; what reaches beyond it is cut off there.
+//! A policy may name anything. Ranges of anything but a regular file of the mount are left out, and so are
+//! ranges that begin beyond the end of their file; those that reach beyond it are cut off there.
 
 use std::collections::HashMap;
 
@@ -11,26 +11,26 @@ use crate::backend::Span;
 use crate::worker::evictor::DropRange;
 use crate::worker::loader::LoadRange;
 
-/// What is known of the world while a plan is checked.
+/// What checking a plan has to look up.
 pub(crate) trait World {
     /// Bytes of a regular file; `None` if it is none.
     fn size(&mut self, file: FileId) -> Option<u64>;
     /// The group of loader threads for an accelerator and a process.
     fn group(&mut self, xpu: Option<ppc::Xpu>, process: Option<u32>) -> usize;
-    /// Whose memory cgroup pays for what this process will read.
+    /// The process whose memory cgroup pays for what this process will read.
     fn charge(&mut self, process: Option<u32>) -> Option<u32>;
 }
 
-/// What of a plan is for one operation, found sound.
+/// The checked ranges of a plan for one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sound<T> {
     pub(crate) ranges: Vec<T>,
-    /// How many were left out.
+    /// Ranges that were left out.
     pub(crate) refused: u64,
 }
 
 impl<T> Sound<T> {
-    /// How many there were.
+    /// Ranges that the policy named.
     pub(crate) fn named(&self) -> u64 {
         self.ranges.len() as u64 + self.refused
     }
@@ -60,7 +60,7 @@ pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<DropRange> {
     })
 }
 
-/// Checks what is to be loaded no further.
+/// Checks what is not to be loaded any more.
 pub(crate) fn cancels(ios: &[Io], world: &mut dyn World) -> Sound<Span> {
     check(Op::Cancel, ios, world, |_, span, _| span)
 }

@@ -1,6 +1,6 @@
-//! The policy's own thread: calls it with what the queue has, and hands on what it names.
+//! The policy's own thread: calls the policy with what the queue has, and passes on the I/Os that it names.
 //!
-//! While memory is over the threshold, evict is called with each event before prefetch, and at
+//! While memory is over the threshold, it calls evict with each event before prefetch, and at
 //! intervals. A call that fails costs its own advice and nothing else.
 
 use std::collections::VecDeque;
@@ -27,24 +27,24 @@ use crate::worker::watchdog::Watchdog;
 #[cfg(test)]
 mod tests;
 
-/// How many times the deadline `init` and `exit` may take: they look at all files.
+/// How many deadlines `init` and `exit` may take: they look at all files.
 const LONG: u32 = 10;
 
-/// How long what was said of memory is good for.
+/// How long a sample of memory stays valid.
 const LOOK: Duration = Duration::from_millis(5);
-/// So long the policy may take for what readers did last, when it is to end.
+/// How long the policy may take for the last events when it is to end.
 const LAST: Duration = Duration::from_secs(1);
 
-/// All that the thread works with.
+/// The thread's state.
 pub(crate) struct PolicyThread {
     pub(crate) host: Arc<PolicyServices>,
     pub(crate) queue: Arc<Queue<Task>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) evictor: Arc<Evictor>,
-    /// Whose memory cgroup pays for a process that is not named; 0 for nobody's.
+    /// The process whose memory cgroup pays for I/Os that name none; 0 for no process.
     pub(crate) payer: Arc<AtomicU32>,
-    /// Of the cgroup that pays, where that takes being in it.
+    /// Enters the cgroup that pays, where the backend cannot charge it otherwise.
     pub(crate) guest: Arc<Guest>,
     /// The worker's own cgroup pays for everything.
     pub(crate) pays_itself: bool,
@@ -53,7 +53,7 @@ pub(crate) struct PolicyThread {
     pub(crate) plans: Arc<AtomicU64>,
 }
 
-/// Which callback.
+/// A callback of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callback {
     Prefetch,
@@ -61,7 +61,7 @@ enum Callback {
 }
 
 impl PolicyThread {
-    /// Starts the policy, says whether that worked, and runs it until the queue is closed.
+    /// Starts the policy, reports whether that worked, and runs it until the queue is closed.
     pub(crate) fn run(mut self, table: Table, settings: &Settings, ready: impl FnOnce()) {
         let pairs: Vec<_> = settings
             .iter()
@@ -79,7 +79,7 @@ impl PolicyThread {
                 return;
             }
         };
-        // First of all: what is known of it afterwards has what it began with.
+        // Before Ready, so that the first look at the counters includes these.
         self.act(&ios);
         self.host.outbox.say(&Note::Ready {
             backend: self.host.backend.name().to_owned(),
@@ -102,7 +102,7 @@ impl PolicyThread {
             let over = evicts && self.host.budget.is_over();
             match queue.next(over.then_some(self.interval)) {
                 Next::Closed(rest) => {
-                    // What readers did last belongs to what the policy writes down at its end.
+                    // The policy needs the last events for what it writes at its end.
                     let until = Instant::now() + LAST;
                     return self.tell(instance, &rest, (prefetches, false), Some(until));
                 }
@@ -136,7 +136,7 @@ impl PolicyThread {
         let mut looked = None;
         let mut over = false;
         for event in events {
-            // As often as memory is looked at in any case.
+            // No more often than samples are renewed.
             if evicts && looked.is_none_or(|then| now - then > LOOK) {
                 over = self.host.budget.sample().1;
                 looked = Some(now);
@@ -153,14 +153,14 @@ impl PolicyThread {
         }
     }
 
-    /// A policy that closes what it did not open leaves a worker that hears and says nothing.
+    /// Ends the worker if the policy has closed its socket: it could neither hear nor report anything.
     fn look_for_theft(&self) {
         if !self.host.outbox.is_intact() {
             sys::exit_now(EXIT_SOCKET_CLOSED);
         }
     }
 
-    /// Makes a call, at a time that is now; returns the time after it.
+    /// Makes a call that begins now, at `began`; returns the time after it.
     fn call(
         &mut self,
         instance: &mut Instance,
@@ -187,7 +187,7 @@ impl PolicyThread {
             Err(error) => {
                 counters.policy_errors.add(1);
                 let errors = counters.policy_errors.get();
-                // The first ones tell what is wrong; all of them would fill a disk.
+                // The first ones show what is wrong; all of them would fill a disk.
                 if errors <= 3 || errors.is_multiple_of(1000) {
                     log::warn!("its {name} failed: {error} ({errors} so far)");
                 }
@@ -196,7 +196,7 @@ impl PolicyThread {
         after
     }
 
-    /// What a plan says is to be dropped goes first, as what it loads is to have its place.
+    /// Carries out a plan: drops come first, as they make room for its loads.
     fn act(&mut self, ios: &[Io]) {
         if ios.is_empty() {
             return;
@@ -231,7 +231,7 @@ impl PolicyThread {
             let (message, remedy) = if error.errno() == libc::EOPNOTSUPP {
                 (
                     "The policy takes no settings while it runs".to_owned(),
-                    Some("register it again with them".to_owned()),
+                    Some("register it again with the new settings".to_owned()),
                 )
             } else {
                 let said = self.host.last_words();
@@ -269,7 +269,7 @@ impl World for PolicyThread {
     }
 }
 
-/// Why the policy does not run, in a sentence.
+/// A sentence that says why the policy does not run.
 pub(crate) fn refusal(table: &Table, error: &LoadError, said: &str) -> Refusal {
     let message = match error {
         LoadError::Init(_) if !said.is_empty() => {
@@ -290,7 +290,7 @@ pub(crate) fn refusal(table: &Table, error: &LoadError, said: &str) -> Refusal {
     }
 }
 
-/// Their names.
+/// The names of these features.
 fn features(features: ppc::Features) -> Vec<String> {
     const NAMES: [&str; 6] = [
         "open",

@@ -1,12 +1,12 @@
 //! A worker: the process that hosts one policy of one mount.
 //!
-//! It is started by its keeper with one end of a socket as its standard input and the library as its standard output,
-//! and does what it is told there (`messages.rs`): loads the library, which is the first moment that the policy's
-//! code runs; then, when told to go, takes the mount's device and starts the policy. When the
+//! Its keeper starts it with one end of a socket as its standard input and the library as its standard output. It
+//! carries out the orders from that socket (`messages.rs`): it loads the library, which is the first moment that the
+//! policy's code runs; then, when told to go, takes the mount's device and starts the policy. When the
 //! socket closes, it ends: a daemon that has been killed leaves no workers behind.
 //!
-//! Its threads: this one hears orders; `events` hears the backend; `policy` calls the policy, and
-//! `watchdog` watches it do so; `load-…` and `evict` do what it says.
+//! Its threads: this one receives orders; `events` receives the backend's events; `policy` calls the policy, and
+//! `watchdog` times the calls; `load-…` and `evict` carry out plans.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -43,14 +43,14 @@ use crate::worker::watchdog;
 use crate::worker::watchdog::Watchdog;
 use crate::{Error, Result, sys};
 
-/// The life of a worker, from its standard input on.
+/// Runs a worker, from its standard input on.
 ///
 /// # Errors
 ///
-/// It was not started by a keeper. What goes wrong later, the keeper is told.
+/// No keeper started it. Later failures are reported to the keeper.
 pub fn run() -> Result<()> {
     let system = |doing| move |source| Error::System { doing, source };
-    // Whoever started it may wait for signals in a way of its own, which children inherit.
+    // The process that started it may block signals, and children inherit the mask.
     let _ = nix::sys::signal::SigSet::empty().thread_set_mask();
     let socket = take_stdin().map_err(system("Taking over the keeper's socket"))?;
     let library = take_stdout().map_err(system("Taking over the library"))?;
@@ -59,7 +59,7 @@ pub fn run() -> Result<()> {
     log_to(&outbox);
     end_by_panics();
     sys::return_freed_memory();
-    // Should memory get short in spite of all, the policy is to go before the service.
+    // Should memory get short in spite of everything, the kernel is to kill the policy before the service.
     let _ = std::fs::write("/proc/self/oom_score_adj", "800");
     let Some(Order::Start(mut job)) = inbox.hear()? else {
         return Ok(());
@@ -83,7 +83,7 @@ pub fn run() -> Result<()> {
             remedy: None,
         }));
     };
-    // The process that it waits for will not: all that takes time is done before.
+    // The process that it waits for will not wait for it: all that takes time is done before.
     let waits = matches!(job.source, BackendSource::Start { parent: None });
     let standby = match waits.then(Start::standby).transpose() {
         Ok(standby) => standby,
@@ -117,7 +117,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// The keeper's socket, and nothing in its place.
+/// Takes the keeper's socket, and leaves `/dev/null` in its place.
 fn take_stdin() -> std::io::Result<UnixStream> {
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
     let null = std::fs::File::open("/dev/null")?;
@@ -125,15 +125,15 @@ fn take_stdin() -> std::io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// The library, which its keeper has opened; what is printed goes where errors go.
+/// Takes the library, which its keeper has opened, and sends standard output to standard error.
 fn take_stdout() -> std::io::Result<File> {
     let library = std::io::stdout().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdout(std::io::stderr())?;
     Ok(library.into())
 }
 
-/// A worker of which a thread is missing would seem to run. The panics of a policy are its own: its
-/// library has another copy of all this.
+/// Has a panic end the process: a worker without one of its threads would only seem to run. The panics of
+/// a policy do not come here: its library has its own copy of the Rust runtime.
 fn end_by_panics() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
@@ -141,7 +141,7 @@ fn end_by_panics() {
     }));
 }
 
-/// What is logged, the keeper hears.
+/// Sends log lines to the keeper.
 fn log_to(outbox: &Arc<Outbox>) {
     struct Log(Arc<Outbox>);
 
@@ -160,12 +160,12 @@ fn log_to(outbox: &Arc<Outbox>) {
         fn flush(&self) {}
     }
 
-    // Somebody else's library may have set one; then it hears us.
+    // The policy's library may have set a logger already; then that one receives our lines.
     let _ = log::set_boxed_logger(Box::new(Log(Arc::clone(outbox))));
     log::set_max_level(log::LevelFilter::Info);
 }
 
-/// All that runs.
+/// All parts of a running worker.
 struct Worker {
     backend: Arc<dyn Backend>,
     budget: Arc<Budget>,
@@ -264,12 +264,12 @@ impl Worker {
         Ok(Self {
             policy: thread("policy", 8 << 20, move || {
                 policy_thread.run(table, &settings, || {
-                    // That nobody waits means that the events' thread has not begun.
+                    // Without a receiver, the events' thread has not begun.
                     let _ = ready.send(());
                 });
             })?,
             events: thread("events", 256 << 10, move || {
-                // Until then they wait in the kernel: the keeper first hears how init went.
+                // Until then events wait in the kernel: the outcome of init reaches the keeper first.
                 if started.recv().is_ok()
                     && let Some(fault) = listener.run()
                 {
@@ -289,7 +289,7 @@ impl Worker {
         })
     }
 
-    /// Does what it is told until it is told to end, or nobody is there any more to tell.
+    /// Carries out orders until it is told to end, or the keeper has gone.
     fn serve(self, inbox: &mut Inbox) {
         let outbox = Arc::clone(&self.outbox);
         loop {
@@ -309,21 +309,21 @@ impl Worker {
         self.end();
     }
 
-    /// Loads stop first, then the policy hears of what readers did last, and that it is to end.
+    /// Ends in this order: loads stop, the policy gets the last events, the policy's exit is called.
     fn end(self) {
         self.ending.store(true, Relaxed);
         self.backend.interrupt();
         self.events.thread().unpark();
         self.loader.end();
-        // What the kernel holds up does not hold up the policy's end; the process ends in any case.
+        // A thread that the kernel holds up must not hold up the policy's end; the process ends in any case.
         parting::join(vec![self.events], parting::PATIENCE);
         self.queue.close();
-        // Its calls are watched: one that does not come back ends the process.
+        // The watchdog times its calls: one that does not return ends the process.
         let _ = self.policy.join();
         self.evictor.end();
         self.watchdog.end();
         self.backend.end();
-        // Before the backend goes, which may take long.
+        // Before the backend is dropped, which may take long.
         let late = self.backend.lets_go_late();
         self.outbox.say(&Note::Ended { late });
     }
@@ -343,7 +343,7 @@ impl Worker {
     }
 }
 
-/// Takes the directory, in the way that has been chosen.
+/// Opens the directory with the chosen backend.
 fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
     let backend: Arc<dyn Backend> = match source {
         BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
@@ -396,7 +396,7 @@ fn thread(
         })
 }
 
-/// Has somebody watch the policy. A fault is told, and then there is no more of this process.
+/// Starts the watchdog's thread. On a fault, it reports the fault and ends this process.
 fn watched(watchdog: &Arc<Watchdog>, outbox: &Arc<Outbox>) -> Result<()> {
     let (watchdog, outbox) = (Arc::clone(watchdog), Arc::clone(outbox));
     thread("watchdog", 256 << 10, move || {
@@ -407,7 +407,7 @@ fn watched(watchdog: &Arc<Watchdog>, outbox: &Arc<Outbox>) -> Result<()> {
     .map(drop)
 }
 
-/// Not by `exit`: what the policy has put there to be called at the end may hang as well.
+/// Ends the process without `exit`: functions that the policy has registered there may hang as well.
 fn fail(outbox: &Outbox, fault: String) {
     if !outbox.is_intact() {
         sys::exit_now(EXIT_SOCKET_CLOSED);
@@ -416,7 +416,7 @@ fn fail(outbox: &Outbox, fault: String) {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGKILL);
 }
 
-/// A group anywhere, and one on each node if there are several to choose from.
+/// A group that runs anywhere, and one for each node if several nodes have memory.
 fn places(topology: &Topology) -> Vec<ThreadGroup> {
     let anywhere = ThreadGroup {
         node: None,

@@ -1,11 +1,11 @@
 //! Events on their way to the policy.
 //!
-//! Readers make them faster than a policy may take them. So neighbours are merged while they wait,
-//! per process, file and kind, and no more wait than the queue has room for: what does not fit is
-//! counted, and told to the policy as a LOST.
+//! Readers may make events faster than a policy takes them. So neighbours are merged while they wait,
+//! per process, file and kind, and the number that waits is bounded: events that do not fit are
+//! counted, and reported to the policy as a LOST.
 //!
-//! The same queue wakes the policy's thread for everything else: what [`ppc::host::Services::wake`]
-//! asked for, intervals while memory is short, and orders of the keeper.
+//! The same queue wakes the policy's thread for everything else: calls of [`ppc::host::Services::wake`],
+//! intervals while memory is short, and orders of the keeper.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use ppc::{Event, FileId, Kind};
 
 use crate::control::protocol::Settings;
 
-/// What the daemon wants of the policy's thread.
+/// What the keeper asks of the policy's thread.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Change settings, and answer under this number.
     Configure { id: u64, settings: Settings },
 }
 
-/// Which events may merge.
+/// Events with equal keys may merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct MergeKey {
     process: u32,
@@ -31,17 +31,17 @@ struct MergeKey {
     mmap: bool,
 }
 
-/// Events that wait; a pure thing.
+/// Events that wait. Pure.
 #[derive(Debug)]
 struct WaitingEvents {
     events: VecDeque<Event>,
-    /// Where in `events` the last one of each key is.
+    /// The index in `events` of the last event of each key.
     last: HashMap<MergeKey, usize>,
     lost: u64,
     room: usize,
 }
 
-/// What became of an event.
+/// The fate of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pushed {
     Queued,
@@ -93,7 +93,7 @@ impl WaitingEvents {
         self.events.is_empty() && self.lost == 0
     }
 
-    /// All of them, what was lost at the end.
+    /// Takes all events; a LOST comes last.
     fn take(&mut self) -> VecDeque<Event> {
         self.last.clear();
         let mut events = std::mem::take(&mut self.events);
@@ -106,8 +106,8 @@ impl WaitingEvents {
     }
 }
 
-/// Whether `event` became part of `waiting`: ranges that touch become one; of beacons the newest
-/// place counts.
+/// Merges `event` into `waiting` if it can: ranges that touch become one; of PROGRESS events the
+/// newest place counts. Returns whether it did.
 fn merge(waiting: &mut Event, event: &Event) -> bool {
     if event.kind == Kind::Progress {
         waiting.offset = event.offset;
@@ -128,19 +128,19 @@ fn merge(waiting: &mut Event, event: &Event) -> bool {
 /// What the policy's thread is to do next.
 #[derive(Debug)]
 pub(crate) enum Next<Order> {
-    /// Tell the policy.
+    /// Pass these to the policy.
     Events(VecDeque<Event>),
     /// The policy asked to be woken.
     Woken,
     /// The interval is over.
     Interval,
-    /// The keeper wants something.
+    /// Carry out an order of the keeper.
     Order(Order),
-    /// It is over, and this had not been told.
+    /// The queue is closed, with these events left.
     Closed(VecDeque<Event>),
 }
 
-/// What became of a batch.
+/// The fate of a batch of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) merged: u64,
@@ -164,7 +164,7 @@ struct QueueState<Order> {
 }
 
 impl<Order> Queue<Order> {
-    /// For this many events.
+    /// A queue with room for this many events.
     pub(crate) fn new(room: usize) -> Self {
         Self {
             state: Mutex::new(QueueState {
@@ -182,7 +182,7 @@ impl<Order> Queue<Order> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what the backend told.
+    /// Adds events of the backend.
     pub(crate) fn push(&self, events: &[Event]) -> Tally {
         let mut tally = Tally::default();
         let mut state = self.lock();
@@ -205,25 +205,25 @@ impl<Order> Queue<Order> {
         self.changed.notify_one();
     }
 
-    /// The policy is to be woken then; the latest call counts.
+    /// Sets when the policy is woken; the latest call counts.
     pub(crate) fn wake(&self, after: Duration) {
         self.lock().wake_at = Instant::now().checked_add(after);
         self.changed.notify_one();
     }
 
-    /// Something has changed that decides on the interval.
+    /// Ends the current interval, so that the thread decides about it anew.
     pub(crate) fn poke(&self) {
         self.lock().poked = true;
         self.changed.notify_one();
     }
 
-    /// Nothing comes any more but the end.
+    /// Closes the queue: [`Next::Closed`] comes next.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Sleeps until there is something; with an interval, at most so long.
+    /// Sleeps until there is something to do, at most for the interval if there is one.
     pub(crate) fn next(&self, interval: Option<Duration>) -> Next<Order> {
         let due = interval.and_then(|interval| Instant::now().checked_add(interval));
         let mut state = self.lock();

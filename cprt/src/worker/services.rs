@@ -1,6 +1,6 @@
 //! What the worker does for its policy: the services of `ppc.h`, over a backend.
 //!
-//! The policy's thread calls them; `log`, `now` and `wake` any thread.
+//! The policy's thread calls them; any thread may call `log`, `now` and `wake`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +18,12 @@ use crate::worker::messages::{Note, Outbox};
 use crate::worker::queue::{Queue, Task};
 use crate::worker::xpus::Xpus;
 
-/// No line of a policy's log is longer.
+/// Upper bound on bytes of a line that a policy logs.
 const LINE: usize = 4096;
-/// Nor are there more in a second; what is beyond is counted.
+/// Upper bound on lines that it logs in a second; further ones are counted.
 const LINES: u32 = 200;
 
-/// The services of one policy, and what they are made of.
+/// The services of one policy, and what they need.
 pub(crate) struct PolicyServices {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) budget: Arc<Budget>,
@@ -41,7 +41,7 @@ struct Said {
     since: Instant,
     lines: u32,
     dropped: u64,
-    /// The reason, if the policy says no next.
+    /// The last line: the reason, if the policy refuses next.
     last: String,
 }
 
@@ -78,7 +78,7 @@ impl PolicyServices {
         }
     }
 
-    /// What the policy has said last.
+    /// The last line that the policy has logged.
     pub(crate) fn last_words(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.last.clone()
@@ -91,14 +91,14 @@ impl PolicyServices {
         self.xpus.of(process)
     }
 
-    /// The node for an accelerator, or else for the one that the process works on.
+    /// The node nearest to an accelerator, or else to the one that the process works on.
     pub(crate) fn node(&self, xpu: Option<Xpu>, process: Option<u32>) -> Option<u16> {
         let xpu = xpu.or_else(|| self.ask_process_xpu(process?))?;
         self.topology.node_of(xpu.0)
     }
 }
 
-/// One line, of a length that can be read.
+/// The message as one line of bounded length.
 fn line(message: &str) -> String {
     let end = (0..=LINE.min(message.len()))
         .rev()
@@ -131,7 +131,7 @@ impl Services for PolicyServices {
             std::mem::take(&mut said.dropped)
         };
         if dropped > 0 {
-            let message = format!("{dropped} lines of the policy are left out");
+            let message = format!("{dropped} lines of the policy were left out");
             self.outbox.say(&Note::Log { level: 2, message });
         }
         self.outbox.say(&Note::Log { level, message });

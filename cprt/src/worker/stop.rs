@@ -1,7 +1,7 @@
-//! That a worker is to end: its keeper's owner tells it once, and the keeper's thread hears it where it waits.
+//! Tells a keeper's thread, where it waits, that its worker is to end.
 //!
-//! Its keeper waits for what a worker says, and a worker may never say anything again: a policy hangs, or the kernel
-//! holds a thread up that reads from a server which does not answer. So the keeper waits for both.
+//! The keeper waits for messages of its worker, and those may never come: a policy hangs, or the kernel holds up a
+//! thread that reads from a server which does not answer. So the keeper waits for a message or a stop.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
@@ -13,10 +13,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::{Error, Result};
 
-/// How long a worker may take from being told to end until it has; then it is killed.
+/// How long a worker may take to end once it is told to; then it is killed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Tells that a worker is to end.
+/// The signal that a worker is to end.
 #[derive(Debug)]
 pub(crate) struct Stop {
     event: EventFd,
@@ -26,11 +26,11 @@ pub(crate) struct Stop {
 /// What came first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
-    /// Something can be read, if only the end.
+    /// There is something to read, if only the end.
     Readable,
-    /// It is told to end, and has been for as long as it may take.
+    /// The worker was told to end, and its time for that is over.
     Stop,
-    /// Neither, for as long as there was patience.
+    /// Neither, until the time was over.
     Late,
 }
 
@@ -47,20 +47,20 @@ impl Stop {
         })
     }
 
-    /// It is to end.
+    /// Signals that the worker is to end.
     pub(crate) fn tell(&self) {
         let _ = self.since.set(Instant::now());
-        // A counter that is full is one that is told.
+        // It only fails if the counter is full, and then the signal is there already.
         let _ = self.event.write(1);
     }
 
-    /// What is left of the time that it may take, if it has been told to end.
+    /// The time that the worker has left to end, if it has been told to.
     pub(crate) fn left(&self, patience: Duration) -> Option<Duration> {
         let since = self.since.get()?;
         Some(patience.saturating_sub(since.elapsed()))
     }
 
-    /// Waits until something can be read there, for so long after the stop, and so long in any case.
+    /// Waits until `from` is readable: at most `after` from a stop on, and at most until `until` in any case.
     pub(crate) fn or_readable(
         &self,
         from: BorrowedFd<'_>,
@@ -75,7 +75,7 @@ impl Stop {
                 PollFd::new(from, PollFlags::POLLIN),
                 PollFd::new(self.event.as_fd(), PollFlags::POLLIN),
             ];
-            // Once it is told, its descriptor has nothing more to say.
+            // After the signal, its descriptor stays readable and would only wake us.
             let heard = if left.is_some() { 1 } else { 2 };
             let polled = poll(&mut fds[..heard], timeout(wait));
             let readable = fds[0].revents().is_some_and(|it| !it.is_empty());
@@ -86,14 +86,14 @@ impl Stop {
                 }
                 Ok(0) => return First::Late,
                 Ok(_) | Err(Errno::EINTR) => {}
-                // What cannot be waited for is read.
+                // If polling fails, reading shows why.
                 Err(_) => return First::Readable,
             }
         }
     }
 }
 
-/// In whole milliseconds, none of them lost.
+/// The time in whole milliseconds, rounded up.
 fn timeout(wait: Option<Duration>) -> PollTimeout {
     wait.map_or(PollTimeout::NONE, |wait| {
         let millis = wait.as_nanos().div_ceil(1_000_000);

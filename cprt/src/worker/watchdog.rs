@@ -1,8 +1,8 @@
-//! Watches over a policy's calls: one that takes too long, or too much memory, ends the worker.
+//! Watches a policy's calls: one that takes too long, or too much memory, ends the worker.
 //!
-//! There is no way to stop code that does not want to be stopped, but to end its process. Until then
-//! it must not take the time of readers: a call that is not short goes on as the nicest thread there
-//! is. So it may wait long for a processor where all of them compute; that is not counted against it.
+//! Code that does not want to stop can be stopped only by ending its process. Until then it must not
+//! take processor time from readers: a call that is not short goes on at the lowest priority (nice 19).
+//! So it may wait long for a processor on a busy machine; that does not count against its deadline.
 //! The watchdog's own thread sleeps while no call runs, so that an idle worker never wakes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use nix::unistd::{Pid, gettid};
 
 use crate::sys;
 
-/// How often a call that goes on is looked at.
+/// How often a running call is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// With all that it waits for a processor, no call takes so many times what it may.
+/// How many times its limit a call may take, including all waits for a processor.
 const PATIENCE: u32 = 10;
 
 /// The watch.
@@ -31,9 +31,9 @@ pub(crate) struct Watchdog {
 struct WatchdogState {
     call: Option<RunningCall>,
     thread: Option<Pid>,
-    /// Of the call that runs, or ran last.
+    /// The number of the call that runs, or ran last.
     number: u64,
-    /// The thread waits for a call, not for a time.
+    /// The watchdog's thread waits for a call, without a timeout.
     idle: bool,
     ended: bool,
 }
@@ -44,16 +44,16 @@ struct RunningCall {
     since: Instant,
     limit: Duration,
     thread: Pid,
-    /// It has been going on for long enough to be made nice.
+    /// Set once the call has run for long enough to be made nice.
     slow: Option<Slow>,
 }
 
-/// How the thread was when it was made nice.
+/// The state of the thread before it was made nice.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     /// How long it had waited for a processor.
     waited: Duration,
-    /// How nice it was; `None` if that is not known.
+    /// Its nice value; `None` if unknown.
     nice: Option<i32>,
 }
 
@@ -71,8 +71,8 @@ impl Watchdog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a call under watch, with so many times the deadline. It is now `since`: asking for the time
-    /// is not for nothing, and whoever calls knows it. All calls are made by one thread.
+    /// Makes a call under watch, with a limit of `times` deadlines. `since` is now: reading the clock has a
+    /// cost, and the caller has just done so. One thread makes all calls.
     pub(crate) fn call<T>(
         &self,
         name: &'static str,
@@ -101,13 +101,13 @@ impl Watchdog {
         if let Some(call) = call
             && let Some(nice) = call.slow.and_then(|slow| slow.nice)
         {
-            // Without the right to, it stays as it is.
+            // Without the right to raise its priority, it stays nice.
             let _ = sys::nice(call.thread, nice);
         }
         result
     }
 
-    /// There are no more calls.
+    /// Ends the watch; there are no more calls.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_one();
@@ -134,7 +134,7 @@ impl Watchdog {
             drop(state);
             if let Some(fault) = self.look(call) {
                 let state = self.lock();
-                // It may have come back just now; what it took of memory is gone with it or not.
+                // The call may have returned just now; then only memory that it still takes counts.
                 if state.number == number && state.call.is_some() || self.is_fat() {
                     return Some(fault);
                 }
@@ -148,7 +148,7 @@ impl Watchdog {
         }
     }
 
-    /// A call that is not short any more.
+    /// Makes the thread nice once its call is not short any more.
     fn slow_down(state: &mut WatchdogState) {
         let Some(call) = state.call.as_mut().filter(|call| call.slow.is_none()) else {
             return;
@@ -159,7 +159,7 @@ impl Watchdog {
                 waited: waited(call.thread),
                 nice,
             });
-            // It is a courtesy, and not for what could not be undone.
+            // Only a courtesy, so not unless it can be undone.
             if nice.is_some() {
                 let _ = sys::nice(call.thread, 19);
             }
@@ -198,32 +198,32 @@ impl Watchdog {
     }
 }
 
-/// How long a thread of ours has waited for a processor since it began; nothing, if the kernel does not
-/// tell.
+/// How long a thread of ours has waited for a processor since it began; zero, if the kernel does not
+/// report it.
 fn waited(thread: Pid) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
     let delay = text.ok().and_then(|text| delay_in(&text));
     Duration::from_nanos(delay.unwrap_or(0))
 }
 
-/// How nice a thread of ours is.
+/// The nice value of a thread of ours.
 fn nice_of(thread: Pid) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     nice_in(&text)
 }
 
-/// The nineteenth word; the second one may hold anything, and ends with the last bracket.
+/// The nineteenth word; the second one may contain anything, and ends with the last bracket.
 fn nice_in(stat: &str) -> Option<i32> {
     let (_, words) = stat.rsplit_once(')')?;
     words.split_whitespace().nth(16)?.parse().ok()
 }
 
-/// Of time on a processor, time in wait for one, and how often, in ns.
+/// The second number, in ns: the first is the time on a processor, the second the wait for one, the third a count.
 fn delay_in(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Bytes of memory that this process has; 0 if it cannot be told.
+/// Bytes of memory that this process uses; 0 if unknown.
 pub(crate) fn rss() -> u64 {
     let page = sys::page_size();
     std::fs::read_to_string("/proc/self/statm")

@@ -1,8 +1,8 @@
-//! Which process works on which accelerator, asked on a thread of its own.
+//! Finds which accelerator a process works on, in a thread of its own.
 //!
-//! Most answers are in `/proc` and there at once. Where the driver has to be asked, its library starts first, which
-//! takes seconds where no program keeps the driver awake, and forever where it hangs. The policy whose call the
-//! question is part of has a deadline, and would be ended for it: so it hears that nothing is known yet.
+//! Most answers are in `/proc` and come at once. Where the driver has to be asked, its library starts first, which
+//! takes seconds where no program keeps the driver awake, and forever where it hangs. The policy that asks is in a
+//! call with a deadline, and missing that would end it: so until then the answer is that nothing is known.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use ppc::Xpu;
 
-/// A process whose accelerator is not known is asked about again after so long.
+/// How long after an unknown answer a process is asked about again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a call waits for the answer.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Numbers of processes come back; so many do not live at once.
+/// Upper bound on answers kept: more processes than will live at once, as their numbers are reused.
 const MOST: usize = 4096;
 
-/// What answers.
+/// Finds the accelerator of a process.
 type Ask = dyn Fn(u32) -> Option<Xpu> + Send + Sync;
 
-/// What is known.
+/// The answers so far.
 pub(crate) struct Xpus {
     shared: Arc<XpusShared>,
 }
@@ -34,7 +34,7 @@ struct XpusShared {
 #[derive(Debug, Default)]
 struct XpusState {
     known: HashMap<u32, (Option<Xpu>, Instant)>,
-    /// The thread asks about this one.
+    /// The process that the thread is asking about.
     asking: Option<u32>,
 }
 

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use test_support::{Folder, TRUSTED, compile, own_view, skip};
 
-/// By then anything has happened that does, on a machine with much else to do.
+/// How long to wait for anything, on a machine with much else to do.
 pub(crate) const LATEST: Duration = Duration::from_secs(30);
 
 /// Where policies are made, which each test sees at [`TRUSTED`].
@@ -25,13 +25,13 @@ fn policies() -> PathBuf {
     folder
 }
 
-/// A policy that may be changed by root alone, under the path that the daemon takes it by.
+/// A policy that only root can change, under the path that the daemon uses.
 fn trusted(made: &Path) -> PathBuf {
     fs::set_permissions(made, fs::Permissions::from_mode(0o755)).expect("it is ours");
     Path::new(TRUSTED).join(made.file_name().expect("a name"))
 }
 
-/// The policy that tells what it hears, and loads what it is told to.
+/// The policy that reports its events, and loads what its settings say.
 pub(crate) fn probe() -> &'static Path {
     static PROBE: OnceLock<PathBuf> = OnceLock::new();
     PROBE.get_or_init(|| {
@@ -126,7 +126,7 @@ impl Ground {
         self.place.path().join("log")
     }
 
-    /// What the daemon has said.
+    /// What the daemon has logged.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }

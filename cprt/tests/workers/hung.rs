@@ -18,13 +18,13 @@ use test_support::skip;
 use crate::ground::Ground;
 
 const SIZE: u64 = 64 << 20;
-/// So long what it says of names and attributes is believed.
+/// How long the kernel trusts its names and attributes.
 const BELIEVED: Duration = Duration::ZERO;
 
-/// How it does not answer.
+/// In which way it does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It takes requests to read, and never answers: who waits for that cannot be killed.
+    /// It takes requests to read, and never answers: a process that waits for that cannot be killed.
     Reads,
     /// The same, of all requests.
     All,

@@ -1,5 +1,5 @@
-//! Workers of a daemon on this machine: those that hang, mounts that come late, members of its group. Root's, with mounts and
-//! folders of the test's own.
+//! Workers of a daemon on this machine: those that hang, mounts that come late, members of its group. As root, with
+//! mounts and folders of the test's own.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,7 +21,7 @@ use hung::{Hung, Way};
 mod ground;
 mod hung;
 
-/// So long the stop of a worker may take, whatever its threads wait for.
+/// How long stopping a worker may take, whatever its threads wait for.
 const TO_STOP: Duration = Duration::from_secs(5);
 
 fn observed(paths: &[(&Path, &str)]) -> String {
@@ -35,7 +35,7 @@ fn observed(paths: &[(&Path, &str)]) -> String {
     entries.collect()
 }
 
-/// Whether readers below a directory are heard.
+/// Whether events of readers below a directory arrive.
 fn is_heard(ground: &Ground, directory: &Path, file: &Path) -> bool {
     drop_cached(file).expect("to drop it");
     fs::read(file).expect("to read it");
@@ -331,7 +331,7 @@ fn a_library_is_looked_at_each_time_it_is_loaded() {
     fs::remove_file(library).expect("it is ours");
 }
 
-/// Asks as another user; what it heard.
+/// Sends a request as another user; returns the answer.
 fn ask_as(user: u32, ground: &Ground, directory: &Path, setting: &str) -> String {
     let asked = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "asks", "--ignored", "--nocapture"])
@@ -382,7 +382,7 @@ fn a_member_of_the_group_is_not_root() {
     let ground = ground.start("group = 'daemon'\n");
     let path = format!("record={}", victim.display());
     let heard = ask_as(65534, &ground, &at, &path);
-    assert!(heard.contains("for root to say"), "{heard}");
+    assert!(heard.contains("for root only"), "{heard}");
     assert!(!victim.exists(), "written as root");
     assert!(ground.worker(&at).is_none());
     let heard = ask_as(65534, &ground, &at, "log=0");

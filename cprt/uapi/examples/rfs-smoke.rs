@@ -4,7 +4,7 @@
 //! rfs-smoke MNT/FILE
 //! ```
 //!
-//! FILE is any file of at least two pages on a mount of rfs that nobody else uses; root runs it, the
+//! FILE is any file of at least two pages on a mount of rfs that is not in use; root runs it, the
 //! virtual machine of the tests mostly. The first thing that is not as `rfs.h` says ends it with
 //! exit status 1 and a line that says what.
 
@@ -208,7 +208,7 @@ fn events(device: &Device, file: FileId, size: u64, path: &Path) -> Outcome {
     ensure!(
         seen.iter()
             .all(|event| event.tgid == child.id() && event.count > 0 && event.time_ns > 0),
-        "events of somebody else than {}: {seen:?}",
+        "events of other processes than {}: {seen:?}",
         child.id()
     );
     Ok(())

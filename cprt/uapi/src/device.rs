@@ -1,8 +1,8 @@
 //! A device: opening it, agreeing on a version, reading its events.
 //!
-//! A [`Device`] is a descriptor without wait: [`Device::read_batch`] returns at once, sleeping is
-//! [`Device::wait`]'s or a poller's business. All methods take `&self`, so that one thread may read
-//! events while others load and evict. What the commands on files do is in [`crate::verbs`].
+//! A [`Device`] is a non-blocking descriptor: [`Device::read_batch`] returns at once; [`Device::wait`]
+//! or a poller sleeps. All methods take `&self`, so that one thread may read
+//! events while others load and evict. The commands on files are in [`crate::verbs`].
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -48,13 +48,13 @@ pub struct Hello {
     pub kinds: Kinds,
     /// Bytes of one record.
     pub event_size: u32,
-    /// What one CPU's queue may grow to, in bytes.
+    /// Upper bound on bytes of one CPU's queue.
     pub queue_bytes: u32,
     /// The device number of the lower file system, as in `st_dev`.
     pub lower_dev: u64,
 }
 
-/// Which events are wanted.
+/// The events that the program wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
     kinds: Kinds,
@@ -71,7 +71,7 @@ impl Mask {
         }
     }
 
-    /// And a beacon each time a process has consumed so many bytes of a file, at least 64 KiB.
+    /// Adds a PROGRESS each time a process has read this many bytes of a file, at least 64 KiB.
     #[must_use]
     pub const fn progress(self, bytes: u64) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Mask {
 pub struct Stats {
     /// Events that happened while they were wanted.
     pub events: u64,
-    /// Of these, merged into a waiting record.
+    /// Events of these that were merged into a waiting record.
     pub merged: u64,
     /// Records that were read, LOST not counted.
     pub delivered: u64,
@@ -109,7 +109,7 @@ pub struct Stats {
     pub files: u64,
 }
 
-/// Of any file of a mount: its id, and the device that speaks of it.
+/// The id of a file of a mount, and the device that reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileInfo {
     /// N of `/dev/rfsN`.
@@ -137,7 +137,7 @@ impl FileInfo {
     }
 }
 
-/// Where [`Device::read_batch`] puts the records of one read.
+/// The buffer into which [`Device::read_batch`] puts the records of one read.
 #[derive(Clone, Debug)]
 pub struct Batch {
     buf: Box<[u8]>,
@@ -150,7 +150,7 @@ impl Batch {
         Self::with_capacity(1024)
     }
 
-    /// Room for this many records of the version this crate knows, and for one at least.
+    /// Room for this many records of the version that this crate knows, at least one.
     #[must_use]
     pub fn with_capacity(records: usize) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl Device {
             .map_err(|source| Error::open(path, source))
     }
 
-    /// Opens `/dev/rfsN`, of which [`FileInfo::of`] and the mount's options tell N.
+    /// Opens `/dev/rfsN`; [`FileInfo::of`] and the mount's options have N.
     ///
     /// # Errors
     ///
@@ -223,12 +223,12 @@ impl Device {
         })
     }
 
-    /// Says which events are wanted; until then there are none.
+    /// Sets which events are wanted; until then there are none.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for kinds that [`Hello::kinds`] lacks, for beacons
-    /// closer than 64 KiB, and for [`Kinds::PROGRESS`] without a distance.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for kinds that [`Hello::kinds`] lacks, for a PROGRESS
+    /// distance below 64 KiB, and for [`Kinds::PROGRESS`] without a distance.
     pub fn set_mask(&self, mask: Mask) -> Result<()> {
         self.command(&mut c::rfs_mask {
             size: ioctl::size_of_argument::<c::rfs_mask>(),
@@ -238,12 +238,12 @@ impl Device {
         })
     }
 
-    /// Takes the events that wait, as many as fit; none if none do. `None` is the end: the file
-    /// system has been unmounted and all that was left has been read.
+    /// Takes the events that wait, as many as fit; the batch may be empty. `None` is the end: the file
+    /// system has been unmounted and all events have been read.
     ///
     /// # Errors
     ///
-    /// Those of read(2). That the bytes are no events shows when they are walked.
+    /// Those of read(2). Bytes that are no events cause errors only when [`Events`] walks them.
     pub fn read_batch<'batch>(&self, batch: &'batch mut Batch) -> Result<Option<Events<'batch>>> {
         let len = match (&self.file).read(&mut batch.buf) {
             Ok(0) => return Ok(None),
@@ -260,7 +260,7 @@ impl Device {
         Ok(Some(Events::new(&batch.buf[..len])))
     }
 
-    /// Sleeps until there is something to read, the end included, the time is up (`None`: never)
+    /// Sleeps until there is something to read, including the end, the time is up (`None`: never)
     /// or a signal comes; true in the first case only.
     ///
     /// # Errors
@@ -273,12 +273,12 @@ impl Device {
         })
     }
 
-    /// Opens the file in the lower file system, read-only, as the one who mounted; with `direct`,
+    /// Opens the file in the lower file system, read-only, as the user that mounted; with `direct`,
     /// past the page cache. No path is looked up, so that neither its mode nor a rename matters.
     ///
     /// # Errors
     ///
-    /// [`Stale`](crate::ErrorKind::Stale), and whatever opening it there makes.
+    /// [`Stale`](crate::ErrorKind::Stale), and those of opening the file there.
     pub fn lower_fd(&self, file: FileId, direct: bool) -> Result<OwnedFd> {
         let flags = if direct {
             libc::O_DIRECT.cast_unsigned()
@@ -352,7 +352,7 @@ fn command<T: ioctl::Plain>(fd: BorrowedFd<'_>, argument: &mut T) -> Result<()> 
     ioctl::command(fd, argument).map_err(|source| Error::command(T::NAME, source))
 }
 
-/// What the kernel wrote, without its NUL.
+/// The path that the kernel wrote, without its NUL.
 fn path_from(mut buf: Vec<u8>, len: usize) -> PathBuf {
     buf.truncate(len.saturating_sub(1));
     OsString::from_vec(buf).into()

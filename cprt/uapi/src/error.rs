@@ -1,7 +1,7 @@
 //! What can go wrong with a device, and what it means.
 //!
 //! The text of an [`Error`] is a phrase that says what was tried and what to do about it; the
-//! system's own words are its source and are not repeated. [`Error::kind`] is for control flow.
+//! system's error is its source and is not repeated. [`Error::kind`] is for control flow.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub enum Error {
     /// Events could not be read or waited for.
     #[error("{doing}")]
     Events {
-        /// Which of both.
+        /// What was tried.
         doing: &'static str,
         /// What the system says.
         source: io::Error,
@@ -58,7 +58,7 @@ pub enum Error {
 pub enum ErrorKind {
     /// There is no such device, or the file system behind it is gone.
     NoDevice,
-    /// Not root, not in the group.
+    /// The user is neither root nor in the group.
     Permission,
     /// Another reader has the device.
     Busy,
@@ -72,13 +72,13 @@ pub enum ErrorKind {
     NotRfs,
     /// The module, the kernel or the lower file system cannot do this.
     Unsupported,
-    /// The arguments make no sense to the kernel.
+    /// The kernel refuses the arguments.
     Invalid,
     /// The process to charge does not exist.
     NoProcess,
     /// The stream of events is damaged.
     Decode,
-    /// Anything else, an I/O error of the lower device for one.
+    /// Any other error, such as an I/O error of the lower device.
     Io,
 }
 
@@ -179,7 +179,7 @@ mod tests {
         Error::open(Path::new("/dev/rfs7"), io::Error::from_raw_os_error(errno))
     }
 
-    /// The commonest question of support answers itself; so the words matter.
+    /// These texts answer the most common support question, so their words matter.
     #[test]
     fn opening_names_the_path_and_the_remedy() {
         let cases = [

@@ -1,9 +1,9 @@
-//! Events, from bytes.
+//! Decodes events from bytes.
 //!
 //! A batch is what one read(2) of the device returned: whole records, one after another, each
-//! telling its own length. [`Events`] walks it and makes an [`Event`] of every record whose version
-//! and kind are known; others are stepped over, so that an old program works on a new kernel.
-//! Nothing here touches the device, which is what makes it testable.
+//! with its own length. [`Events`] walks it and makes an [`Event`] of every record whose version
+//! and kind are known; it skips others, so that an old program works on a new kernel.
+//! Nothing here touches the device, so all of it can be tested without one.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -13,12 +13,12 @@ use thiserror::Error;
 
 use crate::bindings as c;
 
-/// Names a file of one mount, for as long as it is open or mapped. Not an inode number.
+/// Identifies a file of one mount, for as long as it is open or mapped. Not an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u64);
 
 impl FileId {
-    /// The id that the kernel calls `id`.
+    /// The id with this number in the protocol.
     #[must_use]
     pub const fn from_raw(id: u64) -> Self {
         Self(id)
@@ -51,12 +51,12 @@ pub enum Kind {
     Miss,
     /// The range was read, hit or miss.
     Touch,
-    /// A process is at [`Event::offset`], [`Event::length`] bytes after its last beacon.
+    /// A process is at [`Event::offset`], [`Event::length`] bytes after its last PROGRESS.
     Progress,
 }
 
 impl Kind {
-    /// Every kind there is, in the order of the protocol.
+    /// All kinds, in the order of the protocol.
     pub const ALL: [Self; 6] = [
         Self::Lost,
         Self::Open,
@@ -135,13 +135,13 @@ bitflags! {
 pub struct Event {
     /// What happened.
     pub kind: Kind,
-    /// How.
+    /// How it happened.
     pub flags: EventFlags,
-    /// To which file; 0 for [`Kind::Lost`].
+    /// The file; 0 for [`Kind::Lost`].
     pub file: FileId,
-    /// Where in it, in bytes.
+    /// Where the range begins, in bytes.
     pub offset: u64,
-    /// How much of it, in bytes.
+    /// How long the range is, in bytes.
     pub length: u64,
     /// When the first of the merged events happened, by `CLOCK_MONOTONIC`.
     pub time_ns: u64,
@@ -159,7 +159,7 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Too few bytes are left to tell what the record is.
+    /// Too few bytes are left for a record's header.
     #[error("Event at byte {at} is cut off after {left} bytes")]
     Header {
         /// Where in the batch it begins.
@@ -167,7 +167,7 @@ pub enum DecodeError {
         /// How many bytes there are.
         left: usize,
     },
-    /// The length that a record tells is 0 or not a multiple of 8.
+    /// The length in a record is 0 or not a multiple of 8.
     #[error("Event at byte {at} claims a length of {len}, not a multiple of 8 above 0")]
     Length {
         /// Where in the batch it begins.
@@ -175,7 +175,7 @@ pub enum DecodeError {
         /// What it claims.
         len: usize,
     },
-    /// The length that a record tells reaches beyond the batch.
+    /// The length in a record reaches beyond the batch.
     #[error("Event at byte {at} claims {len} bytes, {left} are there")]
     Truncated {
         /// Where in the batch it begins.
@@ -195,9 +195,9 @@ pub enum DecodeError {
     },
 }
 
-/// The events of one batch, in the order the kernel gave them.
+/// The events of one batch, in the kernel's order.
 ///
-/// After an error it is at its end: the way to the next record is lost.
+/// An error ends it, as the next record cannot be found.
 #[derive(Clone, Debug)]
 pub struct Events<'a> {
     batch: &'a [u8],
@@ -205,7 +205,7 @@ pub struct Events<'a> {
     skipped: usize,
 }
 
-/// `len`, `version` and `kind`, by which any version can be stepped over.
+/// Bytes of `len`, `version` and `kind`, which are enough to skip a record of any version.
 const HEADER: usize = 4;
 const RECORD: usize = size_of::<c::rfs_event>();
 
@@ -226,7 +226,7 @@ impl<'a> Events<'a> {
         self.skipped
     }
 
-    /// Goes over the record that begins here; `None` if it is of no known kind or version.
+    /// Decodes the next record; `None` if its kind or version is unknown.
     fn step(&mut self) -> Result<Option<Event>, DecodeError> {
         let at = self.at;
         let rest = &self.batch[at..];
@@ -273,7 +273,7 @@ impl Iterator for Events<'_> {
 
 impl FusedIterator for Events<'_> {}
 
-/// Version 1 of a record; the offsets are those of the C structure, kept by the compiler.
+/// Decodes version 1 of a record; the compiler keeps the offsets equal to those of the C structure.
 fn decode(kind: Kind, record: &[u8; RECORD]) -> Event {
     use std::mem::offset_of;
 

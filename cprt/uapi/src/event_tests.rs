@@ -20,7 +20,7 @@ const MISS: [u8; 64] = [
     0, 0, 0, 0,                                     // reserved
 ];
 
-/// A million events that nobody read.
+/// A million events that were not read in time.
 #[rustfmt::skip]
 const LOST: [u8; 64] = [
     64, 0, 1, 0,                                    // len, version, kind: LOST

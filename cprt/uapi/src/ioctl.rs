@@ -1,7 +1,7 @@
 //! The system calls, made safe to call.
 //!
-//! What could go wrong in memory is decided here and nowhere else: which structure belongs to which
-//! command, where the kernel may write, who owns the descriptor it hands out.
+//! All that matters for memory safety is decided here: which structure belongs to which
+//! command, where the kernel may write, who owns a new descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::bindings as c;
 
-/// The argument of a command that takes no address in it.
+/// The argument of a command; it contains no address.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ pub(crate) fn lower_fd(fd: BorrowedFd<'_>, file: u64, flags: u32) -> io::Result<
     if argument.fd < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: the kernel has just installed this descriptor for us and nobody else knows of it.
+    // SAFETY: the kernel has just installed this descriptor for us and no other code knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 

@@ -1,22 +1,22 @@
 //! The routing file system's device, from user space.
 //!
 //! `mount -t rfs LOWER MNT` makes a mount and, with it, a device `/dev/rfsN`. This crate is the only
-//! room of the workspace that talks to one. What the bytes mean is told in
-//! `kmod/include/uapi/linux/rfs.h`, of which the private module `bindings` is a generated mirror.
+//! one of the workspace that talks to such a device. `kmod/include/uapi/linux/rfs.h` says what the bytes
+//! mean; the private module `bindings` is generated from it.
 //!
 //! # The life of a device
 //!
 //! 1. [`FileInfo::of`] asks any file of the mount for the number of its device.
 //! 2. [`Device::open_number`] opens it. There is one reader at a time; a second one gets
 //!    [`ErrorKind::Busy`].
-//! 3. [`Device::hello`] agrees on a version and tells features and limits.
+//! 3. [`Device::hello`] agrees on a version and returns features and limits.
 //! 4. [`Device::set_mask`] names the kinds of event wanted; until then none are queued.
 //! 5. [`Device::wait`] (or any poller, by [`AsFd`](std::os::fd::AsFd)), then
 //!    [`Device::read_batch`] into a [`Batch`], and over its [`Events`]. Meanwhile, from any thread,
 //!    [`load`](Device::load), [`stop`](Device::stop), [`evict`](Device::evict),
 //!    [`resident`](Device::resident), [`lower_fd`](Device::lower_fd), [`path`](Device::path) and
 //!    [`stats`](Device::stats).
-//! 6. After umount [`Device::read_batch`] says so with `None`. Dropping the device at any moment
+//! 6. After umount [`Device::read_batch`] returns `None`. Dropping the device at any moment
 //!    never hurts the mount: it goes on as a plain mirror.
 //!
 //! ```no_run
@@ -48,9 +48,9 @@
 //!
 //! # Tests
 //!
-//! Decoding is a pure function of bytes and tested with golden ones; the layout is compared with
-//! the C compiler's; command numbers are computed a second time. What needs the module runs as
-//! `examples/rfs-smoke.rs` inside a virtual machine.
+//! Decoding is a pure function of bytes and tested with golden bytes; the layout is compared with
+//! the C compiler's; command numbers are computed a second time. Tests that need the module are in
+//! `examples/rfs-smoke.rs`, which runs inside a virtual machine.
 
 #[allow(
     dead_code,

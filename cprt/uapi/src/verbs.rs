@@ -1,7 +1,7 @@
-//! What can be done to the page cache of a file: load, stop, evict, and look.
+//! The verbs for the page cache of a file: load, stop, evict, and look.
 //!
 //! Ranges are in bytes. `0..u64::MAX` is the whole file, however long it is: no file of Linux reaches
-//! beyond `i64::MAX`, and no further is the kernel asked.
+//! beyond `i64::MAX`, and the kernel is not asked beyond that.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -72,7 +72,7 @@ impl LoadRequest {
 /// What a load did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// Bytes from the start of the range that were gone through.
+    /// Bytes that were processed, from the start of the range.
     pub done: u64,
     /// Pages that were absent before.
     pub pages: u64,
@@ -124,17 +124,17 @@ impl PageMap {
     }
 }
 
-/// The clipped range can grow with the file between asking for its size and for its pages; so often
-/// that this is not enough, nobody appends.
+/// How often to retry when the file, and so the clipped range, has grown between asking for its size and
+/// for its pages: no program appends more often.
 const GROWTH_RETRIES: usize = 8;
 
 impl Device {
-    /// Brings a range into the page cache. New pages come from where the calling thread's memory
-    /// policy says.
+    /// Brings a range into the page cache. The calling thread's memory policy decides where new pages
+    /// come from.
     ///
     /// # Errors
     ///
-    /// [`Stale`](crate::ErrorKind::Stale); [`NoProcess`](crate::ErrorKind::NoProcess) if the one to
+    /// [`Stale`](crate::ErrorKind::Stale); [`NoProcess`](crate::ErrorKind::NoProcess) if the process to
     /// charge is gone; [`Invalid`](crate::ErrorKind::Invalid) for an empty range; with
     /// [`LoadRequest::wait`] the I/O errors of the lower device.
     pub fn load(&self, request: LoadRequest) -> Result<Loaded> {
@@ -156,7 +156,7 @@ impl Device {
         })
     }
 
-    /// Stops the loads in flight that have this cookie, 0 for all, and says how many were told.
+    /// Stops the loads in flight that have this cookie, 0 for all, and returns how many that were.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ fn resident_error(source: std::io::Error) -> Error {
     Error::command("RESIDENT", source)
 }
 
-/// Where Linux's offsets end. The kernel refuses a range that reaches beyond.
+/// The greatest offset in Linux. The kernel refuses a range that reaches beyond.
 const LAST_OFFSET: u64 = i64::MAX.cast_unsigned();
 
 /// Offset and length; a range that ends before it begins is as empty as any.

@@ -1,7 +1,7 @@
-//! What readers do, on its way from the threads that serve them to the one that asks for events.
+//! Events on their way from the threads that serve readers to the one that asks for events.
 //!
-//! The serving threads only leave a record. It is bounded: what does not fit is counted. Whose
-//! process it was is found out by who asks for the events, as that takes a look into `/proc`.
+//! The serving threads only leave records. Their number is bounded: those that do not fit are counted. The
+//! thread that asks for events finds the processes, as that takes a look into `/proc`.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::backend::fuse::mirror::Listener;
 use crate::machine::ranges::Ranges;
 use crate::sys;
 
-/// More records do not wait.
+/// Upper bound on records that wait.
 const ROOM: usize = 1 << 16;
 
 /// What a reader did.
@@ -31,7 +31,7 @@ struct Record {
     time_ns: u64,
 }
 
-/// Records that wait; a pure thing.
+/// Records that wait. Pure.
 #[derive(Debug)]
 struct UnheardEvents {
     records: VecDeque<Record>,
@@ -48,7 +48,7 @@ impl UnheardEvents {
         }
     }
 
-    /// The kernel asks for a long range in several requests, which the worker's queue makes one event.
+    /// The kernel asks for a long range in several requests, which the worker's queue merges into one event.
     fn push(&mut self, record: Record) {
         if self.records.len() < self.room {
             self.records.push_back(record);
@@ -72,7 +72,7 @@ pub(super) struct FuseEvents {
     changed: Condvar,
     wanted: AtomicU32,
     processes: Mutex<ThreadOwners>,
-    /// What has been read or stored and not been dropped: the kernel may have dropped it since.
+    /// Ranges that were read or stored and that we have not dropped: the kernel may have dropped them since.
     cached: Mutex<HashMap<u64, Ranges>>,
 }
 
@@ -118,7 +118,7 @@ impl FuseEvents {
         let own = std::process::id();
         for record in records {
             let process = processes.of(record.thread);
-            // What we do through the mount is not what readers do.
+            // Our own accesses through the mount are not a reader's.
             if process != own {
                 into.push(event(&record, process));
             }
@@ -146,7 +146,7 @@ impl FuseEvents {
         }
     }
 
-    /// How much of a range was cached when we last heard of it.
+    /// How many bytes of a range are cached, as far as we know.
     pub(super) fn estimate(&self, file: u64, range: &Range<u64>) -> u64 {
         let cached = lock(&self.cached);
         cached.get(&file).map_or(0, |ranges| ranges.within(range))

@@ -1,19 +1,19 @@
 //! A directory, mirrored read-only through FUSE: for machines without rfs.ko.
 //!
-//! The life of a mirror: the lower directory is opened, then something is mounted, perhaps over that
-//! directory itself; threads answer the kernel until it is unmounted. Where the kernel can be told to
-//! read the lower files itself (passthrough, since 6.9, and for root), data never comes this way, and
-//! the page cache is the lower one. Otherwise files are cached in the mount, what is read is read
-//! here, and each read is a miss that a [`Listener`] hears of. [`Mirror::mode`] says which it is, and
+//! The life of a mirror: the lower directory is opened, then the mirror is mounted, perhaps over that
+//! directory itself; threads answer the kernel until it is unmounted. Where the kernel can read the
+//! lower files itself (passthrough, since 6.9, and for root), data never comes this way, and
+//! the page cache is the lower one. Otherwise files are cached in the mount, these threads read them,
+//! and each read is a miss that a [`Listener`] receives. [`Mirror::mode`] says which it is, and
 //! why if it is the latter.
 //!
 //! When the process is killed, files that were open by passthrough stay readable; everything else
-//! fails at once with ENOTCONN, until somebody mounts there again.
+//! fails at once with ENOTCONN, until the directory is mounted again.
 //!
 //! # What it is not
 //!
-//! Set-user-ID bits and devices do nothing, `statx` tells no time of birth, and what is mounted within
-//! the lower directory is not there. Reading through a mapping alone does not notice that a file has
+//! Set-user-ID bits and devices have no effect, `statx` reports no time of birth, and mounts within
+//! the lower directory do not show. Reading through a mapping alone does not notice that a file has
 //! changed below; opening it or asking for its attributes does, a second later at most.
 
 use std::fmt;
@@ -39,19 +39,19 @@ pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// How long its users and then its threads have to see that a mount is gone.
+/// How long to wait for a mount's threads to notice that it is gone.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// How to mirror.
 #[derive(Clone, Debug)]
 pub(crate) struct MirrorOptions {
-    /// Use it if the kernel has it.
+    /// Use passthrough if the kernel has it.
     pub(crate) passthrough: bool,
-    /// How many answer the kernel.
+    /// Threads that answer the kernel.
     pub(crate) threads: usize,
-    /// How far the kernel reads ahead, if it may be told.
+    /// How far the kernel reads ahead, if we may set that.
     pub(crate) readahead_kib: u64,
-    /// Let in others than who mounts. An ordinary user may need `user_allow_other` in
+    /// Let users other than the one that mounts read it. An ordinary user may need `user_allow_other` in
     /// `/etc/fuse.conf` for that.
     pub(crate) others: bool,
 }
@@ -60,8 +60,8 @@ impl Default for MirrorOptions {
     fn default() -> Self {
         Self {
             passthrough: true,
-            // Requests carry 1 MiB and are read one at a time by each, so that with less both would
-            // wait for the reader.
+            // A request carries 1 MiB and each thread reads one at a time, so with less readahead both
+            // would wait for the reader.
             threads: 2,
             readahead_kib: 4096,
             others: nix::unistd::geteuid().is_root(),
@@ -69,7 +69,7 @@ impl Default for MirrorOptions {
     }
 }
 
-/// A mount. It ends with this, or when somebody unmounts it.
+/// A mount. It ends when this is dropped, or when a user unmounts it.
 pub(crate) struct Mirror {
     core: Arc<Core>,
     at: PathBuf,
@@ -88,8 +88,8 @@ impl fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// Mounts the directory `lower` at `at`, which may be the same. What a killed mirror has left
-    /// there is taken away.
+    /// Mounts the directory `lower` at `at`, which may be the same. First unmounts what a killed mirror
+    /// has left there.
     pub(crate) fn mount(
         lower: &Path,
         at: &Path,
@@ -109,7 +109,7 @@ impl Mirror {
         let mode = mode(options.passthrough, core.offered.get().is_some(), || {
             mounting::may_pass_through(session.as_fd())
         });
-        // Nobody else sets it.
+        // It is set only here.
         let _ = core.mode.set(mode);
         let notifier = session.notifier();
         let session = session.spawn()?;
@@ -121,7 +121,7 @@ impl Mirror {
             session: Mutex::new(Some(session)),
         };
         if let Err(error) = mounting::raise_readahead(mirror.device, options.readahead_kib) {
-            log::info!("the readahead of the mount stays as it is: {error}");
+            log::info!("the readahead of the mount stays unchanged: {error}");
         }
         Ok(mirror)
     }
@@ -146,12 +146,12 @@ impl Mirror {
         self.core.mode.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// To put pages into the kernel's cache and to drop them; never on a thread that serves it.
+    /// Puts pages into the kernel's cache and drops them; never on a thread that serves the mount.
     pub(crate) fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Ends it; who still uses it can go on with what is cached only.
+    /// Ends the mount; processes that still use it can read only what is cached.
     pub(crate) fn unmount(&self) {
         let session = self
             .session
@@ -161,7 +161,7 @@ impl Mirror {
         if session.is_none() || self.core.ended(Duration::ZERO) {
             return;
         }
-        // That unmounts, unless somebody uses it.
+        // That unmounts, unless a process still uses the mount.
         drop(session);
         let still = || mounting::device(&self.at).is_ok_and(|device| device == self.device);
         if !self.core.ended(Duration::ZERO)
@@ -187,7 +187,7 @@ fn config(lower: &Path, options: &MirrorOptions) -> Config {
         MountOption::DefaultPermissions,
         // A comma would begin another option.
         MountOption::FSName(lower.display().to_string().replace([',', '\\'], "_")),
-        // The crate's own option for that is for the helper only.
+        // fuser's own option for that works only with the helper.
         MountOption::CUSTOM("subtype=cprt".to_owned()),
     ];
     config.acl = if options.others {

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-/// What one request carries: the kernel takes no more pages at once.
+/// Bytes of one request: the kernel takes no more pages at once.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// How finely a piece of which something is cached already is looked at.
+/// The granularity at which a partly cached piece is examined.
 const GRAIN: u64 = 256 << 10;
 
 /// The pieces of a range, one request each.
@@ -25,8 +25,8 @@ fn steps(range: &Range<u64>, step: u64) -> impl Iterator<Item = Range<u64>> + us
     })
 }
 
-/// What of a piece is to be loaded, by how many of a range's bytes are cached: nothing, or all, or
-/// the grains that are not whole.
+/// The parts of a piece to load; `cached` says how many bytes of a range are cached. They are none, or
+/// all, or the grains that are not whole.
 pub(super) fn gaps(piece: &Range<u64>, cached: impl Fn(&Range<u64>) -> u64) -> Vec<Range<u64>> {
     let length = piece.end - piece.start;
     match cached(piece) {
@@ -47,7 +47,7 @@ pub(super) fn gaps(piece: &Range<u64>, cached: impl Fn(&Range<u64>) -> u64) -> V
     gaps
 }
 
-/// The pages that a range covers whole; the last page of a file is whole if its bytes are.
+/// The pages that a range covers completely; for the last page of a file, its bytes are enough.
 pub(super) fn whole_pages(range: &Range<u64>, size: u64, page: u64) -> Range<u64> {
     let start = range.start.next_multiple_of(page);
     let end = if range.end >= size {

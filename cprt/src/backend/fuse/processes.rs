@@ -1,23 +1,23 @@
-//! Whose threads ask: FUSE names the thread, policies want the process.
+//! Finds the process of a thread: FUSE names the thread, policies want the process.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// For so long a thread is taken for what it was: numbers come back, though not so soon.
+/// How long the process of a thread is remembered: the kernel reuses numbers, though not so soon.
 const BELIEVED: Duration = Duration::from_secs(2);
 
-/// More are not remembered.
+/// Upper bound on threads remembered.
 const MAX: usize = 4096;
 
-/// Threads that have asked lately.
+/// Threads that have made requests lately.
 #[derive(Debug, Default)]
 pub(super) struct ThreadOwners {
     known: HashMap<u32, (u32, Instant)>,
 }
 
 impl ThreadOwners {
-    /// The process of a thread. One that is gone and never was seen was perhaps the only one of its
-    /// process.
+    /// The process of a thread. A thread that is gone and was never seen may have been the only one of
+    /// its process, so its own number is returned.
     pub(super) fn of(&mut self, thread: u32) -> u32 {
         self.of_at(thread, Instant::now(), |thread| {
             std::fs::read_to_string(format!("/proc/{thread}/status")).ok()
@@ -30,7 +30,7 @@ impl ThreadOwners {
         now: Instant,
         status: impl FnOnce(u32) -> Option<String>,
     ) -> u32 {
-        // A thread that this process cannot name, in a namespace above it.
+        // A thread in a PID namespace above, which has no number here.
         if thread == 0 {
             return 0;
         }

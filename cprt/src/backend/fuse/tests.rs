@@ -34,7 +34,7 @@ fn heard(fuse: &Fuse) -> Vec<Event> {
     events
 }
 
-/// The same, up to a close: the kernel tells of it when it likes, and nobody waits for that.
+/// The same, up to a close: the kernel reports it some time later, and close(2) does not wait for that.
 fn heard_to_close(fuse: &Fuse) -> Vec<Event> {
     let since = Instant::now();
     let mut events = Vec::new();
@@ -165,7 +165,7 @@ fn test_an_eviction_takes_mapped_pages_too_unless_told_not_to() {
     fuse.load(whole, How::default()).expect("to load");
     let unmapped = fuse.evict(whole, true).expect("to evict");
     let all = all_but_few(unmapped.dropped, 4 * MIB);
-    assert!(all && unmapped.kept == 0, "mapped by nobody: {unmapped:?}");
+    assert!(all && unmapped.kept == 0, "not mapped: {unmapped:?}");
 }
 
 #[test]

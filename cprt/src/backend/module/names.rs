@@ -1,12 +1,12 @@
-//! What files are called: by the kernel, now, and by the policy, since it opened them. Pure.
+//! The names of files: the kernel's current number, and the policy's, from when it opened them. Pure.
 //!
-//! The kernel numbers a file anew when it has forgotten it meanwhile. Both names are the same for
-//! every file that this has not happened to.
+//! The kernel numbers a file anew when it has forgotten it meanwhile. For all other files both names
+//! are the same.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// More numbers are not remembered as asked about; then all are asked about again.
+/// Upper bound on numbers remembered as asked about; beyond it, all are asked about again.
 const MAX_ASKED: usize = 1 << 16;
 
 /// The two names of files that a policy has opened.
@@ -16,7 +16,7 @@ pub(super) struct Names {
     by_path: HashMap<PathBuf, u64>,
     /// The policy's name by the kernel's, where they differ.
     alias: HashMap<u64, u64>,
-    /// The kernel's names that are known to be no news.
+    /// The kernel's names that are known not to be new ones.
     asked: HashSet<u64>,
 }
 
@@ -28,10 +28,10 @@ struct OpenedFile {
 }
 
 impl Names {
-    /// The policy opens a file; returns its name for it.
+    /// Notes that the policy opens a file; returns the policy's name for it.
     pub(super) fn open(&mut self, number: u64, path: &Path) -> u64 {
         let known = self.by_path.get(path).copied();
-        // Another file may be there by now: then it is not the one the policy has.
+        // Another file may be there by now, which is not the one that the policy has opened.
         let known = known.filter(|&known| self.now(known) == number);
         let name = known.unwrap_or_else(|| self.known(number));
         let opened = self.opened.entry(name).or_insert_with(|| OpenedFile {
@@ -45,7 +45,7 @@ impl Names {
         name
     }
 
-    /// The policy closes one; whether it had it.
+    /// Notes that the policy closes a file; returns whether it was open.
     pub(super) fn close(&mut self, name: u64) -> bool {
         let Some(opened) = self.opened.get_mut(&name) else {
             return false;
@@ -62,17 +62,17 @@ impl Names {
         true
     }
 
-    /// What the kernel calls it now.
+    /// The kernel's current name for it.
     pub(super) fn now(&self, name: u64) -> u64 {
         self.opened.get(&name).map_or(name, |opened| opened.now)
     }
 
-    /// Where the policy opened it.
+    /// The path by which the policy opened it.
     pub(super) fn path(&self, name: u64) -> Option<PathBuf> {
         self.opened.get(&name).map(|opened| opened.path.clone())
     }
 
-    /// The kernel calls it otherwise now.
+    /// Notes the kernel's new name for it.
     pub(super) fn renumber(&mut self, name: u64, number: u64) {
         let Some(opened) = self.opened.get_mut(&name) else {
             return;
@@ -85,12 +85,12 @@ impl Names {
         }
     }
 
-    /// What the policy calls the file that the kernel calls so.
+    /// The policy's name for a file, by the kernel's.
     pub(super) fn known(&self, number: u64) -> u64 {
         self.alias.get(&number).copied().unwrap_or(number)
     }
 
-    /// Whether this number may be a new one of a file that the policy has.
+    /// Whether this number may be a new one for a file that the policy has opened.
     pub(super) fn asks(&mut self, number: u64) -> bool {
         if self.opened.is_empty() || number == 0 {
             return false;

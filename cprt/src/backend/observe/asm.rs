@@ -1,11 +1,11 @@
-//! Instructions of programs in the kernel, put together one by one. Pure.
+//! An assembler for programs in the kernel. Pure.
 //!
-//! Jumps lead forward only, to labels that are set later.
+//! Jumps lead only forward, to labels that are set later.
 
 use super::reach::Reach;
 use super::record::Field;
 
-/// Registers. Calls take the first ones and spoil them; the result is in R0.
+/// Registers. Calls take their arguments in the first ones and clobber them; the result is in R0.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Register {
     R0,
@@ -14,13 +14,13 @@ pub(super) enum Register {
     R3,
     R4,
     R5,
-    /// Ours: what the tracepoint says.
+    /// Ours: the tracepoint's arguments.
     Context = 6,
     /// Ours: process and thread.
     Who,
-    /// Ours: what this CPU remembers.
+    /// Ours: this CPU's run.
     Run,
-    /// Ours: what we are told.
+    /// Ours: the control values.
     Control,
     /// The end of the stack.
     Stack = 10,
@@ -45,7 +45,7 @@ pub(super) enum HelperCall {
     TaskPtRegs = 175,
 }
 
-/// Comparisons, of registers without sign.
+/// Comparisons of registers, unsigned.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Is {
     Greater = 0x2d,
@@ -54,7 +54,7 @@ pub(super) enum Is {
     NotGreater = 0xbd,
 }
 
-/// A place to jump to, further on.
+/// A target for jumps, further on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
     End,
@@ -76,7 +76,7 @@ pub(super) enum Label {
     Found,
 }
 
-/// A program under way: a jump does not know yet how far.
+/// A program being assembled: the distances of jumps are not known yet.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     code: Vec<u64>,
@@ -96,9 +96,9 @@ impl Program {
         self.put(0x85, R0, R0, 0, function as i32);
     }
 
-    /// One that has no number of its own, but that of its type among the kernel's.
+    /// Calls a kernel function by the number of its type.
     pub(super) fn call_by_type(&mut self, function: i32) {
-        // In the place of the source: what the number is.
+        // R2 in the source field says that the number is one of a type.
         self.put(0x85, R0, R2, 0, function);
     }
 
@@ -142,7 +142,7 @@ impl Program {
         self.put(0x7f, to, from, 0, 0);
     }
 
-    /// Reads what the tracepoint tells.
+    /// Reads a value of the tracepoint.
     pub(super) fn reach(&mut self, to: Register, reach: &Reach) {
         self.follow(to, Context, &reach.0);
     }
@@ -171,32 +171,32 @@ impl Program {
         self.put(0x79, to, from, at, 0);
     }
 
-    /// Reads four.
+    /// Reads four bytes.
     pub(super) fn load_half(&mut self, to: Register, from: Register, at: i16) {
         self.put(0x61, to, from, at, 0);
     }
 
-    /// Writes eight.
+    /// Writes eight bytes.
     pub(super) fn store(&mut self, to: Register, at: i16, from: Register) {
         self.put(0x7b, to, from, at, 0);
     }
 
-    /// Writes four.
+    /// Writes four bytes.
     pub(super) fn store_half(&mut self, to: Register, at: i16, from: Register) {
         self.put(0x63, to, from, at, 0);
     }
 
-    /// A map, by its descriptor.
+    /// Loads a map, by its descriptor.
     pub(super) fn map(&mut self, to: Register, fd: i32) {
         self.wide(to, 1, fd);
     }
 
-    /// The address of the one value that a map has.
+    /// Loads the address of a map's only value.
     pub(super) fn value_of(&mut self, to: Register, fd: i32) {
         self.wide(to, 2, fd);
     }
 
-    /// Two instructions long; the source says what the number stands for.
+    /// Two instructions long; `what` says what the number stands for.
     fn wide(&mut self, to: Register, what: u8, fd: i32) {
         let [a, b, c, d] = fd.to_le_bytes();
         let registers = to as u8 | what << 4;
@@ -205,7 +205,7 @@ impl Program {
         self.code.push(0);
     }
 
-    /// An eight-byte number.
+    /// Loads an eight-byte number.
     pub(super) fn set_long(&mut self, to: Register, number: u64) {
         self.code
             .push(u64::from_le_bytes([0x18, to as u8, 0, 0, 0, 0, 0, 0]) | (number << 32));
@@ -217,7 +217,7 @@ impl Program {
         self.add(to, on_stack.into());
     }
 
-    /// Looks up an element of an array, with its number at that place of the stack, or else ends.
+    /// Looks up an element of an array, by its number stored at that place of the stack; ends if there is none.
     pub(super) fn element(&mut self, map: i32, number: i32, index: i16) {
         self.set(R1, number);
         self.store(Stack, index, R1);
@@ -247,13 +247,13 @@ impl Program {
         self.put(0x15, register, R0, 0, is);
     }
 
-    /// Here the jumps to a label lead.
+    /// Sets a label here.
     pub(super) fn here(&mut self, label: Label) {
         let here = self.code.len();
         let code = &mut self.code;
         self.jumps.retain(|&(at, to)| {
             if to == label {
-                // From the instruction after the jump.
+                // Counted from the instruction after the jump.
                 let far = u64::try_from(here - at - 1).unwrap_or(0);
                 code[at] |= (far & 0x7fff) << 16;
             }
@@ -263,7 +263,7 @@ impl Program {
 
     pub(super) fn finish(mut self) -> Vec<u64> {
         self.here(Label::End);
-        // The result says that others who listen to this tracepoint are to hear of it as well.
+        // The result 1 lets other listeners at this tracepoint receive it as well.
         self.code.push(0xb7 | 1 << 32);
         self.code.push(0x95);
         self.code

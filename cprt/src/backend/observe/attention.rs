@@ -1,27 +1,27 @@
-//! Whether records wake us or we look for them by ourselves. Pure.
+//! Decides whether records wake the worker or it polls for them. Pure.
 //!
-//! A reader that wakes us with every record pays several times what the record costs. So only the first
-//! one does: from then on we look now and then, until there has been nothing for a while.
+//! A reader that wakes the worker with every record pays several times the cost of the record. So only the first
+//! record does: from then on the worker polls now and then, until there have been no records for a while.
 
 use std::time::{Duration, Instant};
 
-/// How often we look while there are records.
+/// How often the worker polls while there are records.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
-/// How we hear of records.
+/// How the worker learns of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Attention {
-    /// The next one wakes us.
+    /// The next record wakes it.
     #[default]
     Rests,
-    /// The same from now on, but one may just have been made by a program that did not know yet.
+    /// The same from now on, but a program that did not know yet may just have made a record.
     Settles,
-    /// We look by ourselves; then was the last one.
+    /// It polls; the last record came then.
     Looks(Instant),
 }
 
 impl Attention {
-    /// After a look that found some records, or none; after so long without one there is quiet.
+    /// The state after a look that found records (`some`) or none; after `quiet` without one, polling ends.
     pub(super) fn next(self, some: bool, now: Instant, quiet: Duration) -> Self {
         match self {
             _ if some => Self::Looks(now),
@@ -36,7 +36,7 @@ impl Attention {
         !matches!(self, Self::Looks(_))
     }
 
-    /// When to look next, if not when woken.
+    /// When to look next, unless woken before.
     pub(super) fn due(self, now: Instant) -> Option<Instant> {
         (self != Self::Rests).then(|| now + LOOK)
     }

@@ -1,4 +1,4 @@
-//! Which tracepoints and which source of their records this kernel has.
+//! Finds out which tracepoints this kernel has, and which source of records works.
 
 use std::io;
 
@@ -26,17 +26,16 @@ pub(super) fn layouts() -> io::Result<Vec<Layout>> {
     }
 }
 
-/// Whether programs can be had here: older kernels warn, in their log and for all to see, of programs at
-/// tracepoints whose tables are not made in one piece; ours would be of tens of MiB then. They have few records,
-/// too.
+/// Whether to try programs here: older kernels warn, in their log, of programs at tracepoints whose tables are not
+/// preallocated; ours would take tens of MiB then. Those kernels also have few records.
 fn may_run_programs(layouts: &[Layout]) -> io::Result<()> {
     let is_new = layouts.iter().any(|layout| layout.point == Point::Get);
     is_new
         .then_some(())
-        .ok_or_else(|| io::Error::other("kernels before 6.12 are not asked to"))
+        .ok_or_else(|| io::Error::other("programs are not used on kernels before 6.12"))
 }
 
-/// Whether there is a source, without opening one if that takes long; why it is not the best.
+/// Whether a source works, without opening it if that takes long; returns why it is not the best one.
 pub(super) fn probe(layouts: &[Layout]) -> io::Result<Option<String>> {
     match may_run_programs(layouts).and_then(|()| Bpf::probe(layouts)) {
         Ok(()) => Ok(None),
@@ -44,7 +43,7 @@ pub(super) fn probe(layouts: &[Layout]) -> io::Result<Option<String>> {
     }
 }
 
-/// The better one, and why if that is not the best.
+/// Opens the best source that works; returns why it is not the best one.
 pub(super) fn open(layouts: &[Layout]) -> io::Result<(Box<dyn RecordSource>, Option<String>)> {
     match may_run_programs(layouts).and_then(|()| Bpf::open(layouts)) {
         Ok(bpf) => Ok((Box::new(bpf), None)),

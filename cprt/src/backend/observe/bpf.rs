@@ -1,10 +1,10 @@
 //! Tracepoints by programs in the kernel: one for each, and one ring for all of them.
 //!
-//! The programs are put together here (`program.rs`), from where the kernel says that things are: there is
-//! nothing to compile, and no knowledge of one kernel's types. Where it tells of its types they run at the
-//! tracepoints themselves, which costs others less; otherwise by way of perf events.
+//! The programs are assembled here (`program.rs`), with the offsets that the kernel reports: there is
+//! nothing to compile, and no knowledge of one kernel's types. Where the kernel has type information, they run
+//! at the tracepoints themselves, which costs other processes less; otherwise by way of perf events.
 //!
-//! Only the first record wakes us (`attention.rs`).
+//! Only the first record wakes the worker (`attention.rs`).
 
 use std::collections::HashSet;
 use std::io;
@@ -27,17 +27,17 @@ use crate::sys::perf::{Event, Wakes, Whose};
 
 /// Bytes for records: some 58,000 of them.
 const ROOM: u32 = 4 << 20;
-/// More files than this are too many for a table in the kernel, which takes 16 bytes for each that it could have,
+/// Upper bound on files in a table in the kernel, which takes 16 bytes for each possible entry,
 /// and time to clear them.
 const MAX_FILES: u32 = 1 << 17;
-/// More threads than this are not followed.
+/// Upper bound on processes that are followed.
 const MAX_THREADS: u32 = 1 << 16;
-/// Where forks are told of.
+/// The tracepoint of forks.
 pub(super) const FORKS: &str = "sched/sched_process_fork";
-/// So long after the last record we are woken again.
+/// How long after the last record the next one wakes the worker again.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// A program at a tracepoint, for as long as it is there.
+/// A program at a tracepoint, attached while this exists.
 #[derive(Debug)]
 enum Listener {
     Raw {
@@ -49,14 +49,14 @@ enum Listener {
     },
 }
 
-/// The programs and what they share with us.
+/// The programs and the maps that they share with us.
 #[derive(Debug)]
 pub(super) struct Bpf {
     layouts: Vec<Layout>,
-    /// Programs that run at the tracepoints themselves; none where the kernel does not tell of its types.
+    /// Programs that run at the tracepoints themselves; none where the kernel has no type information.
     raw: Vec<(Point, OwnedFd)>,
     listeners: Mutex<Vec<(Point, Listener)>>,
-    /// The files or the processes that are told of.
+    /// The files or the processes that are reported.
     listed: Map,
     /// Processes by our numbers for them, where those are not the kernel's.
     by_ours: Option<Map>,
@@ -71,12 +71,12 @@ pub(super) struct Bpf {
     state: Mutex<BpfState>,
 }
 
-/// What it knows between two times.
+/// What it keeps between two calls.
 #[derive(Debug, Default)]
 struct BpfState {
     attention: Attention,
     merge: u64,
-    /// How many records had been lost when it was asked last.
+    /// How many records had been lost at the last call.
     lost: u64,
 }
 
@@ -84,9 +84,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// By which numbers this process knows others.
+/// The PID namespace by whose numbers this process knows others.
 fn numbering() -> io::Result<Numbering> {
-    /// The first namespace's, on every machine.
+    /// The inode number of the first namespace, on every machine.
     const FIRST: u64 = 0xefff_fffc;
 
     let own = std::fs::metadata("/proc/self/ns/pid")?;
@@ -95,7 +95,7 @@ fn numbering() -> io::Result<Numbering> {
         return Ok(Numbering::First);
     }
     let device = Key::of_stat(own.dev(), inode).map_or(0, |key| u64::from(key.device));
-    // Without it, processes of namespaces within ours are not told of.
+    // Without it, processes in namespaces within ours are not reported.
     let walk = Btf::kernel().ok().and_then(|btf| Walk::of(&btf));
     Ok(Numbering::Of {
         device,
@@ -104,9 +104,9 @@ fn numbering() -> io::Result<Numbering> {
     })
 }
 
-/// Whether the kernel lets go of the processor in the middle of a program that runs at a tracepoint itself.
-/// Meanwhile it does not run that program on that processor for others, and what they do is not told: of 48 MiB
-/// that four processes read on 7.2, some twenty records in each load. By way of perf events no program is preempted.
+/// Whether the kernel may preempt a program that runs at a tracepoint itself. Meanwhile it does not run that
+/// program on that processor for other threads, and their records are lost: of 48 MiB that four processes read
+/// on 7.2, some twenty records in each load. By way of perf events no program is preempted.
 fn programs_are_preempted() -> bool {
     sys::kernel_release().is_none_or(|release| release >= (7, 0))
 }
@@ -118,7 +118,7 @@ impl Bpf {
         Ok(bpf)
     }
 
-    /// What the children of a process read from now on, and theirs, of whatever file; `forks` is the `format` of
+    /// Reports what the children of a process and theirs read from now on, from any file; `forks` is the `format` of
     /// [`FORKS`].
     pub(super) fn of_children(layouts: &[Layout], forks: &str, parent: u32) -> io::Result<Self> {
         let child = Field::parse(forks, "child_pid").ok_or(io::ErrorKind::Unsupported)?;
@@ -138,7 +138,7 @@ impl Bpf {
         Ok(bpf)
     }
 
-    /// One more process, and its children.
+    /// Follows one more process, and its children.
     pub(super) fn follow(&self, process: u32) -> io::Result<()> {
         let key = u64::from(process).to_ne_bytes();
         let table = self.by_ours.as_ref().unwrap_or(&self.listed);
@@ -155,7 +155,7 @@ impl Bpf {
     }
 
     fn prefer_raw(&mut self, layouts: &[Layout]) -> io::Result<()> {
-        // Whether it may is to be known now.
+        // To fail now, if it may not.
         match self.load_raw(layouts) {
             Ok(raw) => self.raw = raw,
             Err(error) => {
@@ -166,14 +166,14 @@ impl Bpf {
         Ok(())
     }
 
-    /// Whether the kernel takes our programs: one of perf, as it would have to be asked of its types for others.
+    /// Whether the kernel accepts our programs: tries one for perf, as others would need its type information.
     pub(super) fn probe(layouts: &[Layout]) -> io::Result<()> {
         let bpf = Self::new(layouts, 1, 4096)?;
         bpf.load(&Reaches::from(&layouts[0]), ProgramFor::Perf)
             .map(drop)
     }
 
-    /// The same by way of perf events, whatever the kernel tells.
+    /// The same by way of perf events, even if the kernel has type information.
     #[cfg(test)]
     pub(super) fn open_by_perf(layouts: &[Layout]) -> io::Result<Self> {
         let bpf = Self::new(layouts, MAX_FILES, ROOM)?;
@@ -202,7 +202,7 @@ impl Bpf {
     }
 
     fn load_raw(&self, layouts: &[Layout]) -> io::Result<Vec<(Point, OwnedFd)>> {
-        // Where those of perf are not allowed, some that are left out are better than none that are told.
+        // Where perf events are not allowed, losing some records is better than having none.
         if programs_are_preempted() && Event::dummy(Whose::Cpu(0)).is_ok() {
             let why =
                 "this kernel preempts programs at its tracepoints, and leaves out events meanwhile";
@@ -220,7 +220,7 @@ impl Bpf {
             })?;
             Ok((layout.point, program))
         };
-        // The kernel goes through its types for each of them, a few milliseconds each: side by side.
+        // The kernel searches its types for each of them, which takes a few milliseconds each: in parallel.
         std::thread::scope(|scope| {
             let each = layouts.iter().map(|layout| scope.spawn(|| load(layout)));
             let each: Vec<_> = each.collect();
@@ -268,8 +268,8 @@ impl Bpf {
         )
     }
 
-    /// It is a new program each time: a process that is about to be started may still have the event of
-    /// the old one open, and the kernel runs no program twice at one tracepoint.
+    /// Loads a new program each time: a child between fork and exec may still have the event of the old one
+    /// open, and the kernel runs no program twice at one tracepoint.
     fn by_perf(&self, layout: &Layout) -> io::Result<Event> {
         let program = self.load(&layout.into(), ProgramFor::Perf)?;
         at_event(layout.id, program.as_fd())
@@ -287,7 +287,7 @@ impl Bpf {
     }
 }
 
-/// Has a program run at a tracepoint by way of a perf event.
+/// Attaches a program to a tracepoint by way of a perf event.
 fn at_event(id: u16, program: BorrowedFd<'_>) -> io::Result<Event> {
     // Any CPU will do.
     let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);
@@ -340,7 +340,7 @@ impl RecordSource for Bpf {
     }
 
     fn ready(&self) -> Option<BorrowedFd<'_>> {
-        // It is readable with any record, whether or not that wakes us.
+        // It is readable with any record, whether or not the record wakes us.
         let wakes = lock(&self.state).attention.wakes();
         wakes.then(|| self.records.as_fd())
     }

@@ -1,7 +1,7 @@
-//! Which programs are executed on this machine, by the kernel's tracepoint of that: on each CPU a perf event, and a ring.
+//! Reports programs that are executed on this machine, by the kernel's tracepoint: a perf event per CPU, and a ring.
 //!
 //! The kernel picks out programs by the ends of their paths, so that others cost a comparison and wake no thread. A
-//! listener that has to hear of all is woken for few of them, and looks now and then.
+//! listener that wants all programs is woken for few of them, and polls now and then.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,17 +20,17 @@ use crate::sys::tracefs::Tracefs;
 const POINT: &str = "sched/sched_process_exec";
 /// Bytes for the records of one CPU: some hundreds of them.
 const ROOM: usize = 32 << 10;
-/// With so many we are woken, if each alone is none of our business.
+/// How many bytes of records wake us, if no single one does.
 const FULL: u32 = 8 << 10;
-/// Of an exec that two events tell of, both do so within this time, in ns.
+/// How far apart at most two records of the same exec are, in ns.
 const TWICE: u64 = 1_000_000;
 
-/// Which programs are told of.
+/// Which programs are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Those whose paths end so, at once; `*` in it stands for anything.
+    /// Those whose paths have one of these ends, at once; `*` in it matches anything.
     Ends(Vec<String>),
-    /// All, at once.
+    /// All programs, at once.
     All,
 }
 
@@ -39,9 +39,9 @@ impl Told {
         matches!(self, Self::Ends(ends) if ends.is_empty())
     }
 
-    /// In the kernel's words; `None` where it needs none, or has none for this.
+    /// As a filter for the kernel; `None` if none is needed, or this cannot be one.
     fn filter(&self) -> Option<String> {
-        /// As long as the kernel takes them.
+        /// Upper bound on the length of a filter.
         const LONGEST: usize = 4000;
         const LONGEST_END: usize = 200;
 
@@ -60,7 +60,7 @@ impl Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exec {
     pub(crate) process: u32,
-    /// As it was executed: of a script, the script's, and perhaps from where the process is.
+    /// The path as it was executed: for a script the script's, perhaps relative to the process's directory.
     pub(crate) path: PathBuf,
     time_ns: u64,
 }
@@ -71,13 +71,13 @@ pub(crate) struct Execs {
     rings: Vec<Ring>,
     ready: Epoll,
     path: Field,
-    /// They tell for as long as they are there.
+    /// Events are reported while this exists.
     #[expect(dead_code, reason = "dropping one ends it")]
     events: Vec<Event>,
 }
 
 impl Execs {
-    /// Hears of these at once, and, if `all`, of all others in a while.
+    /// Reports these programs at once, and, if `all`, all others after a while.
     pub(crate) fn open(told: &Told, all: bool) -> io::Result<Self> {
         let format = Tracefs::open()?.read(POINT, "format")?;
         let id = id_in(&format).ok_or(io::ErrorKind::Unsupported)?;
@@ -117,12 +117,12 @@ impl Execs {
         })
     }
 
-    /// Readable when there is something that is to be heard at once.
+    /// Readable when there is a program to report at once.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
         self.ready.0.as_fd()
     }
 
-    /// What there is, in order.
+    /// Takes all executed programs, in order.
     pub(crate) fn take(&self) -> Vec<Exec> {
         let (mut bytes, mut execs) = (Vec::new(), Vec::new());
         for ring in &self.rings {
@@ -135,7 +135,7 @@ impl Execs {
     }
 }
 
-/// Each once, though two events may have told of it.
+/// Each exec once, though two events may have reported it.
 fn once(all: Vec<Exec>) -> Vec<Exec> {
     let mut kept: Vec<Exec> = Vec::new();
     for exec in all {
@@ -151,7 +151,7 @@ fn once(all: Vec<Exec>) -> Vec<Exec> {
 
 fn exec(sample: &[u8], path: Field) -> Option<Exec> {
     let record = record_in(sample)?;
-    // Where the text is in the record, and how long, with the NUL at its end.
+    // Offset and length of the text in the record, including its NUL.
     let place = usize::try_from(path.read(record)?).ok()?;
     let text = record.get(place & 0xffff..)?.get(..place >> 16)?;
     let text = text.split(|&byte| byte == 0).next()?;
@@ -162,14 +162,14 @@ fn exec(sample: &[u8], path: Field) -> Option<Exec> {
     })
 }
 
-/// Whether this kernel tells of all that a start reads, as those since 6.12 do; why not.
+/// Whether this kernel reports all reads of a start, as Linux does since 6.12; if not, why.
 pub(crate) fn kernel_tells() -> io::Result<()> {
     let layouts = super::available::layouts()?;
     if layouts.iter().any(|layout| layout.point == Point::Get) {
         return Ok(());
     }
     Err(io::Error::other(
-        "kernels before 6.12 do not tell of all that is read",
+        "kernels before 6.12 do not report all reads",
     ))
 }
 

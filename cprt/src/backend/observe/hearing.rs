@@ -1,5 +1,4 @@
-//! The thread that hears: takes what the sources have, finds out of which file it is, and makes
-//! events of it.
+//! The thread that receives: takes records from the sources, finds their files, and makes events of them.
 
 use std::io;
 use std::time::Instant;
@@ -15,20 +14,20 @@ use crate::backend::{Fault, Flow};
 use crate::machine::files::Tree;
 use crate::sys;
 
-/// What it knows between two times.
+/// What it keeps between two calls.
 #[derive(Debug)]
 pub(super) struct Hearing {
     kinds: Kinds,
     readers: Readers,
     looks: Looks,
-    /// The kernel tells only what comes in.
+    /// The kernel reports only pages that come in.
     partly: bool,
     page: u64,
-    /// This process, of which only the large folios are told that it loads.
+    /// This process; of its own loads, only the large folios are noted.
     own: u32,
     raws: Vec<Raw>,
     opened: Vec<Opened>,
-    /// The directory is to be gone through, but not before.
+    /// When to scan the directory, if it has changed.
     scan_at: Option<Instant>,
     scanned: Instant,
 }
@@ -61,7 +60,7 @@ impl Hearing {
         }
     }
 
-    /// When there is something to do without being woken.
+    /// When to run without being woken.
     pub(super) fn due(&self) -> Option<Instant> {
         match (self.scan_at, self.looks.due()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -69,13 +68,13 @@ impl Hearing {
         }
     }
 
-    /// Whether the directory is about to be gone through.
+    /// Whether a scan of the directory is due.
     #[cfg(test)]
     pub(super) fn scans(&self) -> bool {
         self.scan_at.is_some()
     }
 
-    /// Everything there is now.
+    /// Takes all records of now and makes events of them.
     pub(super) fn hear(&mut self, from: &Observe, into: &mut Vec<Event>) -> Result<Flow, Fault> {
         let changed = from.changes.take();
         if changed.unmounted {
@@ -127,7 +126,7 @@ impl Hearing {
                 continue;
             }
             let mut file = from.table().of_identity(one.file);
-            // It is new, and perhaps so new that it was made after the changes were taken.
+            // The file is new, perhaps so new that it was made after the changes were taken.
             if file.is_none() && (self.scan_at.is_some() || from.changes.take().files) {
                 self.scan(from)?;
                 file = from.table().of_identity(one.file);
@@ -175,7 +174,7 @@ impl Hearing {
     }
 }
 
-/// Whether this kernel maps folios of any size with one fault, as those from 6.18 on do.
+/// Whether this kernel maps folios of any size with one fault, as Linux does from 6.18 on.
 pub(super) fn maps_whole_folios() -> bool {
     sys::kernel_release().is_some_and(|release| release >= (6, 18))
 }

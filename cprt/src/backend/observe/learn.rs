@@ -1,14 +1,14 @@
-//! What the kernel calls a file that stat shows to us.
+//! Learns the kernel's name (device and inode) of a file that we know by stat.
 //!
-//! On most file systems they agree. Btrfs has a device of its own for each subvolume in stat, and
-//! overlayfs shows an inode of its own for one of the file systems below. So of each device that
-//! stat shows, one byte of one file is read, and what the tracepoint then says of this thread is its
+//! On most file systems the two agree. In stat, btrfs has its own device for each subvolume, and
+//! overlayfs shows its own inode for one of the file systems below. So for each device that
+//! stat shows, one byte of one file is read, and the tracepoint's record of this thread has the
 //! true name. On overlayfs that is done for every file of a directory, as each may lie somewhere else. It takes the
-//! kernel a tenth of a second to let go of the tracepoint, so file systems that are known to agree are not asked.
+//! kernel a tenth of a second to release the tracepoint, so this is not done for file systems that are known to agree.
 //!
-//! A start, as of a container, opens thousands of files of one overlayfs, and to read of each would hold it up. There
-//! what one file has shown is taken for all: stat shows the number that the file has below, on the device that is
-//! below. Wrong is that of a file which was changed in the container and has its number from before.
+//! A start, as of a container, opens thousands of files of one overlayfs, and reading from each would hold it up. There
+//! one file stands for all: stat shows the inode number that the file has below, on the device that is below. That is
+//! wrong only for a file that was changed in the container and keeps its earlier number.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,27 +26,27 @@ use crate::machine::mappings::Identity;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
 use crate::sys::{self, cache};
 
-/// File systems of which stat shows the truth.
+/// File systems on which stat shows the kernel's names.
 const HONEST: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
 
-/// Of a stacked file system of which so many files show that there is no rule, there is none.
+/// How many files of a stacked file system have to break the rule until it counts as having none.
 const MOST_ODD: u32 = 8;
 
-/// How the kernel's names of a device's files follow from what stat shows. Pure.
+/// How the kernel's names of a device's files follow from stat. Pure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Just so.
+    /// They agree.
     Same,
-    /// The same inodes, of another device.
+    /// The same inodes, on another device.
     Device(u32),
-    /// The same, but of a stacked file system, where another file may be another's.
+    /// The same, but on a stacked file system, where another file may lie on another device.
     Below(u32),
-    /// There is none.
+    /// There is no rule.
     Each,
 }
 
 impl Rule {
-    /// As one file shows.
+    /// The rule that one file shows.
     fn of(stat: Identity, truth: Key, stacked: bool) -> Self {
         if truth.inode != stat.inode {
             Self::Each
@@ -59,7 +59,7 @@ impl Rule {
         }
     }
 
-    /// For sure.
+    /// The kernel's name, if it is certain.
     fn apply(self, stat: Identity) -> Option<Key> {
         match self {
             Self::Below(_) => None,
@@ -67,7 +67,7 @@ impl Rule {
         }
     }
 
-    /// Most likely.
+    /// The most likely name.
     fn guess(self, stat: Identity) -> Option<Key> {
         match self {
             Self::Same => Key::of_stat(stat.device, stat.inode),
@@ -83,14 +83,14 @@ impl Rule {
 /// Knows the rules, and learns new ones.
 #[derive(Debug)]
 pub(super) struct LearntNames {
-    /// Where reads can be told from: kernels before 6.12 have none.
+    /// The tracepoint of reads: kernels before 6.12 have none.
     point: Option<Layout>,
     rules: HashMap<u64, Rule>,
     /// How many files of a stacked file system showed that there is no rule.
     odd: HashMap<u64, u32>,
 }
 
-/// Hears of this thread's reads.
+/// Receives records of this thread's reads.
 struct TouchHearing {
     event: Event,
     ring: Ring,
@@ -107,7 +107,8 @@ impl LearntNames {
         }
     }
 
-    /// The same where one file of a file system has shown what the others are called; `None` elsewhere.
+    /// As [`Self::key`], but where one file of the file system has shown a rule, takes the most likely name; `None` if
+    /// there is none.
     pub(super) fn key_by_rule(
         &mut self,
         stat: Identity,
@@ -119,7 +120,7 @@ impl LearntNames {
         }
     }
 
-    /// What the kernel calls a file; `None` if it cannot be told, as of an empty one.
+    /// The kernel's name for a file; `None` if it cannot be found out, as for an empty file.
     pub(super) fn key(
         &mut self,
         stat: Identity,
@@ -145,7 +146,7 @@ impl LearntNames {
         let stacked = kind == Some(OVERLAYFS_SUPER_MAGIC);
         let rule = Rule::of(stat, truth, stacked);
         if stacked && rule == Rule::Each {
-            // It may be the one that was changed in the container: another one has its say.
+            // This may be a file that was changed in the container: ask further files.
             let odd = self.odd.entry(stat.device).or_default();
             *odd += 1;
             if *odd < MOST_ODD {
@@ -168,8 +169,7 @@ impl TouchHearing {
         })
     }
 
-    /// Reads a byte of a file, leaves as little of it behind as it can, and returns what has been
-    /// told of it.
+    /// Reads a byte of a file, leaves as few traces as possible, and returns the name in the record.
     fn touch(&self, file: &File) -> io::Result<Option<Key>> {
         quietly(file);
         let page = sys::page_size();
@@ -178,7 +178,7 @@ impl TouchHearing {
         let read = file.read_at(&mut [0], 0);
         self.event.enable(false)?;
         if cold {
-            // As it was before.
+            // Restores the state of before.
             let length = libc::off_t::try_from(page).unwrap_or(0);
             let _ = posix_fadvise(file, 0, length, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         }
@@ -190,11 +190,11 @@ impl TouchHearing {
     }
 }
 
-/// Nothing is to be read ahead of what we read of this file, nor is the time of it to be kept.
+/// Turns off readahead and updates of the access time for our reads of this file.
 fn quietly(file: &File) {
-    // Only its owner and root may; others leave a trace.
+    // Only its owner and root may do this; other users change the access time.
     let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
-    // Where there is no such advice, a few pages more are read.
+    // Where this advice does not work, a few more pages are read.
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
 }
 

@@ -1,9 +1,9 @@
-//! Looks at what processes have mapped, while they read.
+//! Looks at the pages that processes have mapped, while they read.
 //!
-//! A fault that the page cache answers with a huge page makes no record, so who reads through a
-//! mapping is looked at instead, a walk over its page tables. It begins with a record of such a
-//! reader, comes less often while nothing changes, and ends when nothing has changed for a while or
-//! the mapping is gone: nobody is woken for a reader that rests.
+//! A fault that the page cache answers with a huge page makes no record, so the page tables of a process
+//! that reads through a mapping are walked instead. The looks begin with a record of such a reader, come
+//! less often while nothing changes, and end when nothing has changed for a while or the mapping is gone:
+//! the worker does not wake for a reader that rests.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,20 +15,20 @@ use crate::machine::mappings::{self, Identity, Mapping};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
 
-/// How often a reader is looked at that goes on.
+/// How often to look at a reader that goes on.
 const OFTEN: Duration = Duration::from_millis(10);
-/// And one that seems to rest.
+/// How often to look at a reader that seems to rest.
 const SELDOM: Duration = Duration::from_millis(320);
-/// After so many of these in which nothing changed, no more.
+/// How many of these seldom looks without a change end the looks.
 const IN_VAIN: u32 = 8;
-/// A look is to take no more than this part of the time.
+/// Looks take at most one part in this many of the time.
 const SHARE: u32 = 20;
-/// A process may map a file anew, and pages that were there may be gone: that is seen after so many
-/// looks. The others are for what was not there.
+/// Every how many looks to begin anew, as a process may map a file anew, and pages may be gone. The
+/// other looks are only for pages that were not there.
 const ANEW: u32 = 16;
-/// As long as a page table reaches: it is worth leaving out what is known to be there.
+/// The reach of a page table: known pages are left out only in pieces of at least this length.
 const TABLE: u64 = 2 << 20;
-/// So many are followed at once.
+/// Upper bound on readers looked at at once.
 const MOST: usize = 256;
 
 /// How long until the next look. Pure.
@@ -44,7 +44,7 @@ impl LookPace {
         in_vain: 0,
     };
 
-    /// After a look that took so long; `None` for never.
+    /// How long to wait after a look that took `took`; `None` to end the looks.
     fn next(&mut self, changed: bool, took: Duration) -> Option<Duration> {
         if changed {
             *self = Self::NEW;
@@ -64,20 +64,20 @@ struct LookedReader {
     file: Identity,
     pagemap: Pagemap,
     mappings: Vec<Mapping>,
-    /// What was there last time.
+    /// The pages that the last look found.
     known: Ranges,
-    /// Models are read upwards: what is new is looked for from about where something was last.
+    /// Where to begin looking for new pages, near the last one found: models are read upwards.
     from: u64,
     looks: u32,
     pace: LookPace,
     due: Instant,
 }
 
-/// All that are looked at.
+/// All readers that are looked at.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     readers: HashMap<(u32, FileId), LookedReader>,
-    /// The device of the mount through which they read, if it is not the directory itself.
+    /// The device of the mirror through which they read, if they do.
     mirror: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Looks {
         self.mirror = Some(device);
     }
 
-    /// A process has read a file through a mapping.
+    /// Notes that a process has read a file through a mapping.
     pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
         if let Some(reader) = self.readers.get_mut(&(process, id)) {
             reader.pace = LookPace::NEW;
@@ -96,7 +96,7 @@ impl Looks {
         if self.readers.len() >= MOST {
             return;
         }
-        // Whose memory may not be looked at is followed by records alone.
+        // A process whose memory we may not look at is followed by records alone.
         let Ok(pagemap) = Pagemap::open(process) else {
             return;
         };
@@ -113,18 +113,18 @@ impl Looks {
         self.readers.insert((process, id), reader);
     }
 
-    /// When somebody is to be looked at next.
+    /// When the next look is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.readers.values().map(|reader| reader.due).min()
     }
 
-    /// Nobody any more.
+    /// Ends all looks.
     pub(super) fn end(&mut self) {
         self.readers.clear();
     }
 
-    /// Looks at whom it is time for. `each` gets what there is of the file, or `None` when it is not
-    /// mapped any more, and says whether some of it is new.
+    /// Looks at the readers that are due. `each` gets the pages found of the file, or `None` when it is not
+    /// mapped any more, and returns whether some of them are new.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -183,7 +183,7 @@ impl LookedReader {
         }
         found.extend(self.known.iter());
         if found.is_empty() {
-            // It may have been unmapped meanwhile, and something else may be there next time.
+            // It may have been unmapped meanwhile, so the next look begins anew.
             self.looks = 0;
         }
         self.known = found.into_iter().collect();

@@ -1,7 +1,7 @@
-//! Who opens and closes files, by fanotify, and what comes and goes, by inotify.
+//! Opens and closes of files, by fanotify, and new and removed files, by inotify.
 //!
-//! Both watch directories. Opens only while somebody wants to hear of them: every read of a file
-//! costs a little more where they are watched.
+//! Both watch directories. Opens are watched only while the policy wants them: every read of a watched
+//! file costs a little more.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -14,17 +14,17 @@ use ppc::Kind;
 
 use crate::machine::mappings::Identity;
 
-/// Somebody has opened or closed a file.
+/// An open or close of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// One of the two.
+    /// OPEN or CLOSE.
     pub(super) kind: Kind,
     pub(super) process: u32,
     pub(super) file: Identity,
     pub(super) size: u64,
 }
 
-/// Tells of opens.
+/// The source of opens and closes.
 #[derive(Debug)]
 pub(super) struct Opens(Fanotify);
 
@@ -50,7 +50,7 @@ impl Opens {
         )?)
     }
 
-    /// Watches nothing any more.
+    /// Stops watching.
     pub(super) fn rest(&self) -> io::Result<()> {
         let all = MarkFlags::FAN_MARK_FLUSH;
         let root = std::fs::File::open("/")?;
@@ -61,11 +61,11 @@ impl Opens {
         self.0.as_fd()
     }
 
-    /// Takes what there is, without what this process did; returns how many could not be told.
+    /// Takes all opens and closes but those of this process; returns how many were lost.
     pub(super) fn take(&self, into: &mut Vec<Opened>) -> u64 {
         let mut lost = 0;
-        // An error is that there is nothing more, or that a file could not be opened for us, of
-        // which there will be other events.
+        // An error means that there is nothing more, or that a file could not be opened for us; there
+        // will be other events of that file.
         while let Ok(events) = self.0.read_events() {
             if events.is_empty() {
                 break;
@@ -93,7 +93,7 @@ impl Opens {
                     size: u64::try_from(stat.st_size).unwrap_or(0),
                 };
                 let closes = MaskFlags::FAN_CLOSE_WRITE | MaskFlags::FAN_CLOSE_NOWRITE;
-                // The kernel tells both as one if they come shortly after each other.
+                // The kernel reports both in one event if they come shortly after each other.
                 if mask.contains(MaskFlags::FAN_OPEN) {
                     into.push(opened(Kind::Open));
                 }
@@ -106,11 +106,11 @@ impl Opens {
     }
 }
 
-/// Tells that the files of directories are others.
+/// Reports that files have come, gone or moved.
 #[derive(Debug)]
 pub(super) struct NameChanges(Inotify);
 
-/// What has changed.
+/// The changes since the last time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     pub(super) files: bool,
@@ -158,7 +158,7 @@ impl NameChanges {
     }
 }
 
-/// A path to what a descriptor is of.
+/// A path to the file of a descriptor.
 fn through(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

@@ -1,11 +1,11 @@
 //! Tracepoints by perf events: on each CPU one for each, and a ring for all of them.
 //!
-//! Only the first record wakes us (`attention.rs`).
+//! Only the first record wakes the worker (`attention.rs`).
 //!
-//! The kernel picks out few files by a filter; of more, it is told where their numbers lie, which are
-//! close to each other in a directory, and the rest is done when records are looked up. The same goes for our own threads:
-//! those that load are filtered in the kernel, by their name, so that what they do takes no room, and the rest of the
-//! process when it is read.
+//! The kernel picks out few files by a filter; for more files, the filter has ranges of their numbers, which are
+//! close to each other in a directory, and looking up records does the rest. The same goes for our own threads: the
+//! kernel filters out those that load, by their name, so that their records take no room, and the rest of the process
+//! is filtered out when records are read.
 
 use std::fs;
 use std::io;
@@ -26,13 +26,13 @@ use crate::sys::perf::{Event, Ring, Wakes, Whose};
 
 /// Bytes for the records of one CPU: some 5000 of them.
 const ROOM: usize = 512 << 10;
-/// With so many we are woken in any case.
+/// How many bytes of records wake the worker in any case.
 const FULL: u32 = 128 << 10;
-/// So long after the last record we are woken again. With many CPUs, that takes a while to arrange.
+/// How long after the last record the next one wakes the worker again. With many CPUs, switching takes a while.
 const QUIET: Duration = Duration::from_secs(1);
-/// A filter is gone through for each event, and has to fit into a page: of more files it has ranges,
+/// Upper bound on files in a filter: the kernel evaluates it for each event, and it has to fit into a page.
 const MAX_FILES: usize = 48;
-/// of which there are so many.
+/// Upper bound on ranges in a filter, which stand for more files than that.
 const MAX_RANGES: usize = 16;
 
 /// The events of all CPUs.
@@ -45,7 +45,7 @@ pub(super) struct Perf {
     taken: Mutex<Taken>,
 }
 
-/// What has been taken out of the rings.
+/// Records that have been taken out of the rings.
 #[derive(Debug, Default)]
 struct Taken {
     bytes: Vec<u8>,
@@ -57,11 +57,11 @@ struct Taken {
 struct Cpu {
     number: u32,
     ring: Ring,
-    /// It has the ring, so that others may come and go.
+    /// The event that owns the ring, so that others may come and go.
     owner: Event,
 }
 
-/// What is to be told, and the events that do.
+/// What to report, and the events that do so.
 #[derive(Debug, Default)]
 struct Asked {
     points: Vec<Point>,
@@ -94,7 +94,7 @@ impl Perf {
             asked: Mutex::default(),
             taken: Mutex::default(),
         };
-        // Whether it may is to be known now.
+        // To fail now, if it may not.
         perf.apply(&mut Asked {
             points: Point::ALL.to_vec(),
             ..Asked::default()
@@ -106,19 +106,19 @@ impl Perf {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There were records, or none.
+    /// Notes whether there were records.
     fn rest_or_not(&self, some: bool) {
         let mut asked = self.asked();
         let before = asked.attention;
         asked.attention = before.next(some, Instant::now(), QUIET);
-        // Otherwise it goes on as it was, only worse.
+        // On failure it goes on as before, only less efficiently.
         if asked.attention.wakes() != before.wakes() && self.apply(&mut asked).is_err() {
             asked.attention = before;
         }
     }
 
-    /// A filter is for an event's life, so there are new ones. For a moment both tell: better twice
-    /// than not at all.
+    /// Makes new events, as an event keeps its filter for life. For a moment old and new ones report: twice is
+    /// better than not at all.
     fn apply(&self, asked: &mut Asked) -> io::Result<()> {
         let text = asked.filter.to_string();
         let wakes = if asked.attention.wakes() {
@@ -139,7 +139,7 @@ impl Perf {
                 events.push(event);
             }
         }
-        // A process that is about to be started may have the old ones open, too.
+        // A child between fork and exec may have the old ones open, too.
         for event in std::mem::replace(&mut asked.events, events) {
             let _ = event.enable(false);
         }
@@ -147,10 +147,10 @@ impl Perf {
     }
 }
 
-/// One descriptor for each CPU and tracepoint is more than a process may usually have.
+/// Raises the limit of descriptors: one for each CPU and tracepoint is more than the usual limit.
 fn allow_many() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it may not, opening will say so.
+        // If it cannot be raised, opening events will fail.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
@@ -188,8 +188,8 @@ impl RecordSource for Perf {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let Taken { bytes, raws } = &mut *taken;
         let mut lost = 0;
-        // A reader may go on from a CPU of which we have taken all to one of which we have not: what
-        // it does from now on waits, so that it does not come before what it did until now.
+        // A reader may move from a CPU whose ring we have emptied to one that we have not: records from now on
+        // wait for the next call, so that they do not come before earlier ones.
         let now = sys::monotonic_ns();
         for cpu in &self.cpus {
             bytes.clear();
@@ -200,22 +200,22 @@ impl RecordSource for Perf {
         raws.sort_by_key(|raw| raw.time_ns);
         let until = raws.partition_point(|raw| raw.time_ns <= now);
         let own = std::process::id();
-        // Who is not in our PID namespace has no number here.
+        // A process outside our PID namespace has no number here.
         let ours = |raw: &Raw| raw.process != own && raw.process != 0;
         into.extend(raws.drain(..until).filter(ours));
         lost
     }
 }
 
-/// What the kernel is to tell, in its words.
+/// The kernel's filter for what it is to report.
 #[derive(Debug, Default)]
 struct Filter {
     keys: Vec<Key>,
 }
 
 impl Filter {
-    /// All files, as first and last ones on a device: each for itself, or else with others' between
-    /// them, as few as may be.
+    /// All files, as ranges of numbers on a device: one range for each file, or else ranges that include as few
+    /// other files as possible.
     fn ranges(&self) -> Vec<(Key, Key)> {
         let mut keys = self.keys.clone();
         keys.sort_unstable();
@@ -226,7 +226,7 @@ impl Filter {
         };
         let mut gaps: Vec<_> = keys.windows(2).map(gap).collect();
         gaps.sort_unstable_by(|a, b| b.cmp(a));
-        // Where it is wider than this, another range begins.
+        // A gap wider than this begins another range.
         let wide = match gaps.get(MAX_RANGES - 1) {
             Some(&gap) if keys.len() > MAX_FILES => gap.min(u64::MAX - 1),
             _ => 0,

@@ -1,8 +1,8 @@
-//! The program that runs in the kernel at a tracepoint. Pure: where things are in, instructions out.
+//! The program that runs in the kernel at a tracepoint. Pure: offsets in, instructions out.
 //!
-//! It leaves at once if the file is none of ours or this process is the reader; otherwise it puts a
-//! record into the ring, or counts it where there is no room. What others read, they read as fast as
-//! without it, so the first thing is a table of bits, of which a foreign inode finds its own unset. In other words:
+//! It ends at once if the file is none of ours or this process is the reader; otherwise it puts a
+//! record into the ring, or counts it where there is no room. It must not slow down readers of other files,
+//! so it first looks into a table of bits, in which the bit of a foreign inode is mostly unset. As C:
 //!
 //! ```text
 //! struct record r = { .inode = <the inode> };
@@ -15,8 +15,8 @@
 //! if (ringbuf_output(ring, &r, control.wake)) (*lost)++;
 //! ```
 //!
-//! A read tells of itself whenever it goes on, and readers go on where they were: most of that is not
-//! worth a record. So each CPU remembers the last reader ([`run`]).
+//! A read passes the tracepoint whenever it goes on, and readers go on where they were: most of that is
+//! not worth a record. So each CPU remembers the last reader ([`run`]).
 //!
 //! ```text
 //! s = runs[point];
@@ -43,16 +43,16 @@ use crate::sys;
 pub(super) const RECORD: usize = 64;
 /// Bytes of a key: inode and device, as at the beginning of a record.
 pub(super) const KEY: usize = 16;
-/// Bytes of what a CPU remembers, one for each point.
+/// Bytes of a run, which each CPU remembers for each point.
 pub(super) const RUN: usize = 56;
-/// How many numbers are told to the programs: those of [`control`] and then [`bits`].
+/// How many numbers the programs receive: those of [`control`] and then [`bits`].
 pub(super) const CONTROL: u32 = 2 + BITS / 64;
-/// The place of the first of [`bits`] among them.
+/// The index of the first of [`bits`] among them.
 pub(super) const BITS_AT: usize = 2;
-/// Of so many bits, one stands for an inode.
+/// How many bits there are; each inode has one of them.
 const BITS: u32 = 4096;
 
-/// Which bits stand for these files.
+/// The bits of these files.
 pub(super) fn bits(keys: &[Key]) -> [u64; BITS as usize / 64] {
     let mut bits = [0; BITS as usize / 64];
     for key in keys {
@@ -62,18 +62,18 @@ pub(super) fn bits(keys: &[Key]) -> [u64; BITS as usize / 64] {
     bits
 }
 
-/// What is told to the programs: whether a record wakes us, and how many pages of one reader may go
-/// without a record.
+/// The control values for the programs: whether a record wakes us, and how many pages of one reader may
+/// go without a record.
 pub(super) fn control(wake: bool, merge: u64) -> [u64; BITS_AT] {
-    // As the kernel's ring buffer knows them. By itself it wakes only who had read all there was: a
-    // record that was begun while we looked by ourselves would keep later ones from waking us.
+    // Flags of the kernel's ring buffer. By itself it wakes only a consumer that had read everything: a
+    // record begun while we polled would keep later ones from waking us.
     const NO_WAKEUP: u64 = 1;
     const FORCE_WAKEUP: u64 = 2;
 
     [if wake { FORCE_WAKEUP } else { NO_WAKEUP }, merge]
 }
 
-/// Where the parts of a record are.
+/// Offsets of the parts of a record.
 mod at {
     pub(super) const INODE: i16 = 0;
     pub(super) const DEVICE: i16 = 8;
@@ -85,9 +85,8 @@ mod at {
     pub(super) const POINT: i16 = 52;
     pub(super) const BEGINNING: i16 = 56;
 
-    /// What a CPU remembers begins as a record does, with the first page that has not been told in
-    /// the place of the first one; then come where the reader was last, and where the last record
-    /// began.
+    /// A run begins like a record, but with the first page that has not been reported in the place of
+    /// the first one; then come the reader's last place, and where the last record began.
     pub(super) const RUN: i16 = FIRST;
     pub(super) const AT: i16 = TIME;
     pub(super) const SAID: i16 = CPU;
@@ -97,28 +96,28 @@ mod at {
     pub(super) const BITS: i16 = 16;
 }
 
-/// The record lies at the top of the stack, below it the key of an array, and then the record of what
-/// was there before.
+/// The record is at the top of the stack, below it the key of an array, and then the record of the run
+/// before.
 const NEW: i16 = -64;
 const INDEX: i16 = NEW - 8;
 const OLD: i16 = INDEX - 64;
 
-/// The last page of what is small, counted from 0.
+/// The last page of a small range, counted from 0.
 const SMALL: i32 = 15;
 
-/// With the point of a record that tells of what has been kept.
+/// Added to the point of a record that reports a remembered run.
 const LATE: u32 = 0x100;
 
-/// Of whom a program tells, and the table that says so.
+/// Which reads a program reports, and the table for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
-    /// Of the readers of these files.
+    /// Reads of these files.
     Files(i32),
-    /// Of what these processes read, whatever it is.
+    /// All reads of these processes.
     Processes(Listed),
 }
 
-/// What the program works with.
+/// The maps that the program works with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
     pub(super) whom: Whom,
@@ -128,7 +127,7 @@ pub(super) struct Maps {
     pub(super) control: i32,
 }
 
-/// The program for a tracepoint. Of a request that goes on it tells again after `at_once` pages.
+/// Assembles the program for a tracepoint. A request that goes on is reported again after `at_once` pages.
 pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
@@ -169,7 +168,7 @@ pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> 
     program.finish()
 }
 
-/// Gets the number of the inode, in R1, and perhaps the inode itself, in what is the run's register later.
+/// Loads the inode's number into R1, and perhaps the inode itself into the register that is the run's later.
 fn inode(program: &mut Program, file: &FileReach) {
     match file {
         FileReach::Record { inode, .. } => program.load_field(R1, Context, *inode),
@@ -193,7 +192,7 @@ fn inode(program: &mut Program, file: &FileReach) {
     }
 }
 
-/// Gets the device, in R1.
+/// Loads the device into R1.
 fn device(program: &mut Program, file: &FileReach) {
     match file {
         FileReach::Record { device, .. } => program.load_field(R1, Context, *device),
@@ -229,7 +228,7 @@ fn perhaps_ours(program: &mut Program) {
     program.jump_if_number(R2, 0, Label::End);
 }
 
-/// Ends if this process has brought in something small: of its large folios one fault maps all.
+/// Ends if this process has brought in something small: its large folios are reported, as one fault maps all of each.
 fn end_if_own_and_small(program: &mut Program, own: Own) {
     jump_if_own(program, own, Label::Own);
     program.jump(Label::Foreign);
@@ -253,7 +252,7 @@ fn ours(program: &mut Program, maps: Maps) {
     program.jump_if_number(R0, 0, Label::End);
 }
 
-/// Ends if the reader only goes on; otherwise tells what had been kept of the one before.
+/// Ends if the reader only goes on; otherwise reports the remembered run of the reader before.
 fn run(program: &mut Program, reaches: &Reaches, maps: Maps, at_once: i32) {
     let point = reaches.point;
     program.element(maps.runs, point as i32, INDEX);
@@ -320,7 +319,7 @@ fn run(program: &mut Program, reaches: &Reaches, maps: Maps, at_once: i32) {
     remember(program);
 }
 
-/// Finds out with which page the read began, by the system call that the thread is in. The kernel tells nothing of
+/// Finds the page with which the read began, by the system call that the thread is in. The kernel does not report
 /// folios that are followed by one whose I/O is under way, so the first record may come from further on.
 ///
 /// ```text
@@ -352,13 +351,13 @@ fn beginning(program: &mut Program, call: &Call) {
     program.here(Label::Unknown);
 }
 
-/// From here on the run is that of the record.
+/// Sets the run to that of the record.
 fn remember(program: &mut Program) {
     for at in [at::INODE, at::DEVICE, at::LAST] {
         program.load(R1, Stack, NEW + at);
         program.store(Run, at, R1);
     }
-    // Nothing is kept: R1 is the last page.
+    // All is reported: R1 is the last page.
     program.add(R1, 1);
     program.store(Run, at::RUN, R1);
     program.store(Run, at::WHO, Who);
@@ -366,7 +365,7 @@ fn remember(program: &mut Program) {
     program.store(Run, at::SAID, R1);
 }
 
-/// Puts a record into the ring, or counts it; what is on the stack but time, CPU and point is there.
+/// Adds time, CPU and point to the record on the stack, and puts it into the ring, or counts it as lost.
 fn output(program: &mut Program, record: i16, point: u32, maps: Maps) {
     program.call(HelperCall::KtimeGetNs);
     program.store(Stack, record + at::TIME, R0);
@@ -387,7 +386,7 @@ fn output(program: &mut Program, record: i16, point: u32, maps: Maps) {
     program.here(Label::Told);
 }
 
-/// The first page and the last one.
+/// Stores the first and the last page.
 fn extent(program: &mut Program, reaches: &Reaches) {
     program.reach(R1, &reaches.first);
     program.store(Stack, NEW + at::FIRST, R1);
@@ -414,7 +413,7 @@ fn extent(program: &mut Program, reaches: &Reaches) {
     program.store(Stack, NEW + at::LAST, R1);
 }
 
-/// From the first page, in R1, to the last of as many as the logarithm in R2 says.
+/// From the first page in R1, computes the last one; R2 has the logarithm of their number.
 fn many(program: &mut Program) {
     program.set(R3, 1);
     program.shift_left_by(R3, R2);

@@ -1,13 +1,13 @@
-//! How a program in the kernel gets at what a tracepoint tells. Pure.
+//! How a program in the kernel gets at the values of a tracepoint. Pure.
 //!
-//! At a tracepoint itself it is handed what the kernel's own code hands out there, and follows pointers from it,
-//! which lie where the kernel's types say ([`Btf`]). By way of a perf event it gets a record, which
-//! the kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
+//! Attached to the tracepoint itself, it receives the arguments of the kernel's own code, and follows pointers from
+//! there, by the offsets in the kernel's types ([`Btf`]). Run by way of a perf event, it receives a record that the
+//! kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
 
 use super::record::{Extent, Field, Layout, Point};
 use crate::sys::btf::{Btf, Member};
 
-/// One value: what is loaded from what the program is given, and from there on, one after another.
+/// The way to one value: fields to load one after another, the first from the program's argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach(pub(super) Vec<Field>);
 
@@ -24,7 +24,7 @@ pub(super) enum FileReach {
         inode: Field,
         device: Field,
     },
-    /// In the kernel's inode. The device is in what a pointer in it points to, which is only followed if the inode
+    /// In the kernel's inode. The device is behind a pointer in it, which is only followed if the inode
     /// may be ours, and by a function of the kernel.
     Kernel {
         cast: Option<Cast>,
@@ -35,9 +35,10 @@ pub(super) enum FileReach {
     },
 }
 
-/// The kernel trusts what a tracepoint hands out, and when it takes a program that follows a pointer in there, goes
-/// through all its types four times to find out whether it trusts that as well: 2 ms. After this cast, a function by
-/// the number of its type, nothing is trusted, and all is checked as it is read.
+/// A call of `bpf_rdonly_cast()`, which the program finds by the number of its type. The kernel trusts the arguments of
+/// a tracepoint. When it loads a program that follows a pointer in one, it searches all its types four times, 2 ms,
+/// to find out whether to trust what lies there as well. It does not trust the result of the cast, so it does not
+/// search, and checks each read as it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cast {
     pub(super) function: i32,
@@ -45,7 +46,7 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    /// The function; `None` where the kernel has none: before 6.2.
+    /// The number of the function's type; `None` before Linux 6.2, which has no such function.
     pub(super) fn function(btf: &Btf) -> Option<i32> {
         i32::try_from(btf.function("bpf_rdonly_cast")?).ok()
     }
@@ -58,14 +59,14 @@ impl Cast {
     }
 }
 
-/// What tells how many pages.
+/// Where the number of pages is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
     One,
     Last(Reach),
     /// The binary logarithm of their number.
     Order(Reach),
-    /// The same of a folio that has a flag, the number of a bit, and one page without.
+    /// The same for a folio that has the flag of this bit number; one page without.
     Folio {
         flags: Reach,
         large: u32,
@@ -73,7 +74,7 @@ pub(super) enum Pages {
     },
 }
 
-/// Where the registers of a thread's system call are, and the numbers of those that read.
+/// Where the registers of a thread's system call are, and the numbers of the calls that read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) number: Field,
@@ -84,7 +85,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The kernel keeps the registers of a system call as it shows them to debuggers, so nothing has to be looked up.
+    /// The kernel saves the registers of a system call in the layout that debuggers see, so BTF is not needed.
     #[cfg(target_arch = "x86_64")]
     fn known() -> Option<Self> {
         use std::mem::offset_of;
@@ -104,13 +105,13 @@ impl Call {
         })
     }
 
-    /// Of other processors we do not know this.
+    /// The layout on other processors is not known here.
     #[cfg(not(target_arch = "x86_64"))]
     fn known() -> Option<Self> {
         None
     }
 
-    /// Reads alone have something to be looked up.
+    /// Only a read has a beginning to look up.
     fn at(point: Point) -> Option<Self> {
         (point == Point::Get).then(Self::known).flatten()
     }
@@ -123,7 +124,7 @@ pub(super) struct Reaches {
     pub(super) file: FileReach,
     pub(super) first: Reach,
     pub(super) pages: Pages,
-    /// Of reads: the system call under way.
+    /// For reads: the system call under way.
     pub(super) call: Option<Call>,
 }
 
@@ -148,8 +149,8 @@ impl From<&Layout> for Reaches {
 }
 
 impl Reaches {
-    /// Those at the tracepoint itself, and the number of the type of what it hands out; `None` if this kernel
-    /// hands out something else. The cast is by this function.
+    /// For programs at the tracepoint itself: its values, and the number of the type of its arguments; `None` if this
+    /// kernel has other arguments there. `cast` is the function to cast them by.
     pub(super) fn raw(point: Point, btf: &Btf, cast: Option<i32>) -> Option<(Self, u32)> {
         let name = point.path().rsplit('/').next()?;
         let id = btf.typedef(&format!("btf_trace_{name}"))?;
@@ -165,7 +166,7 @@ impl Reaches {
             return None;
         }
         let member = |structure, name| field(btf.member(structure, name)?);
-        // Numbers and pointers alike are handed out in eight bytes each.
+        // Each argument takes eight bytes, number or pointer.
         let handed = |number: u16| {
             let (offset, size) = (number * 8, 8);
             Reach(vec![Field { offset, size }])
@@ -207,7 +208,7 @@ impl Reaches {
         Some((reaches, id))
     }
 
-    /// The same for a kernel that refuses the cast; `None` if there is none.
+    /// For a kernel that refuses the cast; `None` if there is no cast.
     pub(super) fn without_cast(&self) -> Option<Self> {
         let mut reaches = self.clone();
         match &mut reaches.file {
@@ -217,7 +218,7 @@ impl Reaches {
     }
 }
 
-/// As programs load it: a structure is a number in another guise.
+/// As programs load it: a structure of a number's size is loaded as a number.
 fn field(member: Member) -> Option<Field> {
     let offset = u16::try_from(member.offset).ok()?;
     let size = u16::try_from(member.size).ok()?;

@@ -1,15 +1,15 @@
-//! From what the kernel tells to what policies hear. Pure.
+//! Turns the kernel's records into events for policies. Pure.
 //!
 //! | event | from |
 //! |---|---|
-//! | MISS | `Add`: what a process has had brought in, what the kernel reads ahead for it included |
-//! | TOUCH | `Get`; and of a mapping `Fault`, `Map` and what a look at its pages finds |
+//! | MISS | `Add`: pages that come in because of a process, including the kernel's readahead for it |
+//! | TOUCH | `Get`; and for a mapping `Fault`, `Map` and what a look at its pages finds |
 //! | PROGRESS | the same, summed up by process and file |
 //!
-//! A `Get` comes whenever a read goes on, and tells of all from there to the request's end. So a read
-//! has come to where its last one began, or a little further. Of mappings the kernel says less the
-//! better they are served: a fault maps all of a large folio ([`Folios`]), and one that finds a huge page makes no
-//! record. What is there is looked at as well ([`Readers::looked`]), and what has come since the last time has been read.
+//! A `Get` comes whenever a read goes on, and covers everything from there to the request's end. So a read
+//! has come to where its last `Get` began, or a little further. The better a mapping is served, the less the kernel
+//! reports of it: a fault maps all of a large folio ([`Folios`]), and one that finds a huge page makes no record. So
+//! page tables are looked at as well ([`Readers::looked`]), and pages that are new since the last look count as read.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,20 +22,20 @@ use crate::machine::ranges::Ranges;
 
 /// How far from a fault the kernel reads for it.
 const ROUND: u64 = 32 << 20;
-/// So many readers of files are followed at once; more begin anew.
+/// Upper bound on readers followed at once; beyond that, the table starts over.
 const MOST: usize = 4096;
-/// So far back an event is looked for that goes on.
+/// How many events back to search for one that the new event continues.
 const BACK: usize = 8;
 
 /// What processes have read.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    /// The kernel tells only what comes in, and that has to do for reads.
+    /// The kernel reports only pages that come in, and those have to stand for reads.
     partly: bool,
     wanted: Kinds,
     step: u64,
     all: HashMap<(u32, FileId), Reader>,
-    /// Where a thread has faulted last.
+    /// The place of each thread's last fault.
     faults: HashMap<u32, (FileId, u64)>,
     folios: Folios,
 }
@@ -43,14 +43,14 @@ pub(super) struct Readers {
 /// A process that reads a file.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Bytes since the last beacon.
+    /// Bytes since the last PROGRESS.
     unsaid: u64,
     requests: HashMap<u32, ReadRequest>,
-    /// What it has got by mappings, as far as we know.
+    /// The ranges that it has read by mappings, as far as we know.
     mapped: Ranges,
-    /// It has some.
+    /// It has mappings of the file.
     maps: bool,
-    /// A record has told, since its pages were last looked at, that it has come to here by a mapping.
+    /// How far it has come by a mapping, according to records since its pages were last looked at.
     come_to: u64,
 }
 
@@ -58,16 +58,16 @@ struct Reader {
 #[derive(Clone, Debug, Default)]
 struct ReadRequest {
     at: u64,
-    /// Up to here it has been counted.
+    /// The place up to which its bytes are counted.
     counted: u64,
     end: u64,
     length: u64,
-    /// What the thread had brought in, in one piece, before its first record of a read.
+    /// The contiguous range that came in for the thread before its first record of a read.
     came: Range<u64>,
 }
 
 impl ReadRequest {
-    /// The thread has had these brought in.
+    /// Notes that these bytes have come in for the thread.
     fn brought(&mut self, range: &Range<u64>) {
         if self.length > 0 {
             return;
@@ -81,10 +81,10 @@ impl ReadRequest {
         self.came = start..range.end;
     }
 
-    /// Where a request began of which this is the first record. The kernel makes none for folios that are
-    /// followed by one whose I/O is under way: a reader that catches up with a load then has its first
-    /// record in the middle of a request. Where the system call does not tell, a reader that goes on in requests
-    /// of one length began it where the one before ended, and a first request with what it had brought in.
+    /// Where the request of this first record began. The kernel makes no record for folios that are
+    /// followed by one whose I/O is under way: the first record of a reader that catches up with a load is then
+    /// in the middle of a request. Where the system call's arguments are unknown, a reader with requests of one
+    /// length began this one where the last one ended, and its first request with the bytes that came in for it.
     fn beginning(&self, range: &Range<u64>, known: Option<u64>) -> u64 {
         if let Some(known) = known {
             return known;
@@ -96,8 +96,8 @@ impl ReadRequest {
         if goes_on { self.end } else { range.start }
     }
 
-    /// Goes on to `range`, of which the end is that of the request; returns where it began to read what it
-    /// has not told of, and how much has been read meanwhile.
+    /// Goes on to `range`, which ends where the request ends. Returns where the part begins that has not been
+    /// reported yet, and how many bytes have been read meanwhile.
     fn advance(&mut self, range: &Range<u64>, beginning: Option<u64>) -> (u64, u64) {
         let same = range.end == self.end && range.start >= self.at;
         let again = range.start == self.at && self.counted == self.end;
@@ -109,7 +109,7 @@ impl ReadRequest {
             return (range.start, new);
         }
         let from = self.beginning(range, beginning);
-        // The one before was read to its end, if this one goes on there.
+        // The last request was read to its end if this one begins there.
         let rest = if self.end == from {
             self.end - self.counted
         } else {
@@ -127,7 +127,7 @@ impl ReadRequest {
 }
 
 impl Readers {
-    /// Whether the kernel tells only what comes in, and maps folios of any size as a whole.
+    /// `partly`: the kernel reports only pages that come in; `whole_folios`: it maps folios of any size as a whole.
     pub(super) fn new(partly: bool, whole_folios: bool) -> Self {
         Self {
             partly,
@@ -136,7 +136,7 @@ impl Readers {
         }
     }
 
-    /// Which events from now on.
+    /// Sets which events to make from now on.
     pub(super) fn want(&mut self, kinds: Kinds, step: u64) {
         (self.wanted, self.step) = (kinds, step.max(1));
         if !self.looks() {
@@ -144,7 +144,7 @@ impl Readers {
         }
     }
 
-    /// A folio has come in that this process has loaded.
+    /// Notes a folio that this process itself has loaded.
     pub(super) fn loaded(&mut self, raw: &Raw, file: FileId, page: u64) {
         if raw.point == Point::Add && self.looks() {
             let range =
@@ -153,12 +153,12 @@ impl Readers {
         }
     }
 
-    /// Whether what mappings have is to be looked at.
+    /// Whether the pages of mappings have to be looked at.
     pub(super) fn looks(&self) -> bool {
         self.wanted.contains(Kind::Touch) || self.wanted.contains(Kind::Progress)
     }
 
-    /// A record of a file of that size.
+    /// Handles a record of a file of that size.
     pub(super) fn hear(
         &mut self,
         raw: &Raw,
@@ -217,13 +217,13 @@ impl Readers {
         let reader = self.reader(event.process, event.file);
         let (from, new) = if event.mmap {
             reader.come_to = range.end;
-            // What is known already has been told.
+            // Ranges that are known have been reported.
             match reader.mapped.insert(&range) {
                 0 => return,
                 new => (range.start, new),
             }
         } else if late {
-            // It counts, but that is not where the reader is.
+            // It counts as read, but the reader is elsewhere by now.
             reader.unsaid = reader.unsaid.saturating_add(event.length);
             return;
         } else {
@@ -246,7 +246,7 @@ impl Readers {
         }
     }
 
-    /// Adds to what the process has read, and tells where it is when that is due.
+    /// Adds to the bytes that the process has read, and makes a PROGRESS when one is due.
     fn count(&mut self, event: &Event, to: u64, new: u64, into: &mut Vec<Event>) {
         let (step, wanted) = (self.step, self.wanted);
         let reader = self.reader(event.process, event.file);
@@ -262,7 +262,7 @@ impl Readers {
         });
     }
 
-    /// A look at all that a process has mapped of a file found these; whether some of it is new.
+    /// Handles the result of a look at all that a process has mapped of a file; returns whether some of it is new.
     pub(super) fn looked(
         &mut self,
         process: u32,
@@ -274,7 +274,7 @@ impl Readers {
         let touches = self.wanted.contains(Kind::Touch);
         let reader = self.reader(process, file);
         let new = found.without(&reader.mapped);
-        // What has been dropped since is new when it comes again.
+        // Pages that were dropped count as new when they come again.
         reader.mapped = found;
         reader.maps = true;
         let come_to = std::mem::take(&mut reader.come_to);
@@ -291,12 +291,12 @@ impl Readers {
         let Some(last) = last else {
             return false;
         };
-        // Huge pages make no records: a look finds those that the reader has left behind already.
+        // Huge pages make no records, and the look may find pages before the place that records have reported.
         self.count(&last, last.end().max(come_to), new.bytes(), into);
         true
     }
 
-    /// The process is gone, or has unmapped the file.
+    /// Notes that the process is gone, or has unmapped the file.
     pub(super) fn unmapped(&mut self, process: u32, file: FileId) {
         if let Some(reader) = self.all.get_mut(&(process, file)) {
             (reader.mapped, reader.maps) = (Ranges::default(), false);
@@ -311,7 +311,7 @@ impl Readers {
         self.all.entry((process, file)).or_default()
     }
 
-    /// The read that the thread is at.
+    /// The thread's current read.
     fn request(&mut self, event: &Event) -> &mut ReadRequest {
         let requests = &mut self.reader(event.process, event.file).requests;
         if requests.len() > MOST {
@@ -327,7 +327,7 @@ impl Readers {
         self.faults.insert(thread, (file, at));
     }
 
-    /// Whether these pages come in for a fault: the thread's last one was about here.
+    /// Whether these pages come in for a fault: the thread's last fault was near them.
     fn by_fault(&self, thread: u32, file: FileId, range: &Range<u64>) -> bool {
         let fault = self.faults.get(&thread);
         fault.is_some_and(|&(of, at)| {
@@ -338,7 +338,7 @@ impl Readers {
     }
 }
 
-/// Adds an event, or makes it part of one that it touches.
+/// Adds an event, or merges it into one that it touches.
 fn push(into: &mut Vec<Event>, event: Event) {
     let goes_on = |old: &&mut Event| {
         old.kind == event.kind
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_that_nobody_wants() {
+    fn events_that_no_policy_wants_are_not_made() {
         let mut readers = readers(&[], 0);
         let raws = Point::ALL.map(|point| raw(point, 0, 9));
         assert_eq!(told(&mut readers, u64::MAX, &raws), []);

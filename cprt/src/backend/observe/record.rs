@@ -1,4 +1,4 @@
-//! What the kernel's tracepoints of the page cache say, read from bytes. Pure.
+//! Decodes records of the kernel's tracepoints of the page cache. Pure.
 //!
 //! | point | when | first..=last, in pages |
 //! |---|---|---|
@@ -7,10 +7,9 @@
 //! | `Fault` | a fault that finds nothing mapped nearby, cached or not | the page |
 //! | `Map` | a fault that maps what is cached round it | what it looked at |
 //!
-//! Kernels before 6.12 have `Add` only. Where in a record a number is, the kernel tells in the
-//! tracepoint's `format`.
+//! Kernels before 6.12 have `Add` only. The tracepoint's `format` says where in a record each number is.
 
-/// So much of a request is read at once, more or less: what the kernel takes hold of at a time.
+/// How much of a request is read at once, more or less: the kernel gets hold of that many bytes at a time.
 pub(super) const AT_ONCE: u64 = 2 << 20;
 
 /// The device and the inode as the kernel numbers them, which stat does not show on every file
@@ -23,7 +22,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of a file whose stat shows these, where it shows the truth.
+    /// The key of a file with these numbers in stat, where stat shows the kernel's own.
     pub(super) fn of_stat(device: u64, inode: u64) -> Option<Self> {
         let major = libc::major(device);
         let minor = libc::minor(device);
@@ -56,32 +55,32 @@ impl Point {
         }
     }
 
-    /// Whether it is through a mapping; of an `Add` it cannot be told.
+    /// Whether it is an access through a mapping; for an `Add` that is unknown.
     pub(super) const fn maps(self) -> bool {
         matches!(self, Self::Fault | Self::Map)
     }
 }
 
-/// What happened.
+/// A decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Raw {
     pub(super) point: Point,
     pub(super) key: Key,
-    /// In pages.
+    /// The first page.
     pub(super) first: u64,
-    /// With which page the read began, which may be before the first one; `None` where that is not known.
+    /// The page with which the read began, which may be before the first one; `None` if unknown.
     pub(super) beginning: Option<u64>,
-    /// The last one, not the one after.
+    /// The last page, inclusive.
     pub(super) last: u64,
     pub(super) process: u32,
     pub(super) thread: u32,
     pub(super) cpu: u32,
     pub(super) time_ns: u64,
-    /// It tells of what a reader did before it went elsewhere, and that has not been told.
+    /// It reports what a reader did before it went elsewhere, which had not been reported.
     pub(super) late: bool,
 }
 
-/// Where in a record a number is.
+/// The place of a number in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) offset: u16,
@@ -89,7 +88,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// From the `format` of a tracepoint; `None` if it has none of that name.
+    /// Parses the `format` of a tracepoint; `None` if it has no field of that name.
     pub(super) fn parse(format: &str, name: &str) -> Option<Self> {
         let line = format.lines().find(|line| declares(line, name))?;
         let number = |key| {
@@ -113,7 +112,7 @@ impl Field {
     }
 }
 
-/// Where the numbers of a tracepoint are.
+/// The places of a tracepoint's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) point: Point,
@@ -125,7 +124,7 @@ pub(super) struct Layout {
     pub(super) extent: Extent,
 }
 
-/// What tells how many pages.
+/// How a record gives the number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     One,
@@ -135,7 +134,7 @@ pub(super) enum Extent {
 }
 
 impl Layout {
-    /// From the `format` of a tracepoint; `None` if it lacks what we need.
+    /// Parses the `format` of a tracepoint; `None` if it lacks a field that we need.
     pub(super) fn parse(point: Point, format: &str) -> Option<Self> {
         let field = |name| Field::parse(format, name);
         Some(Self {
@@ -177,7 +176,7 @@ pub(super) fn id_in(format: &str) -> Option<u16> {
     id.trim().parse().ok()
 }
 
-/// Whether a line of a `format` is that of the field.
+/// Whether a line of a `format` declares the field.
 fn declares(line: &str, name: &str) -> bool {
     let declared = line.trim_start().strip_prefix("field:");
     let declared = declared.and_then(|rest| rest.split(';').next());
@@ -187,12 +186,12 @@ fn declares(line: &str, name: &str) -> bool {
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
 
-/// Reads what a ring of perf events had, and returns how many records the kernel had no room for.
+/// Decodes the contents of a ring of perf events, and returns how many records the kernel had no room for.
 pub(super) fn decode(bytes: &[u8], layouts: &[Layout], into: &mut Vec<Raw>) -> u64 {
     samples(bytes, |body| into.extend(sample(body, layouts)))
 }
 
-/// Hands out the samples of a ring, and returns how many the kernel had no room for.
+/// Passes on the samples of a ring, and returns how many the kernel had no room for.
 pub(super) fn samples(mut bytes: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
     let mut lost = 0;
     while let Some((header, _)) = bytes.split_first_chunk::<8>() {
@@ -211,7 +210,7 @@ pub(super) fn samples(mut bytes: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
     lost
 }
 
-/// The tracepoint's own record, which comes after who, when, where, and its length.
+/// The tracepoint's own record, which comes after thread, time, CPU and its length.
 pub(super) fn record_in(sample: &[u8]) -> Option<&[u8]> {
     let length = usize::try_from(half(sample, 24)?).ok()?;
     sample.get(28..)?.get(..length)

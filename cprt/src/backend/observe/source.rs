@@ -1,7 +1,7 @@
-//! Where the records of the tracepoints come from.
+//! The sources of the tracepoints' records.
 //!
-//! There are two sources: programs in the kernel (`bpf.rs`), which pick out our files there and cost a
-//! reader least, and perf events (`perf.rs`) where those do not load. `available.rs` opens the better one.
+//! There are two: programs in the kernel (`bpf.rs`), which pick out our files there and cost a
+//! reader least, and perf events (`perf.rs`) where programs do not load. `available.rs` opens the better one.
 
 use std::fmt::Debug;
 use std::io;
@@ -10,23 +10,23 @@ use std::time::Instant;
 
 use super::record::{Key, Point, Raw};
 
-/// Tells what readers do. One thread takes; any may call the rest.
+/// A source of records of readers. One thread takes them; any thread may call the rest.
 pub(super) trait RecordSource: Debug + Send + Sync {
-    /// For people.
+    /// Its name, for messages.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests go by it"))]
     fn name(&self) -> &'static str;
-    /// These tracepoints from now on, as far as there are such. Of a reader that goes on where it was,
-    /// so many pages may go without a record; what is left of them at its end is not told.
+    /// Turns on these tracepoints, as far as the kernel has them, and no others. A reader that goes on where it
+    /// was may read `merge` pages without a record; such pages at its end are not reported.
     fn enable(&self, points: &[Point], merge: u64) -> io::Result<()>;
-    /// These files from now on. Of others there may be records all the same.
+    /// Sets the files to report from now on. There may be records of other files all the same.
     fn files(&self, keys: &[Key]) -> io::Result<()>;
-    /// Readable when there is something to take; `None` while that is only looked at when it is due.
+    /// Readable when there is something to take; `None` while [`Self::due`] alone says when to look.
     fn ready(&self) -> Option<BorrowedFd<'_>>;
-    /// When to take what there is at the latest, even if nothing is readable.
+    /// When to take records at the latest, even if nothing is readable.
     fn due(&self) -> Option<Instant> {
         None
     }
-    /// Takes what there is, in the order of time; of what this process did, the large folios that it has loaded
-    /// at most. Returns how many there was no room for.
+    /// Takes all records, in the order of time; of this process's own, at most those of large folios that it has
+    /// loaded. Returns how many were lost without room.
     fn take(&self, into: &mut Vec<Raw>) -> u64;
 }

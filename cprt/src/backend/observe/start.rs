@@ -1,14 +1,14 @@
-//! A start: what the children of a process read, or another process and its children, of whatever file, from the first
-//! page on.
+//! A start: all that the children of a process read, or another process and its children, from any file, beginning with
+//! the first page.
 //!
 //! ```text
 //! tracepoints, of these processes only ─ bpf ─┐
 //! fanotify on file systems ─────────── paths ─┴─ readers ─ events
 //! ```
 //!
-//! The kernel follows forks and turns away all others. It tells inodes; what they are called is known from
-//! when they were opened. A file that a policy names by its path is opened when it is loaded and not before:
-//! a start has thousands of them, and each that is cold waits for the device.
+//! The kernel follows forks and filters out all other processes. It reports inodes; their paths are known from when
+//! they were opened. A file that a policy names by its path is opened only when it is loaded: a start has thousands
+//! of files, and opening a cold one waits for the device.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -52,25 +52,25 @@ mod paths;
 #[cfg(test)]
 mod tests;
 
-/// Where it is said that files have been opened is looked at this often, while reads are told of.
+/// How often to take opened files from fanotify while reads are being reported.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The kernel's idle threads, which have no children.
 const NO_PARENT: u32 = 0;
 
-/// A process that maps a file that large has most of it by few faults, and is looked at. Of a start's many
-/// smaller files, each fault tells.
+/// From this size on, a process reads most of a mapped file with few faults, so its page tables are looked at. For a
+/// start's many smaller files, faults are enough.
 const LARGE: u64 = 16 << 20;
 
-/// Of so many files, a process that was there already may read some that no open told of.
+/// Upper bound on unknown files for which a process that already ran is looked at again.
 const MOST_UNKNOWN: usize = 4096;
 
-/// The children of a process, and what is heard of them.
+/// The processes of a start, and the sources of their events.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// The files as this process sees them,
+    /// The files as this process sees them.
     tree: Tree,
-    /// and as the process does that is followed, if that is another view, as of a container.
+    /// The view of the followed process, if it differs from ours, as in a container.
     inside: OnceLock<Container>,
     engine: Engine,
     source: Bpf,
@@ -89,12 +89,12 @@ pub(crate) struct Start {
 struct Container {
     process: u32,
     tree: Tree,
-    /// While it is open the mounts stay when the last process has ended: what was read is looked at then.
+    /// Keeps the mounts when the last process has ended: files that were read are looked at then.
     _mounts: File,
 }
 
 impl Container {
-    /// `None` if it sees what we see, or has ended, or may not be looked at.
+    /// `None` if its view is ours, or it has ended, or we may not look at it.
     fn of(process: u32) -> Option<Self> {
         let identity = |path: PathBuf| Some(Identity::of(&path.metadata().ok()?));
         let (own, theirs) = (Path::new("/proc/self"), existing::folder(process));
@@ -110,7 +110,7 @@ impl Container {
         })
     }
 
-    /// Whether it has the file at that path: the kernel tells of opens by the paths that the opener has.
+    /// Whether it has this file at that path: the kernel reports opens by the paths in the opener's view.
     fn has(&self, open: &Opened) -> bool {
         let path = open.path.strip_prefix("/").unwrap_or(&open.path);
         self.tree
@@ -119,34 +119,34 @@ impl Container {
     }
 }
 
-/// What the thread that hears knows between two times.
+/// What the thread that receives events keeps between two calls.
 #[derive(Debug)]
 struct StartHearing {
     readers: Readers,
     looks: Looks,
     names: LearntNames,
     raws: Vec<Raw>,
-    /// Those of the start that have read something.
+    /// Processes of the start that have read something.
     processes: HashSet<u32>,
     early: EarlyOpens,
-    /// Those that were there when they began to be followed, and files that they read of which no open told.
+    /// Processes that ran before they were followed, and files that they read without a known open.
     existing: HashSet<u32>,
     unknown: HashSet<Key>,
-    /// What they had read by then.
+    /// Events for what they had read by then.
     first: Vec<Event>,
     own: u32,
     page: u64,
 }
 
 impl Start {
-    /// Of the children that `parent` has from now on, and of theirs.
+    /// Follows the children that `parent` has from now on, and theirs.
     pub(crate) fn of_children(parent: u32) -> Result<Self> {
         let system = |doing| move |source| Error::System { doing, source };
         let layouts =
             available::layouts().map_err(system("Looking for the kernel's tracepoints"))?;
         let points: Vec<_> = layouts.iter().map(|layout| layout.point).collect();
         if !points.contains(&Point::Get) {
-            let source = io::Error::other("kernels before 6.12 do not tell of all that is read");
+            let source = io::Error::other("kernels before 6.12 do not report all reads");
             return Err(system("Listening to a start")(source));
         }
         let forks = Tracefs::open().and_then(|it| it.read(FORKS, "format"));
@@ -183,13 +183,13 @@ impl Start {
         })
     }
 
-    /// Of a process that is not known yet: nothing is heard, and other programs pay nothing, until
+    /// Stands by for a process that is not known yet: there are no events, and other programs pay nothing, until
     /// [`Self::follow`].
     pub(crate) fn standby() -> Result<Self> {
         Self::of_children(NO_PARENT)
     }
 
-    /// From now on it is about this process, and what it starts.
+    /// Follows this process and its children from now on.
     pub(crate) fn follow(&self, process: u32) -> Result<()> {
         let system = |source| Error::System {
             doing: "Listening to a process",
@@ -215,12 +215,12 @@ impl Start {
         Ok(())
     }
 
-    /// The files of the start by their paths.
+    /// The view in which the start's paths are looked up.
     fn tree(&self) -> &Tree {
         self.inside.get().map_or(&self.tree, |it| &it.tree)
     }
 
-    /// Whether the process that is followed has ended, with all that it started, or is not to be told of any more.
+    /// Whether the followed process has ended, with all that it started, or no events of it are wanted any more.
     fn is_over(&self, hearing: &StartHearing) -> bool {
         let root = self.root.load(Relaxed);
         if root == 0 {
@@ -238,7 +238,8 @@ impl Start {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file as a policy knows it, opened: of its own for each load, as how the kernel reads ahead goes by that.
+    /// Opens a file by the policy's number. Each load opens it anew, as the kernel keeps the state of readahead in the
+    /// open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         let path = self.files().path(file).ok_or(Fault::Stale)?;
         let opened = match self.tree().file(&path) {
@@ -251,12 +252,12 @@ impl Start {
         if !paths::is_of_storage(kind) {
             return Err(Fault::NoFile);
         }
-        // Only its owner and root may; others leave a trace.
+        // Only its owner and root may do this; other users change the access time.
         let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
         Ok(opened)
     }
 
-    /// Sleeps until there is something, or it is time to look.
+    /// Sleeps until there is something to take, or it is time to look.
     fn sleep(&self, look: Option<Instant>) -> io::Result<()> {
         let mut fds = vec![PollFd::new(self.interrupt.as_fd(), PollFlags::POLLIN)];
         fds.extend(
@@ -269,21 +270,21 @@ impl Start {
         let due = dues.map(|due| due.saturating_duration_since(Instant::now()));
         let left = due.chain(tells.then_some(LOOK)).min();
         let timeout = left.map_or(PollTimeout::NONE, |left| {
-            // Rounded up, or it would be polled until then.
+            // Rounded up: rounded down, it would poll in a loop until then.
             PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
         });
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Whether it was set does not matter; it is not any more.
+        // Clears the interrupt; it does not matter whether it was set.
         let _ = self.interrupt.read();
         Ok(())
     }
 }
 
 impl StartHearing {
-    /// A process begins to be followed: of what it has opened and mapped so far no event has told.
+    /// Begins to follow a process, and catches up with what it has opened and mapped so far.
     fn begin(&mut self, from: &Start, process: u32) {
         self.processes.insert(process);
         self.existing.insert(process);
@@ -308,8 +309,8 @@ impl StartHearing {
         }
     }
 
-    /// A file has been read that is not known. A process that is in the middle of executing a program has opened its
-    /// files already and not mapped them yet: it is looked at again, once for each file.
+    /// An unknown file has been read. A process in the middle of exec has opened its files already but not mapped them
+    /// yet: returns the process to look at again, once for each file.
     fn unknown(&mut self, raw: &Raw) -> Option<u32> {
         let may_be_new = self.existing.contains(&raw.process) && self.unknown.len() < MOST_UNKNOWN;
         (may_be_new && self.unknown.insert(raw.key)).then_some(raw.process)
@@ -319,7 +320,7 @@ impl StartHearing {
         let now = Instant::now();
         let mut again = HashSet::new();
         into.append(&mut self.first);
-        // In this order: what has been read was opened before.
+        // Reads first: whatever has been read was opened before, so its open is there by then.
         tell_lost(from.source.take(&mut self.raws), into);
         let mut files = from.files();
         for raw in self.raws.iter().filter(|raw| raw.process != self.own) {
@@ -357,13 +358,13 @@ impl StartHearing {
         self.look(now, into);
     }
 
-    /// Finds out what files are called. Whose opens they are has to be known: a process that opens files of a
-    /// mount of ours, or another worker that does so, opens those below it as well, which are the same pages by
-    /// another path.
+    /// Learns the paths of files from opens, only from processes of the start: a process that opens files of a mount of
+    /// ours, or another worker that does so, also opens the files below it, which are the same pages under another
+    /// path.
     fn hear_opens(&mut self, from: &Start, files: &mut StartFiles, now: Instant) -> u64 {
         let (names, early) = (&mut self.names, &mut self.early);
         from.paths.take(|open, file| {
-            // What is opened elsewhere has that path in another view.
+            // A file opened in another view has its path there.
             if let Some(container) = from.inside.get()
                 && !container.has(&open)
             {

@@ -1,9 +1,9 @@
-//! The files below a directory: what policies call them, what stat and the kernel call them, and
-//! where they are. Pure.
+//! The files below a directory: their numbers for policies, their names in stat and in the kernel, and
+//! their paths. Pure.
 //!
-//! Our numbers count up and are never used again. A file keeps its number while it is there, wherever
-//! it is moved to; another file at its path is another one. One that a policy holds is remembered
-//! when it is gone, so that the policy is told that it is.
+//! Our numbers count up and are never used again. A file keeps its number while it exists, wherever
+//! it is moved to; another file at its path gets another number. A file that a policy has opened is
+//! remembered when it is gone, so that the policy learns that it is.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
@@ -18,7 +18,7 @@ use crate::machine::mappings::Identity;
 pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) identity: Identity,
-    /// When it was made, where that is known: numbers of inodes come back.
+    /// When it was made, if known: the file system reuses inode numbers.
     pub(super) born: Option<SystemTime>,
     pub(super) size: u64,
 }
@@ -41,15 +41,15 @@ pub(super) struct Known {
     pub(super) identity: Identity,
     pub(super) born: Option<SystemTime>,
     pub(super) size: u64,
-    /// What the kernel calls it; `None` until that is learned.
+    /// The kernel's name for it; `None` until that is learned.
     key: Option<Key>,
     /// How often a policy has opened it.
     holders: usize,
-    /// It was there when it was looked last.
+    /// It was there at the last scan.
     there: bool,
 }
 
-/// All of them.
+/// All known files.
 #[derive(Debug, Default)]
 pub(super) struct FileTable {
     last: u64,
@@ -59,7 +59,7 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    /// These are the files there are, and no others.
+    /// Replaces the files that are there by these.
     pub(super) fn replace(&mut self, found: Vec<Found>) {
         let (mut seen, mut there) = (HashSet::new(), HashSet::new());
         for file in found {
@@ -80,7 +80,7 @@ impl FileTable {
             .retain(|_, known| !gone(known) || known.holders > 0);
     }
 
-    /// Adds one, or what is new about it, and returns its number.
+    /// Adds or updates a file, and returns its number.
     pub(super) fn add(&mut self, found: Found) -> u64 {
         let Found {
             path,
@@ -112,7 +112,7 @@ impl FileTable {
         self.last
     }
 
-    /// The files of which it is not known what the kernel calls them, the smallest first.
+    /// The files whose name in the kernel is unknown, the smallest first.
     pub(super) fn unknown(&self) -> Vec<(u64, Known)> {
         let unknown = |(_, known): &(&u64, &Known)| known.there && known.key.is_none();
         let mut files: Vec<_> = self
@@ -134,12 +134,12 @@ impl FileTable {
         }
     }
 
-    /// The names of all files that the kernel is to tell of.
+    /// The names of all files that the kernel is to report.
     pub(super) fn keys(&self) -> Vec<Key> {
         self.by_key.keys().copied().collect()
     }
 
-    /// The number and the size of a file that the kernel tells of.
+    /// The number and the size of a file by the kernel's name.
     pub(super) fn of_key(&self, key: Key) -> Option<(u64, u64)> {
         let file = *self.by_key.get(&key)?;
         Some((file, self.files.get(&file)?.size))
@@ -159,14 +159,14 @@ impl FileTable {
         }
     }
 
-    /// A policy has opened it.
+    /// Notes that a policy has opened it.
     pub(super) fn hold(&mut self, file: u64) {
         if let Some(known) = self.files.get_mut(&file) {
             known.holders += 1;
         }
     }
 
-    /// And gives it back; whether it had it.
+    /// Notes that the policy has closed it; returns whether it was open.
     pub(super) fn release(&mut self, file: u64) -> bool {
         let Some(known) = self.files.get_mut(&file) else {
             return false;
@@ -275,12 +275,12 @@ mod tests {
         table.replace(Vec::new());
         assert!(table.get(file).is_some());
         assert_eq!((table.of_key(key(1)), table.keys()), (None, Vec::new()));
-        assert_eq!(table.unknown(), [], "nobody can learn it");
+        assert_eq!(table.unknown(), [], "it cannot be learned any more");
         assert!(table.release(file) && table.release(file));
         assert!(!table.release(file));
         assert_eq!(table.get(file), None);
         let file = table.add(found("b", 2));
-        assert!(!table.release(file), "nobody has it");
+        assert!(!table.release(file), "it is not open");
         table.resize(file, 5);
         assert_eq!(table.get(file).map(|known| known.size), Some(5));
     }

@@ -102,7 +102,7 @@ fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe +
     }
 }
 
-/// In a thread whose mounts nobody else sees, with a file system that is stacked on a directory, and
+/// In a thread with private mounts, with a file system that is stacked on a directory, and
 /// what is below it; nothing where that is not to be had.
 fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
     let below = Folder::new(&format!("{name}-below"));
@@ -349,7 +349,7 @@ fn heard(observe: &Observe) -> Vec<Event> {
     }
 }
 
-/// Until there is nothing for somebody who asks so long after the last one: time alone proves nothing
+/// Takes events until a call some time after the last one finds none: time alone proves nothing
 /// where threads wait for a CPU.
 fn hear_until_quiet(observe: &Observe, events: &mut Vec<Event>) {
     const QUIET: Duration = Duration::from_millis(150);
@@ -400,7 +400,7 @@ fn want(observe: &Observe, kinds: &[Kind]) {
 }
 
 #[test]
-fn opens_and_closes_are_told_while_somebody_wants_them() {
+fn opens_and_closes_are_told_while_the_policy_wants_them() {
     each_source("opens", |folder, open| {
         let path = folder.file("sub/model", MIB);
         let observe = open(folder);
@@ -609,7 +609,7 @@ fn who_observes_may_be_killed_at_any_moment() {
 }
 
 #[test]
-fn nobody_is_woken_while_nobody_reads() {
+fn no_thread_wakes_while_no_process_reads() {
     each_source("idle", |folder, open| {
         folder.file("model", MIB);
         let observe = open(folder);
@@ -629,6 +629,9 @@ fn nobody_is_woken_while_nobody_reads() {
         let began = Instant::now();
         observe.interrupt();
         observe.events(&mut Vec::new()).expect("events");
-        assert!(began.elapsed() < LATEST, "the next one, if nobody is in it");
+        assert!(
+            began.elapsed() < LATEST,
+            "the next call, if none is under way"
+        );
     });
 }

@@ -1,7 +1,7 @@
-//! Who reads, by the numbers of our PID namespace, in instructions. Pure.
+//! Assembles the instructions that find the reader, by its numbers in our PID namespace. Pure.
 //!
-//! In the first namespace these are the kernel's own. In another one, as a container has it, the kernel has a function
-//! for processes of just that namespace; a process of a container within ours is found by its own list of numbers,
+//! In the first namespace these are the kernel's own. For another one, as in a container, the kernel has a function
+//! for processes of exactly that namespace; a process of a container within ours has a list of its numbers,
 //! one for each namespace that it is in:
 //!
 //! ```text
@@ -14,20 +14,20 @@
 //! return;
 //! ```
 //!
-//! Who is in no namespace of ours is not told of: we would have no name for it.
+//! A process outside our namespace is not reported: it has no number there.
 
 use super::asm::Register::{Context, R0, R1, R2, R3, R4, Stack, Who};
 use super::asm::{HelperCall, Is, Label, Program};
 use super::record::Field;
 use crate::sys::btf::Btf;
 
-/// Containers in containers: of so many, one within the other, the processes are known.
+/// How many levels of containers within containers are searched.
 const WITHIN: i32 = 4;
-/// Bytes of the number that a process has in one namespace, with the namespace.
+/// Bytes of one entry of that list: a number and its namespace.
 const NUMBER: i32 = 16;
 
-/// On the stack: where the kernel has its numbers, and what was read of them. All of it is free until a run is looked
-/// at.
+/// Places on the stack for the kernel's pointers and the numbers read from there. All of it is free until a run is
+/// looked at.
 const THREAD: i16 = -136;
 const PROCESS: i16 = THREAD + 8;
 const LEVEL: i16 = THREAD + 16;
@@ -36,15 +36,15 @@ const NAMESPACE: i16 = FOUND + 8;
 const INODE: i16 = THREAD + 40;
 /// The key of an array or a table.
 const INDEX: i16 = -72;
-/// What the programs that follow forks keep: the child's number.
+/// The child's number, in the programs that follow forks.
 const CHILD: i16 = -64;
 
-/// The numbers by which processes are told from each other: those of our PID namespace. Who is not in it, is not told
-/// of, but of the first one, which all are in.
+/// The numbers that identify processes: those of our PID namespace. Processes outside it are not reported; all
+/// processes are in the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
     First,
-    /// The namespace's file, and how processes of namespaces within it are found, where the kernel tells of its types.
+    /// The namespace's file, and how to find processes of namespaces within it, where the kernel has type information.
     Of {
         device: u64,
         inode: u64,
@@ -52,25 +52,25 @@ pub(super) enum Numbering {
     },
 }
 
-/// Where the kernel has the numbers of processes, in bytes from where each structure begins.
+/// Offsets of the kernel's numbers of processes, in bytes from the beginning of each structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
-    /// Of `task_struct`: the thread's `pid`, and what all threads of its process share.
+    /// In `task_struct`: the thread's `pid`, and the structure that all threads of its process share.
     thread: i32,
     signal: i32,
-    /// Of `signal_struct`: the process's `pid`.
+    /// In `signal_struct`: the process's `pid`.
     process: i32,
-    /// Of `pid`: how many namespaces deep it is, and its numbers.
+    /// In `pid`: how many namespaces deep it is, and its numbers.
     level: i32,
     numbers: i32,
-    /// Of `pid_namespace`: the number of its file.
+    /// In `pid_namespace`: the inode number of its file.
     inode: i32,
 }
 
 impl Walk {
     /// `None` if this kernel has other structures.
     pub(super) fn of(btf: &Btf) -> Option<Self> {
-        /// The process's, of the kinds of `pid` that a thread has.
+        /// The index of the process's `pid` among the kinds of `pid` that a thread has.
         const TGID: u32 = 1;
 
         let member = |structure, name| btf.member(structure, name);
@@ -92,22 +92,22 @@ impl Walk {
     }
 }
 
-/// The process that the program does not hear of, and by which numbers it tells of others.
+/// The process that the program does not report, and the numbers by which it reports others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) process: u32,
     pub(super) numbering: Numbering,
 }
 
-/// The tables of processes that are told of: by their numbers in the first PID namespace, which programs fill, and by
-/// ours, where that is another, which we do.
+/// The tables of processes that are reported: programs fill the one by numbers of the first PID namespace; we fill the
+/// one by numbers of ours, if that is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) processes: i32,
     pub(super) by_ours: Option<i32>,
 }
 
-/// Finds out who it is, process and thread; goes there if it has no such number.
+/// Finds the numbers of process and thread; jumps to `to` if the process has none.
 pub(super) fn who(program: &mut Program, numbering: Numbering, to: Label) {
     let Numbering::Of {
         device,
@@ -136,7 +136,7 @@ pub(super) fn who(program: &mut Program, numbering: Numbering, to: Label) {
     program.here(Label::Found);
 }
 
-/// Goes on at [`Label::Found`] with a process of a namespace within ours, and there with any other.
+/// Jumps to [`Label::Found`] for a process of a namespace within ours, and to `to` for any other.
 fn within(program: &mut Program, walk: Walk, inode: u64, to: Label) {
     program.call(HelperCall::GetCurrentTask);
     program.copy(Who, R0);
@@ -164,7 +164,7 @@ fn within(program: &mut Program, walk: Walk, inode: u64, to: Label) {
     program.jump(to);
 }
 
-/// Reads the number that a `pid` has so many namespaces above its own.
+/// Reads the number of a `pid` in the namespace that is `up` levels above its own.
 fn number(program: &mut Program, pid: i16, walk: Walk, up: i32) {
     let address = |program: &mut Program| {
         program.load(R3, Stack, LEVEL);
@@ -181,7 +181,7 @@ fn kept(at: i16) -> impl Fn(&mut Program) {
     move |program| program.load(R3, Stack, at)
 }
 
-/// Copies so many bytes of the kernel's on to the stack, from so far behind an address.
+/// Copies bytes of the kernel to the stack, from an offset behind an address.
 fn read(
     program: &mut Program,
     to: i16,
@@ -199,7 +199,7 @@ fn read(
     program.call(HelperCall::ProbeReadKernel);
 }
 
-/// Goes there if it is this process.
+/// Jumps to `to` if it is this process.
 pub(super) fn jump_if_own(program: &mut Program, own: Own, to: Label) {
     program.copy(R1, Who);
     // The process is in the upper half.
@@ -207,7 +207,7 @@ pub(super) fn jump_if_own(program: &mut Program, own: Own, to: Label) {
     program.jump_if_number(R1, i32::try_from(own.process).unwrap_or(0), to);
 }
 
-/// Finds out who it is, and ends unless the process is listed, or, if `own_too`, is this one.
+/// Finds the process, and ends unless it is listed, or, if `own_too`, is this one.
 pub(super) fn listed(program: &mut Program, listed: Listed, own: Own, own_too: bool) {
     if listed.by_ours.is_none() && !own_too {
         jump_if_listed(program, listed.processes, Label::Listed);
@@ -230,7 +230,7 @@ pub(super) fn listed(program: &mut Program, listed: Listed, own: Own, own_too: b
     program.here(Label::Known);
 }
 
-/// Goes there if the process is in a table, by its number in the first PID namespace.
+/// Jumps if the process is in a table, by its number in the first PID namespace.
 fn jump_if_listed(program: &mut Program, processes: i32, to: Label) {
     program.call(HelperCall::GetCurrentPidTgid);
     program.shift_right(R0, 32);
@@ -253,8 +253,8 @@ fn look_up(program: &mut Program, processes: i32, to: Label) {
     program.jump_if_not_number(R0, 0, to);
 }
 
-/// The program that follows forks: the children of `parent`, a process by its number in our PID namespace, are
-/// listed, and theirs. Numbers come back, so a process that is no child of these is taken off.
+/// The program that follows forks: it lists the children of `parent`, given by its number in our PID namespace, and
+/// theirs. The kernel reuses numbers, so a new process that is no child of these is removed.
 pub(super) fn following(child: Field, listed: Listed, parent: Own) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);

@@ -1,20 +1,20 @@
-//! How much a load has brought in. Pure: somebody else counts pages.
+//! How much a load has brought in. Pure: the caller counts pages.
 //!
-//! What is there when a load comes to a place need not have been there before: the kernel has read on
-//! beyond the one before it. So the pages are counted some way ahead, before the kernel gets there,
-//! and what has been added when the place is loaded is the load's.
+//! Pages that are cached when a load comes to a place may have come in with the previous load: the kernel
+//! reads ahead. So the pages are counted some way ahead, before the kernel gets there, and all that have
+//! been added when the place has been loaded count as the load's.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::machine::mappings::Identity;
 
-/// Counted at once.
+/// Bytes counted at once.
 const BUCKET: u64 = 1 << 20;
-/// So far ahead: where several threads load the same run, the kernel is ahead of the foremost, by 8 MiB
-/// or twice that on nearly all machines.
+/// How far ahead to count: where several threads load the same run, the kernel is ahead of the foremost, by
+/// 8 MiB or twice that on nearly all machines.
 const AHEAD: u64 = 64 << 20;
-/// More are not remembered: as many streams as there may be loads.
+/// Upper bound on buckets remembered: enough for as many runs as there may be loads.
 const MOST: usize = 16384;
 
 /// Pages that were there, by file and bucket.
@@ -39,7 +39,7 @@ impl Before {
         buckets(&(range.start..end)).filter(unknown).collect()
     }
 
-    /// So many pages are there.
+    /// Notes how many pages of a bucket are cached.
     pub(super) fn learn(&mut self, file: Identity, bucket: u64, pages: u64) {
         if self.0.len() >= MOST {
             self.0.clear();
@@ -47,14 +47,14 @@ impl Before {
         self.0.insert((file, bucket), pages);
     }
 
-    /// A load of a bucket is done and so many pages are there; returns how many that is more. What
-    /// is there now is counted anew the next time.
+    /// Notes how many pages of a bucket are cached after a load; returns how many are new. The bucket is
+    /// counted anew the next time.
     pub(super) fn take(&mut self, file: Identity, bucket: u64, pages: u64) -> u64 {
         let before = self.0.remove(&(file, bucket));
         before.map_or(0, |before| pages.saturating_sub(before))
     }
 
-    /// Some of a file has been dropped.
+    /// Forgets a range of a file that has been dropped.
     pub(super) fn forget(&mut self, file: Identity, range: &Range<u64>) {
         for bucket in buckets(range) {
             self.0.remove(&(file, bucket));

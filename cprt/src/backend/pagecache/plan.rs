@@ -1,12 +1,12 @@
-//! How a range is loaded and dropped. Pure.
+//! Decides how a range is loaded and dropped. Pure.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A stop is seen between pieces of this size.
+/// Bytes of a piece; a stop takes effect between two pieces.
 pub(super) const PIECE: u64 = 1 << 20;
-/// From here on a run is dense: reading it like a file costs less than naming its pages, and what
-/// the kernel reads on beyond its end is little beside it.
+/// How many bytes make a run dense: reading it like a file costs less than requesting its pages, and the
+/// kernel's readahead beyond its end is little beside it.
 const DENSE: u64 = 8 << 20;
 /// The largest folio that a file system makes.
 const FOLIO: u64 = 2 << 20;
@@ -14,14 +14,14 @@ const FOLIO: u64 = 2 << 20;
 /// How a range is brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Read like a file that is read from end to end: cheapest, in large folios, and the kernel
+    /// Read like a whole file from end to end: cheapest, in large folios, and the kernel
     /// may read on beyond the end.
     Stream,
-    /// Named to the kernel page by page, which then reads no more than that.
+    /// Request exactly these pages from the kernel, which then reads no more than that.
     Exact,
 }
 
-/// The way for a range that ends a run of so many bytes.
+/// The way for a range that ends a run of `run` bytes.
 pub(super) const fn way(run: u64, large: bool) -> Way {
     if large || run >= DENSE {
         Way::Stream
@@ -30,16 +30,16 @@ pub(super) const fn way(run: u64, large: bool) -> Way {
     }
 }
 
-/// Ranges of a file that were asked for lately, joined where one goes on where another ended: long
+/// Ranges of a file that were asked for lately, joined where one begins where another ended: long
 /// ones come in parts.
 #[derive(Debug, Default)]
 pub(super) struct Runs(VecDeque<Range<u64>>);
 
 impl Runs {
-    /// As many are remembered as processes read a file at once, each at its place.
+    /// Upper bound on runs remembered: one for each process that reads the file at its own place.
     const MOST: usize = 32;
 
-    /// Adds one and returns how long the run is that it ends.
+    /// Adds a range and returns the length of the run that it ends.
     pub(super) fn add(&mut self, range: &Range<u64>) -> u64 {
         let goes_on = |run: &Range<u64>| (run.start..=run.end).contains(&range.start);
         let mut run = match self.0.iter().position(goes_on) {
@@ -62,10 +62,10 @@ pub(super) fn piece(at: u64, end: u64) -> Range<u64> {
     at..next.min(end)
 }
 
-/// What is to be dropped, when `range` is asked for and `before` was the last time.
+/// The range to drop, when `range` is asked for and `before` was asked for last.
 ///
-/// A folio that is asked for in two parts would stay both times. So a range that goes on where the
-/// one before ended begins with the folio in which that was.
+/// A folio that is asked for in two parts would stay both times. So a range that begins where the last
+/// one ended is extended to the beginning of the folio there.
 pub(super) fn reach(before: Option<&Range<u64>>, range: &Range<u64>) -> Range<u64> {
     let folio = range.start / FOLIO * FOLIO;
     match before {

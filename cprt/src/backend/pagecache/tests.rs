@@ -346,7 +346,7 @@ fn what_one_process_maps_is_dropped_and_what_two_map_is_kept_and_counted() {
     assert_eq!((evicted.dropped, evicted.kept), (0, length), "two map it");
     drop(both);
     let evicted = engine.evict(&file, &(0..length), false).expect("to evict");
-    assert_eq!((evicted.dropped, evicted.kept), (length, 0), "nobody does");
+    assert_eq!((evicted.dropped, evicted.kept), (length, 0), "none does");
 }
 
 #[test]

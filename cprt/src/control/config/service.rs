@@ -1,4 +1,4 @@
-//! Services whose starts the daemon is to know. Pure.
+//! The services whose starts the daemon follows. Pure.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use crate::control::protocol::Settings;
 use crate::control::wildcard::fits;
 
-/// What systemd executes in a unit before the unit's own program: its arguments are others each time.
+/// What systemd executes in a unit before the unit's own program: its arguments differ each time.
 const LAUNCHER: &str = "systemd-executor";
 
-/// What a process is that starts a service: all that is said has to fit. `*` stands for anything.
+/// Recognises a process that starts a service: it has to match every key given. `*` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConfiguredService {
-    /// The program, as it is executed and not where links lead: its path, or the last part of it.
+    /// The program as it is executed, without following links: its path, or the last part of it.
     pub exe: Option<String>,
     /// Its arguments, with a blank between them.
     pub arguments: Option<String>,
@@ -28,7 +28,7 @@ pub struct ConfiguredService {
     pub settings: Settings,
 }
 
-/// A process that executes a program, as far as services go by it.
+/// What identifies a process that executes a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Executed<'a> {
     /// The program's path.
@@ -40,17 +40,17 @@ pub struct Executed<'a> {
 }
 
 impl ConfiguredService {
-    /// Why this can be no service, if it cannot.
+    /// Why this is no valid service, if it is not.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         let plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-');
         if name.is_empty() || !name.chars().all(plain) {
-            return Err("a name is of letters, digits, '.', '_' and '-'".to_owned());
+            return Err("a name may have letters, digits, '.', '_' and '-'".to_owned());
         }
         if [&self.exe, &self.unit, &self.cgroup]
             .iter()
             .all(|it| it.is_none())
         {
-            return Err("say exe, unit or cgroup, or it would be every process".to_owned());
+            return Err("set exe, unit or cgroup, or every process would match".to_owned());
         }
         let texts = [
             ("exe", &self.exe),
@@ -118,7 +118,7 @@ impl ConfiguredService {
             && is(&self.cgroup, process.cgroup)
     }
 
-    /// What the path of its program ends with; `None` if that may be anything.
+    /// The last part of its program's path; `None` if that may be anything.
     #[must_use]
     pub fn end_of_exe(&self) -> Option<&str> {
         let end = last_part(self.exe.as_deref()?);
@@ -184,8 +184,8 @@ mod tests {
     #[test]
     fn what_makes_no_service_is_refused() {
         for (name, toml, problem) in [
-            ("a b", "exe = 'a'", "a name is"),
-            ("a", "arguments = 'a'", "say exe"),
+            ("a b", "exe = 'a'", "a name may"),
+            ("a", "arguments = 'a'", "set exe"),
             ("a", "exe = ''", "exe is empty"),
             ("a", "exe = 'bin/a'", "must begin with a slash"),
             ("a", "cgroup = 'a'", "must begin with a slash"),

@@ -57,7 +57,7 @@ fn a_service_says_what_it_is() {
     let config: Config = text.parse().expect("two services");
     assert!(config.learn && config.service.len() == 2);
     let problem = refused("[service.a]\narguments = 'x'\n");
-    assert!(problem.contains("[service.a]: say exe"), "{problem}");
+    assert!(problem.contains("[service.a]: set exe"), "{problem}");
     assert!(refused("[service.a]\nimage = 'x'\n").contains("unknown field `image`"));
     assert!(refused("learnt = 'here'\n").contains("must begin with a slash"));
 }
@@ -129,51 +129,51 @@ fn what_is_out_of_range_is_refused_with_the_range() {
     for (text, expected) in [
         (
             "[memory]\nthreshold = 0",
-            "memory.threshold = 0: it is a percentage, from 1 to 100",
+            "memory.threshold = 0: must be a percentage, from 1 to 100",
         ),
         (
             "[memory]\nthreshold = 101",
-            "memory.threshold = 101: it is a percentage, from 1 to 100",
+            "memory.threshold = 101: must be a percentage, from 1 to 100",
         ),
         (
             "[memory]\nhysteresis = 80",
-            "memory.hysteresis = 80: it is less than memory.threshold, 80",
+            "memory.hysteresis = 80: must be less than memory.threshold, 80",
         ),
         (
             "[memory]\npressure = 101",
-            "memory.pressure = 101: it is a percentage, up to 100 for never",
+            "memory.pressure = 101: must be a percentage, up to 100 for never",
         ),
         (
             "[memory]\ninterval = \"0 s\"",
-            "memory.interval: it is longer than 0",
+            "memory.interval: must be longer than 0",
         ),
         (
             "[loader]\nthreads = 129",
-            "loader.threads = 129: it is at most 128",
+            "loader.threads = 129: must be at most 128",
         ),
         (
             "[loader]\nchunk = 4096",
-            "loader.chunk = \"4 KiB\": it is from 64 KiB to 1 GiB",
+            "loader.chunk = \"4 KiB\": must be from 64 KiB to 1 GiB",
         ),
         (
             "[loader]\nchunk = \"2G\"",
-            "loader.chunk = \"2 GiB\": it is from 64 KiB to 1 GiB",
+            "loader.chunk = \"2 GiB\": must be from 64 KiB to 1 GiB",
         ),
         (
             "[worker]\ndeadline = \"999us\"",
-            "worker.deadline = \"999 us\": it is at least 1 ms",
+            "worker.deadline = \"999 us\": must be at least 1 ms",
         ),
         (
             "[worker]\nmemory = \"16M\"",
-            "worker.memory = \"16 MiB\": it is at least 32 MiB",
+            "worker.memory = \"16 MiB\": must be at least 32 MiB",
         ),
         (
             "[worker]\nqueue = 15",
-            "worker.queue = 15: it is at least 16",
+            "worker.queue = 15: must be at least 16",
         ),
         (
             "[worker]\nranges = 0",
-            "worker.ranges = 0: it is at least 1",
+            "worker.ranges = 0: must be at least 1",
         ),
         (
             "socket = \"cprt.sock\"",
@@ -213,7 +213,7 @@ fn a_problem_is_told_with_its_file() {
     assert_eq!(missing.to_string(), format!("Reading {}", path.display()));
     std::fs::write(&path, "[worker]\nqueue = 1\n").expect("a scratch file");
     let wrong = Config::read(&path).expect_err("out of range");
-    let expected = format!("{}: worker.queue = 1: it is at least 16", path.display());
+    let expected = format!("{}: worker.queue = 1: must be at least 16", path.display());
     assert_eq!(wrong.to_string(), expected);
     std::fs::remove_file(path).expect("it was just there");
 }

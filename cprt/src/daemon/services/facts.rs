@@ -1,4 +1,4 @@
-//! What is known of a process that has executed a program, from `/proc`.
+//! What `/proc` says about a process that has executed a program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -15,25 +15,25 @@ use crate::machine::model::{self, Surroundings};
 use crate::machine::mountinfo::{self, Mount};
 use crate::machine::reach::{self, Reach};
 
-/// More of a command line, or of an environment, is not looked at.
+/// Upper bound on bytes read of a command line or an environment.
 const LONGEST: u64 = 128 << 10;
-/// So far up it is looked who has started a process.
+/// Upper bound on ancestors of a process that are looked at.
 const ANCESTORS: usize = 64;
 
 /// A process that has executed a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) life: Life,
-    /// The program, as a shell would have found it: without links followed.
+    /// The path of the program as it was executed, without following links.
     pub(super) program: String,
     pub(super) arguments: Vec<OsString>,
     pub(super) cgroup: String,
-    /// What stands for the image of a container; `None` if its root directory is ours.
+    /// Identifies the image of its container; `None` if its root directory is ours.
     pub(super) image: Option<String>,
 }
 
 impl Facts {
-    /// What its start is called, if nothing else is said.
+    /// The name of its start, if the settings give none.
     pub(super) fn start_name(&self) -> String {
         let arguments: Vec<_> = self.words().collect();
         match &self.image {
@@ -49,7 +49,7 @@ impl Facts {
     }
 }
 
-/// A process, told from a later one of the same number by when it was started.
+/// A process; its start time tells it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) process: u32,
@@ -67,7 +67,7 @@ impl Life {
         Self { process, started }
     }
 
-    /// Whether it goes on.
+    /// Whether it still runs.
     pub(super) fn is_there(self) -> bool {
         stat(self.process).is_some_and(|it| it.started == self.started && !it.is_dead)
     }
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What there is before the process is gone; `None` if it is.
+/// Reads the facts of a process; `None` if it has gone.
 pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
     let folder = folder(process);
     let life = Life::of(process)?;
@@ -95,7 +95,7 @@ pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
         let really = folder.join("exe").metadata().ok()?;
         Some(inside(process, &program)? == Identity::of(&really))
     };
-    // A script's interpreter is executed, and what it is called with is the kernel's.
+    // For a script, the kernel executes the interpreter and makes its command line.
     let is_script = is_itself() == Some(false);
     let cgroup = String::from_utf8(read(&folder.join("cgroup"))?).ok()?;
     Some(Facts {
@@ -113,7 +113,7 @@ fn mounts_of(process: u32) -> Vec<Mount> {
     mountinfo::parse(&fs::read(list).unwrap_or_default())
 }
 
-/// Which file a process has at a path, its links followed as they are for it.
+/// The file at a path as a process sees it, following links in its view.
 fn inside(process: u32, path: &Path) -> Option<Identity> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let root = nix::fcntl::open(&folder(process).join("root"), flags, Mode::empty()).ok()?;
@@ -124,7 +124,7 @@ fn inside(process: u32, path: &Path) -> Option<Identity> {
     Some(Identity::of(&found.metadata().ok()?))
 }
 
-/// What each process that is there may have been started as: by its program, and of an interpreter also by its script.
+/// What each running process may have been started as: its program, and for an interpreter also its script.
 pub(super) fn of_all() -> Vec<Facts> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -161,8 +161,8 @@ fn words(text: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// What a program is told, by the words of a process: those after its name. The words of a script are its interpreter,
-/// perhaps one argument of that, the script and what the script is told.
+/// A program's arguments: the words of its command line after its name. A script's command line has its interpreter,
+/// perhaps one argument of the interpreter, the script and the script's arguments.
 fn arguments(executed: &OsStr, is_script: bool, words: Vec<OsString>) -> Vec<OsString> {
     let of_script = || {
         words
@@ -178,7 +178,7 @@ fn arguments(executed: &OsStr, is_script: bool, words: Vec<OsString>) -> Vec<OsS
     words.into_iter().skip(before).collect()
 }
 
-/// The cgroup of the one hierarchy, or of systemd's own where there are several.
+/// The cgroup in the unified hierarchy, or in systemd's own where there are several.
 fn own_cgroup(text: &str) -> &str {
     let path = |start: &str| {
         let mut lines = text.lines();
@@ -209,7 +209,7 @@ fn stat(process: u32) -> Option<Stat> {
     )?))
 }
 
-/// The name, which comes second and in brackets, may have brackets and blanks of its own.
+/// The name, which comes second and in brackets, may itself contain brackets and blanks.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut words = rest.split_ascii_whitespace();
@@ -223,13 +223,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Whether another worker attends to it already: an ancestor whose start is under way, or a `ppcctl` that runs it.
+/// Whether another worker follows it already: an ancestor's start is under way, or an ancestor is `ppcctl`.
 pub(super) fn is_attended(process: u32, under_way: &[u32]) -> bool {
     under_way.contains(&process)
         || ancestors(process).any(|one| under_way.contains(&one) || is_ppcctl(one))
 }
 
-/// Who has started a process, and who that, up to init.
+/// The ancestors of a process, up to init.
 pub(super) fn ancestors(process: u32) -> impl Iterator<Item = u32> {
     let parent = |one: &u32| stat(*one).map(|it| it.parent).filter(|&it| it > 1);
     std::iter::successors(parent(&process), parent).take(ANCESTORS)
@@ -240,14 +240,14 @@ fn is_ppcctl(process: u32) -> bool {
     program.is_ok_and(|program| program.file_name() == Some(OsStr::new("ppcctl")))
 }
 
-/// Whether a process has the same as we have: its `root` directory, its mounts (`ns/mnt`).
+/// Whether a process shares this with us: its `root` directory, its mounts (`ns/mnt`).
 fn shares(process: u32, name: &str) -> bool {
     let identity = |path: PathBuf| path.metadata().ok().map(|found| Identity::of(&found));
     let own = identity(Path::new("/proc/self").join(name));
     own.is_some() && identity(folder(process).join(name)) == own
 }
 
-/// The directory of the model that a process is told to load, with what its links lead to.
+/// The directory of the model that a process is to load, widened to include what its links lead to.
 pub(super) fn model_of(facts: &Facts, said: Option<&Path>) -> Option<PathBuf> {
     let named = match said {
         Some(said) => said.to_owned(),
@@ -267,7 +267,7 @@ fn named_model(facts: &Facts) -> Option<PathBuf> {
     let environment = words(&read(&folder.join("environ")).unwrap_or_default());
     let is_ours = shares(process, "root") && shares(process, "ns/mnt");
     let theirs = (!is_ours).then(|| mounts_of(process));
-    // Of a container: where we have what it names, by one of its volumes or by its root directory.
+    // For a container: where we see the path, through one of its volumes or its root directory.
     let ours = |text: &OsStr| {
         let theirs = theirs.as_deref()?;
         let path = Path::new(text);
@@ -301,12 +301,12 @@ fn named_model(facts: &Facts) -> Option<PathBuf> {
         variable: &variable,
     };
     let found = model::named(&arguments, &around)?;
-    // What is not where we see it is another's.
+    // For a container, a path that we cannot find in our view may name another model here.
     let is_theirs = theirs.is_none() || arguments.iter().any(|it| !facts.arguments.contains(it));
     is_theirs.then_some(found)
 }
 
-/// Where we have what a process has at a path.
+/// Our path to the file that a process has at a path.
 fn in_our_view(process: u32, theirs: &[Mount], path: &Path) -> Option<PathBuf> {
     let there = inside(process, path)?;
     let ours = mountinfo::read(Path::new("/proc")).ok()?;
@@ -318,7 +318,7 @@ fn in_our_view(process: u32, theirs: &[Mount], path: &Path) -> Option<PathBuf> {
     places.find(is_it)
 }
 
-/// What a process has read so far, and has of files by mappings, in bytes.
+/// Bytes that a process has read so far, and those of files that it has in memory by mappings.
 pub(super) fn bytes_read(process: u32) -> Option<u64> {
     let number = |file: &str, key: &str| {
         let text = fs::read_to_string(folder(process).join(file)).ok()?;

@@ -1,5 +1,5 @@
-//! What is known of services: how often they started, and how it went the last time; and of those that were learned of,
-//! what they are.
+//! What the daemon knows of services: how often they started, how the last start went, and which programs the learned
+//! ones are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,24 +11,24 @@ use super::facts::Life;
 use crate::control::protocol::{ServiceStatus, StartPhase, StartStatus};
 use crate::worker::crashes::{AfterCrash, Crashes};
 
-/// So many processes of a service are told of.
+/// Upper bound on processes of a service in the status.
 const RUNNING: usize = 64;
-/// A service has so many starts of different names: each has a template.
+/// Upper bound on names of a service's starts: each has a template.
 const NAMES: usize = 32;
-/// So many services are learned of; beyond, the one that starts least goes.
+/// Upper bound on learned services; beyond it, the one with the fewest starts goes.
 const LEARNT: usize = 64;
 
-/// A program that has shown that it starts often and reads much.
+/// A program that has started often and read much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Learnt {
-    /// Of its start.
+    /// The name of its start.
     pub(super) name: String,
     /// Its path.
     pub(super) program: String,
 }
 
 impl Learnt {
-    /// What the path of its program ends with.
+    /// The last part of its program's path.
     pub(super) fn end(&self) -> &str {
         self.program.rsplit('/').next().unwrap_or_default()
     }
@@ -41,23 +41,23 @@ pub(super) struct Known {
     starts: u64,
     running: Vec<Life>,
     left_out: Option<String>,
-    /// What its starts were called.
+    /// The names of its starts.
     names: BTreeSet<String>,
     crashes: Crashes,
-    /// Its policy failed too often.
+    /// Why it gets no worker any more: its policy failed too often.
     off: Option<String>,
     pub(super) last: Option<StartStatus>,
 }
 
 impl Known {
-    /// Why a start of this name is not to be attended to, whichever process makes it.
+    /// Why a start of this name is left alone, whichever process makes it.
     pub(super) fn refusal(&mut self, start: &str) -> Option<String> {
         if let Some(off) = &self.off {
             return Some(off.clone());
         }
         if !self.names.contains(start) {
             if self.names.len() >= NAMES {
-                let why = "its arguments differ each time; settings = { service-id = \"NAME\" } makes them one";
+                let why = "its arguments differ each time; settings = { service-id = \"NAME\" } gives them one name";
                 return Some(why.to_owned());
             }
             self.names.insert(start.to_owned());
@@ -65,7 +65,7 @@ impl Known {
         None
     }
 
-    /// A process starts it; why it is left alone, if it is. Says whether it is not.
+    /// Notes that a process starts it, and why the start is left alone, if it is. Returns whether it is followed.
     pub(super) fn begins(&mut self, life: Life, start: &str, left_out: Option<String>) -> bool {
         self.starts += 1;
         self.run([life]);
@@ -86,7 +86,7 @@ impl Known {
         true
     }
 
-    /// Its policy failed.
+    /// Notes that its policy failed.
     pub(super) fn failed(&mut self, fault: &str) {
         if let AfterCrash::Never(reason) = self.crashes.add(Instant::now(), fault) {
             self.off = Some(format!(
@@ -95,13 +95,13 @@ impl Known {
         }
     }
 
-    /// What went wrong is not held against it any more.
+    /// Forgets its failures and the names of its starts.
     pub(super) fn forgive(&mut self) {
         (self.crashes, self.off) = (Crashes::default(), None);
         self.names.clear();
     }
 
-    /// These processes of it run.
+    /// Notes that these processes of it run.
     pub(super) fn run(&mut self, lives: impl IntoIterator<Item = Life>) {
         self.running.retain(|it| it.is_there());
         for life in lives {
@@ -124,7 +124,7 @@ impl Known {
     }
 }
 
-/// One more that has been learned of.
+/// Adds a learned service.
 pub(super) fn add(all: &mut BTreeMap<String, Known>, learnt: Learnt) {
     let is_learnt = |known: &Known| known.learnt.is_some();
     if all.values().filter(|it| is_learnt(it)).count() >= LEARNT {
@@ -133,14 +133,14 @@ pub(super) fn add(all: &mut BTreeMap<String, Known>, learnt: Learnt) {
         let least = least.map(|(name, _)| name.clone());
         least.and_then(|name| all.remove(&name));
     }
-    // What is configured under this name stays so.
+    // A configured service of this name stays.
     all.entry(learnt.name.clone()).or_insert_with(|| Known {
         learnt: Some(learnt),
         ..Known::default()
     });
 }
 
-/// What had been learned of when it was written down last; nothing, if that cannot be read.
+/// The learned services that were saved last; none, if they cannot be read.
 pub(super) fn read(path: &Path) -> Vec<Learnt> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -151,13 +151,13 @@ pub(super) fn read(path: &Path) -> Vec<Learnt> {
         }
     };
     let learnt: Vec<Learnt> = serde_json::from_slice(&text).unwrap_or_else(|error| {
-        log::warn!("{}: {error}; it is learned anew", path.display());
+        log::warn!("{}: {error}; learning begins anew", path.display());
         Vec::new()
     });
     learnt.into_iter().take(LEARNT).collect()
 }
 
-/// Writes it down, by rename, so that there is always a whole one.
+/// Saves the learned services, by rename, so that the file is always complete.
 pub(super) fn write(path: &Path, all: &BTreeMap<String, Known>) {
     let learnt: Vec<_> = all.values().filter_map(|it| it.learnt.as_ref()).collect();
     let write = || -> std::io::Result<()> {
@@ -169,7 +169,10 @@ pub(super) fn write(path: &Path, all: &BTreeMap<String, Known>) {
         std::fs::rename(&new, path)
     };
     if let Err(error) = write() {
-        log::warn!("Writing {}: {error}; it is learned anew", path.display());
+        log::warn!(
+            "Writing {}: {error}; learning will begin anew",
+            path.display()
+        );
     }
 }
 

@@ -1,8 +1,8 @@
-//! What starts often and reads much, of all that is executed. Pure; time, and what a process has read, come from
-//! outside.
+//! Finds the programs that start often and read much, among all that are executed. Pure; the time, and what a process
+//! has read, come from outside.
 //!
-//! A program that runs for a moment only gains nothing by us, so it is looked at how much it has read when it is some
-//! seconds old. Names, and processes that are looked at, are bounded: where more are executed, some are not learned of.
+//! Loading ahead does not help a program that runs only for a moment, so a process is looked at when it is some seconds
+//! old. Names, and processes to look at, are bounded: where more are executed, some are not learned of.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use super::facts::Life;
 use super::known::Learnt;
 
-/// How old a process is when it is looked at.
+/// The age at which a process is looked at.
 const AGE: Duration = Duration::from_secs(3);
-/// By then it has read much.
+/// How many bytes a process has to have read by that age.
 const MUCH: u64 = 64 << 20;
-/// So many times is often...
+/// How many times it has to have done so.
 const OFTEN: u32 = 3;
-/// ...if not longer ago than this.
+/// How long a time counts before the next.
 const WITHIN: Duration = Duration::from_hours(7 * 24);
-/// So many names are remembered,
+/// Upper bound on names remembered.
 const NAMES: usize = 512;
-/// and so many young processes looked at.
+/// Upper bound on young processes to look at.
 const YOUNG: usize = 512;
 
 /// A process that may turn out to read much.
@@ -49,7 +49,7 @@ pub(super) struct Learning {
 impl Learning {
     /// A process has executed a program.
     pub(super) fn seen(&mut self, name: &str, program: &str, life: Life, now: Instant) {
-        // What it was before it executed this one, it is no more.
+        // It has replaced the program that it ran before.
         self.young.retain(|it| it.life != life);
         if self.young.len() < YOUNG {
             self.young.push_back(Young {
@@ -61,7 +61,7 @@ impl Learning {
         }
     }
 
-    /// Looks at processes that are old enough: those that have read much often enough are learned of.
+    /// Looks at processes that are old enough, and returns those that have now read much often enough.
     pub(super) fn look(&mut self, now: Instant, read: impl Fn(Life) -> Option<u64>) -> Vec<Learnt> {
         let mut learnt = Vec::new();
         while self.young.front().is_some_and(|it| it.due <= now) {
@@ -124,7 +124,7 @@ mod tests {
             }
         }
 
-        /// It starts, and has read so much when it is old enough, or is gone.
+        /// Starts a process that has read `bytes` when it is old enough; `None`: it is gone by then.
         fn start(&mut self, name: &str, bytes: Option<u64>) -> Vec<String> {
             self.learning.seen(name, "/bin/p", self.life, self.now);
             assert!(
@@ -191,7 +191,7 @@ mod tests {
             machine.start(&format!("m{number}"), Some(MUCH));
         }
         assert_eq!(machine.learning.candidates.len(), NAMES);
-        // Who has been seen twice stays.
+        // A name that has been seen twice stays.
         machine.start("m1023", Some(MUCH));
         for number in 0..2 * NAMES {
             machine.start(&format!("o{number}"), Some(MUCH));

@@ -1,29 +1,29 @@
-//! Whether a start is attended to: one of a name at a time, few at once, and none of what restarts in a loop. Pure;
-//! the time comes from outside.
+//! Decides which starts are followed: one of a name at a time, few at once, and none of a program that restarts in a
+//! loop. Pure; the time comes from outside.
 //!
-//! What is left alone is no slower than without us: the start under way has loaded what both read, and a loop has all
-//! of it cached.
+//! A start that is left alone is no slower than without us: the one under way has loaded what both read, and a loop has
+//! everything cached.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// So many starts of a name...
+/// Starts of a name within [`WINDOW`] that make further ones a loop.
 const STARTS: usize = 3;
-/// ...within this time are a loop.
+/// The time in which starts count as a loop.
 const WINDOW: Duration = Duration::from_secs(30);
-/// So many starts are attended to at once: each takes a worker.
+/// Upper bound on starts followed at once: each takes a worker.
 const AT_ONCE: usize = 4;
-/// So many names are remembered.
+/// Upper bound on names remembered.
 const NAMES: usize = 1024;
 
-/// What becomes of a start.
+/// Whether a start is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is recorded, and what is known of it is loaded.
+    /// It is recorded, and loaded as far as it is known.
     Attend,
-    /// One of this name is under way.
+    /// Another start of this name is under way.
     Twice,
-    /// Enough others are.
+    /// Too many other starts are under way.
     Busy,
     /// It starts again and again.
     Loops,
@@ -34,7 +34,7 @@ impl Verdict {
     pub(super) const fn reason(self) -> &'static str {
         match self {
             Self::Attend => "",
-            Self::Twice => "another one of it was under way",
+            Self::Twice => "another start of it was under way",
             Self::Busy => "too many starts were under way",
             Self::Loops => "it started three times within 30 s",
         }
@@ -49,7 +49,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A start of this name is seen; if it is attended to, it is under way until [`Self::over`].
+    /// Decides about a new start of this name; if it is followed, it is under way until [`Self::over`].
     pub(super) fn begin(&mut self, name: &str, now: Instant) -> Verdict {
         if self.under_way.iter().any(|it| it == name) {
             return Verdict::Twice;
@@ -69,7 +69,7 @@ impl Pace {
         let times = self.recent.entry(name.to_owned()).or_default();
         times.retain(|&then| now.saturating_duration_since(then) < WINDOW);
         if times.len() >= STARTS {
-            // As long as it goes on: the last of them counts again.
+            // While it goes on, the newest starts count.
             times.pop_front();
             times.push_back(now);
             return Verdict::Loops;

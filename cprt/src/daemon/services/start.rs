@@ -19,18 +19,18 @@ use crate::worker::messages::{BackendSource, Job};
 use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
-/// How often it is looked whether it is the model's turn,
+/// How often to look whether it is the model's turn.
 const SOON: Duration = Duration::from_millis(20);
-/// and how far a start is, or whether its process is still there.
+/// How often to look at the progress of a start, or whether its process is still there.
 const TICK: Duration = Duration::from_millis(500);
-/// Of a start that ended before reading came to rest, the policy keeps what was read only if it is at least so much of
-/// what the last one read, in percent: a process that dies half-way says nothing of the next one.
+/// Percent of what the last start read. If a start ends before reading comes to rest and has read less, the policy
+/// does not keep it: a process that dies half-way predicts nothing about the next.
 const LEAST: &str = "50";
 
-/// A start that is to be attended to.
+/// A start that is to be followed.
 pub(super) struct Plan {
     pub(super) service: String,
-    /// What it is known by.
+    /// Its name.
     pub(super) start: String,
     pub(super) facts: Facts,
     pub(super) rule: ConfiguredService,
@@ -50,11 +50,11 @@ pub(super) fn thread(
         })
 }
 
-/// The life of a start's thread.
+/// Runs the thread of a start.
 pub(super) fn attend(shared: &Arc<Shared>, plan: &Plan, standby: Option<LoadedWorker>) {
     let ended = follow(shared, plan, standby);
     shared.over(plan, ended.as_ref().err());
-    // The service has come to rest: now another worker does not disturb it.
+    // The service has come to rest, so loading the next worker does not disturb it.
     if shared.is_on()
         && let Err(error) = shared.stand_by()
     {
@@ -67,7 +67,7 @@ pub(super) fn attend(shared: &Arc<Shared>, plan: &Plan, standby: Option<LoadedWo
     }
 }
 
-/// Has a worker record it and load what is known of it, until it is over. Returns who loads the model, if it has one.
+/// Has a worker record a start and load what is known of it, until it is over. Returns the model's loader, if any.
 fn follow(
     shared: &Arc<Shared>,
     plan: &Plan,
@@ -94,7 +94,7 @@ fn follow(
             // Its cgroup is the service's own affair: systemd would take a worker in it for a part of the service.
             WorkerNews::Reader { .. } | WorkerNews::Guest(_) | WorkerNews::IsGuest => {}
         });
-        // A thread that panics has said so.
+        // A thread that panics has reported it.
         let model = watching.join().unwrap_or_default();
         match end {
             WorkerEnd::Told => Ok(model),
@@ -103,7 +103,7 @@ fn follow(
     })
 }
 
-/// Counts what is loaded while the worker is there, and has the model loaded when the rest of the start has been.
+/// Keeps count of loads while the worker is there, and has the model loaded after the rest of the start.
 fn watch(
     shared: &Arc<Shared>,
     plan: &Plan,
@@ -132,7 +132,7 @@ fn watch(
 }
 
 impl Plan {
-    /// What the policy is told of this start.
+    /// The policy's settings for this start.
     fn settings(&self, model: Option<&Path>) -> Settings {
         let mut settings = Settings::from([
             ("start".to_owned(), self.start.clone()),
@@ -181,7 +181,7 @@ impl Shared {
 
     fn begun(&self, plan: &Plan, handle: &Arc<WorkerHandle>) {
         let mut state = self.state();
-        // It may be unwanted by now.
+        // A reload may have removed the service by now.
         let is_known = state.known.contains_key(&plan.service);
         if state.ending || !is_known {
             handle.exit();
@@ -194,7 +194,7 @@ impl Shared {
         drop(state);
         self.last_of(plan, |last| last.phase = StartPhase::UnderWay);
         let (start, service) = (&plan.start, &plan.service);
-        log::info!("{service} starts: process {process}, known by {start}");
+        log::info!("{service} starts: process {process}, start {start}");
     }
 
     fn over(&self, plan: &Plan, error: Option<&Error>) {
@@ -215,7 +215,7 @@ impl Shared {
         });
     }
 
-    /// Changes what the status says of a start.
+    /// Changes the status of a start.
     fn last_of(&self, plan: &Plan, change: impl FnOnce(&mut StartStatus)) {
         let mut state = self.state();
         let known = state.known.get_mut(&plan.service);
@@ -233,7 +233,7 @@ impl Shared {
         });
     }
 
-    /// The policy of a start logs.
+    /// Logs a line of a start's policy.
     fn hear_policy(&self, plan: &Plan, level: u32, message: &str) {
         tell(&plan.service, level, message);
         if level <= 3 {
@@ -252,14 +252,15 @@ fn tell(service: &str, level: u32, message: &str) {
     log::log!(severity, "Start of {service}: {message}");
 }
 
-/// Who loads the model of a service.
+/// What loads the model of a service.
 enum Model {
     /// A worker of ours, as no policy is registered for the directory.
     Own(Keeper),
+    /// The worker of the policy that is registered for the directory.
     Registered(Arc<WorkerHandle>),
 }
 
-/// Hears the keeper of a model's policy.
+/// Receives what the keeper of a model's policy reports.
 struct ModelOwner(String);
 
 impl Model {
@@ -269,7 +270,7 @@ impl Model {
             return Some(Self::Registered(handle));
         }
         let mut settings = plan.rule.settings.clone();
-        // Which start it is says nothing to it.
+        // These concern the start, not the model.
         for key in ["start", "least", "without"] {
             settings.remove(key);
         }
@@ -286,7 +287,7 @@ impl Model {
         }
     }
 
-    /// Has it loaded before it is opened.
+    /// Has the model loaded before it is opened.
     fn begin(&self, how: &str) {
         let settings = Settings::from([("begin".to_owned(), how.to_owned())]);
         // A policy that failed, or that knows no such setting, begins when the model is opened.
@@ -296,7 +297,7 @@ impl Model {
         };
     }
 
-    /// The service reads on when its start is over.
+    /// Keeps our worker for the model: the service may read on when its start is over.
     fn stay(self, shared: &Shared, plan: &Plan) {
         let Self::Own(keeper) = self else { return };
         let is_wanted = || {

@@ -1,9 +1,9 @@
 //! Memory cgroups by process and by name, and moving a process into one.
 //!
 //! A machine has memory in the one hierarchy of v2, in one of its own (v1), or has both, with memory
-//! in v1 and little else than pressure in v2. Where they are is looked up in `mountinfo`. In a
-//! container that may be a part of the tree only, and names may begin with `/..` for what lies
-//! outside; a process there is one whose cgroup cannot be known.
+//! in v1 and little else than pressure in v2. `mountinfo` says where they are. In a container, only a
+//! part of the tree may be mounted, and names may begin with `/..` for cgroups outside; the cgroup of a
+//! process there cannot be known.
 
 use std::fs;
 use std::io;
@@ -33,29 +33,29 @@ impl Default for Roots {
     }
 }
 
-/// Where a process is, as far as it can be seen.
+/// The cgroups of a process, as far as they are visible here.
 #[derive(Debug, Default)]
 pub(super) struct CgroupPlace {
-    /// Who is charged; none in the root of v2.
+    /// The cgroup that is charged; none in the root of v2.
     pub(super) memory: Option<PathBuf>,
-    /// Whose `memory.pressure` there may be.
+    /// The cgroup that may have `memory.pressure`.
     pub(super) unified: Option<PathBuf>,
 }
 
 impl Roots {
-    /// The memory cgroup that is charged for what this process takes. `None`: it is in the root, or
-    /// out of our sight, so that no limit but the host's is known.
+    /// The memory cgroup that is charged for what this process takes. `None`: it is the root, or
+    /// not visible here, so that no limit but the host's is known.
     ///
     /// # Errors
     ///
-    /// There is no such process, or it is not ours to look at.
+    /// There is no such process, or we may not look at it.
     pub fn cgroup_of(&self, pid: u32) -> Result<Option<PathBuf>> {
         Ok(self.place(pid)?.memory)
     }
 
     /// The directory of the cgroup that a process is in, in the hierarchy that has memory, whether it controls that
     /// or not.
-    /// `None` if that is out of our sight.
+    /// `None` if that is not visible here.
     #[must_use]
     pub fn home_of(&self, pid: u32) -> Option<PathBuf> {
         let text = fs::read(self.proc.join(pid.to_string()).join("cgroup")).ok()?;
@@ -68,12 +68,12 @@ impl Roots {
         found.map(|(dir, _)| dir).filter(|dir| is_cgroup(dir))
     }
 
-    /// The directory of a memory cgroup that a person named: by its path below the mount point, or
+    /// The directory of a memory cgroup that a user named: by its path below the mount point, or
     /// by its name from there on, as in `/system.slice/vllm.service`.
     ///
     /// # Errors
     ///
-    /// There is none of this name; the text says what to do.
+    /// No cgroup has this name; the text says what to do.
     pub fn resolve(&self, name: &Path) -> Result<PathBuf> {
         let problem = |problem, source| Error::Cgroup {
             path: name.to_owned(),
@@ -81,7 +81,7 @@ impl Roots {
             source,
         };
         if name.components().any(|part| part == Component::ParentDir) {
-            return Err(problem("a cgroup is named without '..'", None));
+            return Err(problem("the name of a cgroup must not contain '..'", None));
         }
         let mounts = self.mounts();
         // Where v1 has memory, v2 does not.
@@ -96,10 +96,10 @@ impl Roots {
         } else {
             memory.point.join(relative)
         };
-        // A link must not lead out: what is written there is written by root.
+        // A link must not lead out, as root writes there.
         let dir = dir.canonicalize().map_err(|error| {
             problem(
-                "there is no such memory cgroup; try 'systemd-cgls' for those there are",
+                "there is no such memory cgroup; 'systemd-cgls' lists them",
                 Some(error),
             )
         })?;
@@ -126,13 +126,13 @@ impl Roots {
         let mounts = self.mounts();
         let Membership { memory, unified } = parse::membership(&text);
         let unified = unified.and_then(|path| locate(&mounts, Version::V2, &path));
-        // Not even in its hierarchy of v2 if memory is in v1 but out of sight.
+        // Nor in its hierarchy of v2, if memory is in v1 but not visible here.
         let memory = match memory {
             Some(path) => locate(&mounts, Version::V1, &path),
             None => unified.clone(),
         };
         Ok(CgroupPlace {
-            // One of v2 that does not control memory has its processes charged to one above it.
+            // A cgroup of v2 that does not control memory has its processes charged to one above it.
             memory: memory.and_then(|(dir, top)| climb(&dir, &top, charges)),
             unified: unified.and_then(|(dir, top)| climb(&dir, &top, is_cgroup)),
         })
@@ -176,7 +176,7 @@ fn locate(mounts: &[Hierarchy], version: Version, path: &Path) -> Option<(PathBu
         .map(|(rest, mount)| (mount.point.join(rest), mount.point.clone()))
 }
 
-/// The first that fits, from `dir` up to `top`.
+/// The first directory that fits, from `dir` up to `top`.
 fn climb(dir: &Path, top: &Path, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     dir.ancestors()
         .take_while(|dir| dir.starts_with(top))
@@ -195,18 +195,18 @@ fn charges(dir: &Path) -> bool {
 
 /// `dir` and those above it.
 pub(super) fn lineage(dir: &Path) -> impl Iterator<Item = &Path> {
-    // Whatever is asked for is followed: it may be there in a moment.
+    // The directory itself is always followed: it may come later.
     let above = dir.ancestors().skip(1).filter(|dir| is_cgroup(dir));
     std::iter::once(dir).chain(above)
 }
 
 /// Moves a process, with all its threads, into a memory cgroup; 0 moves the caller.
 ///
-/// What it took before stays charged where it was.
+/// Memory that it took before stays charged where it was.
 ///
 /// # Errors
 ///
-/// The cgroup does not take it; the text says what to do.
+/// The cgroup does not take the process; the text says what to do.
 pub fn join(dir: &Path, pid: u32) -> Result<()> {
     let procs = dir.join("cgroup.procs");
     fs::OpenOptions::new()

@@ -129,8 +129,8 @@ fn names_that_are_none() {
     tree.write("outside/memory.current", "0\n");
     std::os::unix::fs::symlink(tree.path("outside"), tree.path("cgroup/link")).expect("links");
     let table = [
-        ("a/../a", "named without '..'"),
-        ("b", "try 'systemd-cgls'"),
+        ("a/../a", "must not contain '..'"),
+        ("b", "'systemd-cgls' lists"),
         ("part", "try 'echo +memory'"),
         ("", "it is the root"),
         ("/", "it is the root"),

@@ -1,18 +1,18 @@
-//! From numbers to whether to go on. No file is read here and no clock.
+//! Decides from numbers whether memory is over. Pure: it reads no file and no clock.
 
 use std::time::{Duration, Instant};
 
 use super::parse::{Meminfo, Psi, Stat};
 use crate::control::config;
 
-/// What is known of one limit.
+/// The last reading of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     /// In bytes.
     pub(super) limit: u64,
-    /// What the kernel cannot drop for free: memory of processes, its own, dirty pages.
+    /// Memory that the kernel cannot drop for free: that of processes, its own, dirty pages.
     pub(super) held: u64,
-    /// Page cache that it can, whoever brought it in.
+    /// Page cache that it can drop for free, ours or not.
     pub(super) cache: u64,
 }
 
@@ -21,14 +21,14 @@ impl Reading {
         let cache = stat.file.saturating_sub(stat.dirty);
         Self {
             limit: limit.min(stat.limit.unwrap_or(limit)),
-            // The two are not read at the same moment.
+            // The two numbers are read one after the other.
             held: usage.saturating_sub(cache),
             cache,
         }
     }
 
     pub(super) fn of_host(info: Meminfo) -> Self {
-        // Memory set aside for huge pages is neither used nor to be had.
+        // Memory set aside for huge pages is neither used nor available.
         let limit = info.total.saturating_sub(info.hugetlb);
         Self {
             limit,
@@ -45,12 +45,12 @@ impl Reading {
     }
 }
 
-/// Whether it is over, and was it before.
+/// A state with hysteresis: over or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Latch(bool);
 
 impl Latch {
-    /// Sets at `rise`, falls below `fall`, stays as it is between them.
+    /// Sets at `rise`, clears below `fall`, stays as it is between them.
     fn update(&mut self, value: u64, rise: u64, fall: u64) -> bool {
         self.0 = value >= rise || (self.0 && value >= fall);
         self.0
@@ -65,7 +65,7 @@ pub(super) struct Limit {
     latch: Latch,
 }
 
-/// What a limit comes to.
+/// The verdict on a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LimitVerdict {
     pub(super) limit: u64,
@@ -75,7 +75,7 @@ pub(super) struct LimitVerdict {
 }
 
 impl Limit {
-    /// With `ours` of the page cache being ours, `new` of it since the reading.
+    /// Judges the limit, with `ours` bytes of the page cache being ours, `new` of them since the reading.
     pub(super) fn judge(
         &mut self,
         config: &config::MemoryConfig,
@@ -97,7 +97,7 @@ impl Limit {
 }
 
 impl LimitVerdict {
-    /// Orders by how tight it is, the tightest first: those that are over, then by what is left.
+    /// Orders limits, the tightest first: those that are over, then by how much is left.
     pub(super) fn tightness(&self) -> (bool, i128) {
         let left = i128::from(self.threshold) - i128::from(self.used);
         (!self.over, left)
@@ -109,23 +109,23 @@ fn percent(of: u64, percent: u8) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Memory pressure: how much of the time something waited for memory.
+/// Memory pressure: the share of time in which some task waited for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
-    /// In hundredths of a percent, of the last half second or so.
+    /// The share in the last half second or so, in hundredths of a percent.
     pub share: u16,
-    /// It was more than the configuration allows, and has not fallen below half of that since.
+    /// The share was above what the configuration allows, and has not fallen below half of that since.
     pub over: bool,
 }
 
-/// Makes shares of a growing total.
+/// Computes the share of time from a growing total.
 ///
-/// The kernel's average of 10 s needs 7 s to tell half of a change, when it begins and when it ends.
-/// So the total's growth is taken over windows of half a second, and the average only where there is
-/// no window: at first, and when nobody asked for long.
+/// The kernel's average of 10 s needs 7 s to show half of a change, when it begins and when it ends.
+/// So the total's growth is measured over windows of half a second, and the average is used only where
+/// there is no window: at first, and after a long time without a sample.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
-    /// Where the window began.
+    /// When the window began, and the total then.
     base: Option<(Instant, u64)>,
     share: u16,
     latch: Latch,
@@ -159,7 +159,7 @@ impl Gauge {
         self.base = Some((now, psi.total));
     }
 
-    /// Forgets what it knows, as what follows is of another file.
+    /// Forgets its state, as later totals are of another file.
     pub(super) fn restart(&mut self) {
         self.base = None;
     }
@@ -168,7 +168,7 @@ impl Gauge {
         let limit = u64::from(percent) * 100;
         Pressure {
             share: self.share,
-            // More than the limit sets it, half of the limit ends it.
+            // More than the limit sets it, half of the limit or less clears it.
             over: self
                 .latch
                 .update(self.share.into(), limit + 1, limit / 2 + 1),

@@ -1,8 +1,8 @@
 //! The files of the watch, kept open.
 //!
-//! What cannot be read falls out: a cgroup that is removed while it is followed leaves its ancestors
-//! and the host. It is tried again every second, as a service that is restarted gets a cgroup of the
-//! same name, and is told about once.
+//! A limit that cannot be read does not count: if a followed cgroup is removed, its ancestors and the host
+//! remain. It is tried again every second, as a service that is restarted gets a cgroup of the
+//! same name, and logged once.
 
 use std::fs::File;
 use std::io;
@@ -15,17 +15,17 @@ use super::cgroup::is_cgroup;
 use super::decide::{Gauge, Limit, Pressure, Reading};
 use super::parse::{self, Version};
 
-/// How long what failed, or has no limit, is left alone.
+/// How long a file that failed, or has no limit, is left alone.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The whole of a file as it is now. These are made anew for each read at their beginning.
+/// Reads a whole file as it is now. The kernel makes the contents anew for each read at offset 0.
 fn read<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
     loop {
         let length = file.read_at(buffer, 0)?;
         if length < buffer.len() {
             return std::str::from_utf8(&buffer[..length]).map_err(|_| garbage());
         }
-        // Pieces would be of different moments.
+        // Pieces would be from different moments.
         buffer.resize(buffer.len().max(4096) * 2, 0);
     }
 }
@@ -34,7 +34,7 @@ fn garbage() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not what the kernel writes")
 }
 
-/// When to look again, and whether a failure was told.
+/// When to look again, and whether a failure has been logged.
 #[derive(Debug, Default)]
 struct Backoff {
     until: Option<Instant>,
@@ -135,7 +135,7 @@ impl Level {
         }
     }
 
-    /// It is wanted again: what failed is tried at once.
+    /// Tries failed files again at once, as the cgroup is wanted again.
     pub(super) fn renew(&mut self) {
         self.rest.until = None;
     }
@@ -148,7 +148,7 @@ impl Level {
             Ok(reading) => {
                 self.limit.reading = reading;
                 if reading.is_none() {
-                    // Most have no limit; that somebody sets one can be heard of a little later.
+                    // Most cgroups have no limit; a new one may be noticed a little later.
                     self.rest.begin(now);
                 }
             }
@@ -171,7 +171,7 @@ impl Level {
             let this = parse::limit(read(file, buffer)?).ok_or_else(garbage)?;
             limit = [limit, this].into_iter().flatten().min();
         }
-        // What follows is the dear part: the kernel adds up the counters of all CPUs.
+        // The rest is the expensive part: the kernel adds up the counters of all CPUs.
         let limit = match (limit, files.version) {
             (Some(limit), _) => limit,
             // It may have an ancestor with one that we do not see; the statistics tell.
@@ -225,7 +225,7 @@ impl PressureFile {
         }
     }
 
-    /// From now on that of this cgroup of v2 comes first.
+    /// Prefers the pressure of this cgroup of v2 from now on.
     pub(super) fn follow(&mut self, dir: Option<&Path>) {
         let host = self.candidates.last().cloned();
         let candidates: Vec<_> = dir
@@ -250,7 +250,7 @@ impl PressureFile {
             }
             (self.file, self.rest.until) = (None, None);
         }
-        // That there is none is common, an old kernel or psi=0, and no news.
+        // Having none is common, with an old kernel or psi=0, and not logged.
         if self.rest.lasts(now) {
             return;
         }

@@ -1,7 +1,7 @@
-//! What the kernel writes into the files that the watch reads.
+//! Parses the kernel's files that the watch reads.
 //!
-//! Functions of text alone. What is missing, cut short or no number is `None`, never a guess and
-//! never a panic: it means that this file says nothing, and the caller goes to the next.
+//! These are functions of text alone. A value that is missing, cut short or no number is `None`, never a
+//! guess and never a panic: the caller goes on with the next file.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -284,7 +284,7 @@ fn what_a_mount_shows() {
         ("/..", "/../b", Some("b")),
         ("/../..", "/../../b/c", Some("b/c")),
         ("/..", "/../../b", None),
-        // Below the mount for sure, but under a name that nobody tells.
+        // Below the mount for sure, but under an unknown name.
         ("/..", "/b", None),
     ];
     for (root, path, expected) in table {

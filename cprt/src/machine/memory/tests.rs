@@ -397,7 +397,7 @@ fn pressure_of_the_cgroup_before_that_of_the_host() {
             .pressure
             .is_some_and(|pressure| pressure.share == 5000)
     );
-    // And without one of its own, or that of nobody, the host's.
+    // Without pressure of its own, or without a cgroup, the host's.
     fs::remove_file(tree.path("cgroup/a/memory.pressure")).expect("is there");
     tree.process(8, "0::/\n");
     watch.follow_process(8);
@@ -421,7 +421,7 @@ fn pressure_of_hybrid_is_of_v2() {
 }
 
 #[test]
-fn pressure_that_nobody_cares_for() {
+fn pressure_that_is_switched_off() {
     let tree = Tree::v2();
     let text = "some avg10=100.00 avg60=0.00 avg300=0.00 total=0\n";
     tree.write("proc/pressure/memory", text);

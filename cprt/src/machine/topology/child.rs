@@ -1,4 +1,4 @@
-//! Looking at the machine in a child, where it has to be looked at: drivers' libraries are large and stay.
+//! Detects the topology in a child, unless it is plain: drivers' libraries are large and stay in memory.
 
 use std::io;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::process::{Child, Command, Stdio};
 
 use super::Topology;
 
-/// A child that looks at the machine, while others do something else.
+/// A child that detects the topology, while its parent does something else.
 #[derive(Debug)]
 pub(crate) enum TopologyChild {
     Looks(io::Result<Child>),
-    /// There was no need.
+    /// No child was needed.
     Plain(Topology),
 }
 
 impl TopologyChild {
-    /// Has this program look at the machine, called as `topology`, in a process of its own.
+    /// Starts this program as `cprtd topology`, in a process of its own.
     pub(crate) fn start() -> Self {
         if let Some(plain) = Topology::plain(Path::new("/sys")) {
             return Self::Plain(plain);
@@ -31,7 +31,7 @@ impl TopologyChild {
         Self::Looks(child)
     }
 
-    /// What it has seen. If that did not work, all memory counts as equally near.
+    /// The child's result. If it failed, all memory counts as equally near.
     pub(crate) fn finish(self) -> Topology {
         let child = match self {
             Self::Plain(topology) => return topology,
@@ -43,14 +43,14 @@ impl TopologyChild {
             .filter(|output| output.status.success())
             .and_then(|output| String::from_utf8(output.stdout).ok());
         text.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-            log::warn!("The machine's topology cannot be told; all memory counts as equally near");
+            log::warn!("The machine's topology is unknown; all memory counts as equally near");
             Topology::flat()
         })
     }
 }
 
 impl Topology {
-    /// As a child of this program sees it.
+    /// The topology as detected by a child of this program.
     #[must_use]
     pub fn by_child() -> Self {
         TopologyChild::start().finish()

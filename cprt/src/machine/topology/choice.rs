@@ -1,9 +1,9 @@
-//! Which XPU a process works on, decided from what was found out about it. Nothing is read here.
+//! Decides which XPU a process works on, from the evidence about it. Pure.
 //!
-//! Several witnesses are heard, the best informed first; the first that names a single XPU is
-//! believed. One that names several is of use still: what the next ones say has to be among them.
+//! There are several kinds of evidence, the best first; the first that names a single XPU decides.
+//! One that names several still counts: those that follow may only choose among them.
 //!
-//! 1. The driver, which knows who has memory on which XPU. Knows nothing before that.
+//! 1. The driver, which knows which process has memory on which XPU, and nothing before that.
 //! 2. Open device files. CUDA and `ROCm` open all that they may see, so often they are all.
 //! 3. The devices a process may see: those that its container has, of these what a variable names.
 //! 4. Its rank among the processes of this machine, which is an index into that list, as every
@@ -15,22 +15,22 @@ use ppc::ranks::{self, Ranks};
 
 use super::{Kind, Topology, Xpu};
 
-/// What was found out about a process. Numbers are those of XPUs.
+/// The evidence about a process. Numbers are those of XPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Where the driver says that it computes.
+    /// The XPUs on which it computes, according to the driver.
     pub computes: Vec<u16>,
-    /// Whose device files it has open.
+    /// The XPUs whose device files it has open.
     pub open: Vec<u16>,
-    /// Whose device files there are where it lives; `None` if that cannot be seen.
+    /// The XPUs whose device files are in its `/dev`; `None` if that cannot be seen.
     pub reach: Option<Vec<u16>>,
-    /// Those of its variables that matter.
+    /// Those of its environment variables that matter.
     pub environment: BTreeMap<String, String>,
-    /// What it calls itself.
+    /// Its title, the first word of its command line.
     pub title: String,
 }
 
-/// Says in which order CUDA numbers.
+/// The variable that sets the order in which CUDA numbers GPUs.
 const CUDA_ORDER: &str = "CUDA_DEVICE_ORDER";
 
 impl Evidence {
@@ -51,7 +51,7 @@ impl Evidence {
         self.environment.get(name).map(|value| value.trim())
     }
 
-    /// An index into the list of XPUs. With pipelines or replicas, a title tells none.
+    /// An index into the list of XPUs. With pipelines or replicas, a title gives none.
     fn rank(&self) -> Option<usize> {
         let by_title = || {
             let ranks = Ranks::in_title(&self.title)?;
@@ -84,15 +84,15 @@ impl Kind {
     }
 }
 
-/// What a process may see, in the order in which it does.
+/// The XPUs that a process may see, in its own order.
 struct Visible {
     xpus: Vec<u16>,
-    /// Somebody saw to it that these are not all there are.
+    /// The process was restricted to some of the XPUs.
     chosen: bool,
 }
 
 impl Topology {
-    /// The XPU of a process of which this is known.
+    /// The XPU of a process, given this evidence.
     #[must_use]
     pub fn choose(&self, evidence: &Evidence) -> Option<u16> {
         let Evidence { computes, open, .. } = evidence;
@@ -112,8 +112,8 @@ impl Topology {
         xpus.get(evidence.rank()?).copied().filter(fits)
     }
 
-    /// Of which kind the XPU is. In doubt the kind that the environment speaks of, and if it
-    /// speaks of none, the first: what else there is next to a GPU is there for something else.
+    /// The kind of the XPU. In doubt, the kind that the environment mentions, and if it mentions
+    /// none, the first: other devices beside a GPU are for other work.
     fn kind_of(&self, seen: &[u16], evidence: &Evidence) -> Option<Kind> {
         let reach = evidence.reach.as_deref();
         let mut kinds: Vec<_> = self
@@ -131,7 +131,7 @@ impl Topology {
         kinds.iter().find(told).or(kinds.first()).copied()
     }
 
-    /// `None` if a variable names something that is not known here.
+    /// `None` if a variable names a device that is not known here.
     fn visible(&self, kind: Kind, evidence: &Evidence) -> Option<Visible> {
         let reach = evidence.reach.as_deref();
         let all: Vec<_> = self
@@ -148,7 +148,7 @@ impl Topology {
         for names in kind.variables() {
             let set = names.iter().find_map(|name| {
                 let value = evidence.variable(name)?;
-                // To HIP an empty one is not set, to the others it means none.
+                // For HIP an empty variable is unset, for the others it means no device.
                 (names.len() == 1 || !value.is_empty()).then_some(value)
             });
             if let Some(list) = set {
@@ -161,16 +161,16 @@ impl Topology {
     }
 }
 
-/// What a list like `2,0` or `GPU-6f0d` picks. As with CUDA, what comes after something that there
-/// is not is not seen; `None` if it cannot be told whether there is.
+/// The XPUs that a list like `2,0` or `GPU-6f0d` picks. As with CUDA, entries after one that does not
+/// exist are ignored; `None` if it is unknown whether an entry exists.
 fn pick<'x>(from: &[(u16, &'x Xpu)], list: &str) -> Option<Vec<(u16, &'x Xpu)>> {
     let mut picked: Vec<(u16, &Xpu)> = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let found = if let Ok(index) = entry.parse::<usize>() {
             from.get(index)
         } else if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
-            // A slice of a GPU, as older drivers name it, says of which: MIG-GPU-6f0d/1/0. Newer
-            // ones do not.
+            // Older drivers' names of a slice contain its GPU: MIG-GPU-6f0d/1/0. Newer ones' do
+            // not.
             let uuid = entry.strip_prefix("MIG-").unwrap_or(entry);
             let uuid = uuid.split('/').next().unwrap_or(uuid);
             let known = from.iter().all(|(_, xpu)| xpu.uuid.is_some());
@@ -178,7 +178,7 @@ fn pick<'x>(from: &[(u16, &'x Xpu)], list: &str) -> Option<Vec<(u16, &'x Xpu)>> 
                 return None;
             }
             let mut same = from.iter().filter(|(_, xpu)| is_called(xpu, uuid));
-            // It may be abbreviated, as long as it is one's only.
+            // It may be abbreviated, as long as it is unique.
             same.next().filter(|_| same.next().is_none())
         } else {
             None

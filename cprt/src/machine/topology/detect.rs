@@ -1,6 +1,5 @@
-//! Looking at this machine: hwloc tells which PCI devices there are and which nodes are near,
-//! drivers tell how they number and name theirs. What follows from it is decided by functions that
-//! look at nothing.
+//! Detects this machine's topology: hwloc lists PCI devices and the nodes near them, drivers number and
+//! name their devices. Pure functions decide what follows from that.
 
 use std::path::Path;
 
@@ -23,7 +22,7 @@ const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;
 const ASCEND: u16 = 0x19e5;
 
-/// What ATI made for the consoles of servers, with a driver's 2D and nothing else: Rage XL, ES1000.
+/// ATI's chips for the consoles of servers, which only draw in 2D: Rage XL, ES1000.
 const CONSOLES: [u16; 4] = [0x4752, 0x5969, 0x515e, 0x5159];
 
 /// A PCI device, as hwloc has it.
@@ -31,7 +30,7 @@ const CONSOLES: [u16; 4] = [0x4752, 0x5969, 0x515e, 0x5159];
 pub(super) struct PciDevice {
     pub(super) kind: Kind,
     pub(super) pci: PciAddress,
-    /// The nodes of what it hangs on.
+    /// The nodes of the object that it is attached to.
     pub(super) near: Vec<u16>,
 }
 
@@ -40,7 +39,7 @@ pub(super) struct PciDevice {
 pub(super) struct Seen {
     pub(super) nodes: Vec<Node>,
     pub(super) found: Vec<PciDevice>,
-    /// Between each two nodes in the order of the above; empty if nobody tells.
+    /// Between each two nodes in the order of `nodes`; empty if unknown.
     pub(super) distances: Vec<Vec<u64>>,
 }
 
@@ -72,8 +71,7 @@ pub(super) fn detect(proc: &Path, sys: &Path) -> Result<Topology> {
     Topology::new(seen.nodes, xpus)
 }
 
-/// PCI devices and nodes: nothing else is of interest here, and without it hwloc has no reason to
-/// call any of its own plugins for GPUs.
+/// Asks hwloc for PCI devices and nodes only, so that it has no reason to call its own plugins for GPUs.
 pub(super) fn builder() -> Result<TopologyBuilder> {
     TopologyBuilder::new()
         .with_flags(BuildFlags::INCLUDE_DISALLOWED)
@@ -101,7 +99,7 @@ pub(super) fn look(builder: TopologyBuilder) -> Result<Seen> {
         Some(ObjectAttributes::NUMANode(node)) => node.local_memory().is_some(),
         _ => false,
     };
-    // Where nothing is known of memory, it is everywhere.
+    // If nothing is known of memory, every node counts as having some.
     let told = objects.iter().any(|(_, object)| memory(object));
     let mut nodes: Vec<_> = objects
         .iter()
@@ -180,8 +178,8 @@ pub(super) fn kind(class: u16, vendor: u16, device: u16) -> Option<Kind> {
     is_xpu.then_some(kind)
 }
 
-/// hwloc gives memory without CPUs those that it is near to. As Linux has it, a CPU is of one
-/// node, and nodes with CPUs come first.
+/// Leaves each CPU to the first node that has it: hwloc gives memory without CPUs those near it. In Linux,
+/// a CPU belongs to one node, and nodes with CPUs come first.
 pub(super) fn own_cpus(nodes: &mut [Node]) {
     for at in 1..nodes.len() {
         let (before, rest) = nodes.split_at_mut(at);
@@ -190,8 +188,8 @@ pub(super) fn own_cpus(nodes: &mut [Node]) {
     }
 }
 
-/// The node to load into for an XPU that hangs on something with these nodes; the kernel says that
-/// it is `told`. `None` if they are all as good.
+/// The node to load into for an XPU that is attached near these nodes; `told` is the kernel's own answer.
+/// `None` if all are equally good.
 pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u16> {
     let with_memory: Vec<&Node> = seen.nodes.iter().filter(|node| node.memory).collect();
     if let [only] = with_memory[..] {
@@ -199,7 +197,7 @@ pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u1
     }
     let mut candidates = with_memory.clone();
     candidates.retain(|node| near.contains(&node.id));
-    // What hangs on a whole package has its high-bandwidth memory and the like near as well, which
+    // A device attached to a whole package also has its high-bandwidth memory and the like near, which
     // is for something better than a page cache.
     if candidates.iter().any(|node| !node.cpus.is_empty()) {
         candidates.retain(|node| !node.cpus.is_empty());
@@ -219,7 +217,7 @@ pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u1
     }
 }
 
-/// Where a node has no memory, that of the one next to it.
+/// The nearest of these nodes, for a node without memory.
 fn least_distant(seen: &Seen, nodes: &[&Node], from: u16) -> Option<u16> {
     let place = |id| seen.nodes.iter().position(|node| node.id == id);
     let row = seen.distances.get(place(from)?)?;
@@ -232,7 +230,7 @@ fn least_distant(seen: &Seen, nodes: &[&Node], from: u16) -> Option<u16> {
 }
 
 fn ask_cuda(xpus: &mut [Xpu]) {
-    // What they hide is not there for CUDA, and what they sort is in another order than usual.
+    // These variables hide GPUs from CUDA, and change their order.
     let told = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
     let as_usual = told.iter().all(|name| std::env::var_os(name).is_none());
     for device in nvidia::cuda_devices() {
@@ -246,8 +244,8 @@ fn ask_cuda(xpus: &mut [Xpu]) {
     }
 }
 
-/// Puts XPUs into the order of their numbers. CUDA's own order changes with what else is plugged
-/// in, and is not known without CUDA; that of addresses is what people set, and is always known.
+/// Numbers XPUs in order. CUDA's default order changes with the other devices plugged in, and is unknown
+/// without CUDA; the order of addresses is what users usually set, and always known.
 pub(super) fn number(xpus: &mut [Xpu]) {
     xpus.sort_by_key(|xpu| {
         let ordinal = xpu.ordinal.filter(|_| xpu.kind != Kind::Nvidia);

@@ -1,7 +1,7 @@
-//! NVIDIA's libraries, looked for at run time: CUDA for how it numbers GPUs, NVML for who computes
+//! NVIDIA's libraries, loaded at run time: CUDA for its numbers of GPUs, NVML for which process computes
 //! where. Without one of them, or without a driver behind it, the answer is an empty list.
 //!
-//! This is one of the rooms with unsafe code: both are C libraries.
+//! This is one of the modules with unsafe code: both are C libraries.
 #![allow(unsafe_code, reason = "calls into C libraries")]
 
 use cudarc::driver::result::{self, device};
@@ -13,18 +13,18 @@ use nvml_wrapper_sys::bindings::{
 
 use super::{Compute, PciAddress};
 
-/// What CUDA says of a GPU.
+/// A GPU as CUDA reports it.
 pub(super) struct CudaDevice {
     /// Its number.
     pub(super) ordinal: u16,
-    /// Where it is.
+    /// Its PCI address.
     pub(super) pci: PciAddress,
     /// `GPU-` and more.
     pub(super) uuid: Option<String>,
 }
 
-/// The GPUs that CUDA shows this process, in its order. It never forgets them, and what it has
-/// started does not survive a fork.
+/// The GPUs that CUDA shows this process, in its order. CUDA never updates the list, and its state does not
+/// survive a fork.
 pub(super) fn cuda_devices() -> Vec<CudaDevice> {
     // cudarc panics at the first call without its library.
     // SAFETY: loading the driver's library runs nothing but its own initialisers.
@@ -70,15 +70,15 @@ fn cuda_device(ordinal: i32) -> Option<CudaDevice> {
     })
 }
 
-/// As in `CUDA_VISIBLE_DEVICES`.
+/// A UUID as in `CUDA_VISIBLE_DEVICES`.
 pub(super) fn spell(uuid: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(uuid));
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
     format!("GPU-{}", parts.join("-"))
 }
 
-/// Every process that has memory on an NVIDIA GPU. NVML is loaded for it and let go again, for it
-/// takes more memory than a worker has.
+/// Every process that has memory on an NVIDIA GPU. NVML is loaded for this and unloaded again, as it
+/// takes more memory than a worker.
 #[must_use]
 pub fn compute_processes() -> Vec<Compute> {
     // SAFETY: loading the driver's library runs nothing but its own initialisers.
@@ -88,8 +88,8 @@ pub fn compute_processes() -> Vec<Compute> {
     ask(&nvml).unwrap_or_default()
 }
 
-/// `None` if it is too old to have what is needed, or has no driver. All is called through the
-/// symbols themselves, as the library's methods panic without one.
+/// `None` if the library lacks a function that is needed, or has no driver. Functions are called through their
+/// symbols, as the crate's methods panic if one is missing.
 fn ask(nvml: &NvmlLib) -> Option<Vec<Compute>> {
     let init = nvml.nvmlInit_v2.as_ref().ok()?;
     let shutdown = nvml.nvmlShutdown.as_ref().ok()?;
@@ -134,7 +134,7 @@ fn ask_device(nvml: &NvmlLib, device: nvmlDevice_t) -> Option<Vec<Compute>> {
         device: place.device.try_into().ok()?,
         function: 0,
     };
-    // Processes come and go between being counted and being told, so there is room for more.
+    // Processes come and go between the count and the list, so there is room for more.
     let mut list: Vec<nvmlProcessInfo_t> = Vec::new();
     for room in [64_u32, 1024, 16384] {
         let mut told = room;

@@ -1,4 +1,4 @@
-//! A machine that takes no looking at: one node and no accelerator, as the kernel's own files tell at once.
+//! Recognises a plain machine, with one node and no accelerator, from the kernel's own files at once.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::detect::kind;
 use super::{Node, Topology, sysfs};
 
 impl Topology {
-    /// The machine, if it is one of these.
+    /// The topology, if the machine is plain.
     pub(super) fn plain(sys: &Path) -> Option<Self> {
         let nodes = sysfs::read(&sys.join("devices/system/node/online"))?;
         if nodes != "0" || fs::read_dir(sys.join("bus/pci/devices")).is_ok_and(has_xpu) {
@@ -31,7 +31,7 @@ fn has_xpu(devices: fs::ReadDir) -> bool {
         };
         let word = |name| number(name).and_then(|it| u16::try_from(it).ok());
         let class = number("class").and_then(|it| u16::try_from(it >> 8).ok());
-        // What does not say what it is has to be looked at.
+        // A device that does not identify itself needs a closer look.
         match (class, word("vendor"), word("device")) {
             (Some(class), Some(vendor), Some(device)) => kind(class, vendor, device).is_some(),
             _ => true,

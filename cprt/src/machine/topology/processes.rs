@@ -1,7 +1,7 @@
-//! What can be found out about a process: in `/proc`, from NVML, from amdkfd.
+//! Finds out about a process: in `/proc`, from NVML, from amdkfd.
 //!
-//! All paths are below roots that are given, so that a test can have processes of its own. What
-//! does not read is not known; that a process ends meanwhile, or is somebody else's, is usual.
+//! The caller gives the roots of all paths, so that a test can have processes of its own. What cannot
+//! be read is unknown; often a process ends meanwhile, or belongs to another user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use super::choice::Evidence;
 use super::{Kind, PciAddress, Topology, compute_processes, sysfs};
 
-/// Where processes are looked at.
+/// The places where processes are looked up.
 #[derive(Clone, Debug)]
 pub struct Processes {
     /// `/proc`
     pub proc: PathBuf,
     /// `/sys`
     pub sys: PathBuf,
-    /// What asks the driver: [`compute_processes`], or somebody who has it asked in a process of
-    /// its own. It is called only if open device files leave a doubt.
+    /// Asks the driver: [`compute_processes`], or a function that does so in a process of its own. It is
+    /// called only if open device files leave a doubt.
     pub computes: fn() -> Vec<Compute>,
 }
 
@@ -35,7 +35,7 @@ pub struct Compute {
 /// The initial pid namespace has this number, fixed, on every kernel.
 const INITIAL: &str = "pid:[4026531836]";
 
-/// More than an environment usually is; what follows is not looked at.
+/// Upper bound on bytes of an environment that are looked at, more than is usual.
 const ENVIRONMENT: u64 = 1 << 20;
 
 impl Default for Processes {
@@ -49,14 +49,14 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// What can be found out about a process.
+    /// The evidence about a process.
     #[must_use]
     pub fn evidence(&self, topology: &Topology, pid: u32) -> Evidence {
         let process = self.proc.join(pid.to_string());
         let open = open_devices(topology, &process.join("fd"));
         let mut computes = self.computes_by_kfd(topology, pid);
-        // Who has a single device file open, or none, computes nowhere else: leave NVML out of
-        // memory as long as it adds nothing.
+        // A process with a single device file open, or none, computes nowhere else: then NVML would
+        // only take memory.
         if open
             .as_deref()
             .is_none_or(|open| several(topology, open, Kind::Nvidia))
@@ -65,7 +65,7 @@ impl Processes {
         }
         let open = open.unwrap_or_default();
         // Elsewhere the numbers are those of another namespace; which one depends on the driver's
-        // version. Somebody who has the XPU open is hardly another process by chance.
+        // version. A process that also has the XPU open is hardly another one with that number by chance.
         if !self.counts_as_the_kernel() {
             computes.retain(|xpu| open.contains(xpu));
         }
@@ -149,8 +149,8 @@ fn open_devices(topology: &Topology, fds: &Path) -> Option<Vec<u16>> {
     Some(open)
 }
 
-/// The XPUs whose files there are in a `/dev`. Containers have some of them, and their processes
-/// count these only.
+/// The XPUs whose files are in a `/dev`. Containers have some of them, and their processes
+/// count only these.
 fn reach(topology: &Topology, dev: &Path) -> Option<Vec<u16>> {
     fs::symlink_metadata(dev).ok()?;
     let there = |device: &String| dev.join(device).symlink_metadata().is_ok();
@@ -162,7 +162,7 @@ fn reach(topology: &Topology, dev: &Path) -> Option<Vec<u16>> {
 }
 
 fn environment(path: &Path) -> BTreeMap<String, String> {
-    // Not to its end: it is as long as its process likes.
+    // Not to its end: the process may make it as long as it likes.
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(ENVIRONMENT).read_to_end(&mut bytes));
     if read.is_err() {
@@ -176,7 +176,7 @@ fn environment(path: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The first word of the command line, which a process may write over.
+/// The first word of the command line, which a process may overwrite.
 fn title(path: &Path) -> String {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut bytes));

@@ -1,12 +1,12 @@
-//! What drivers say of their devices in `/sys` and `/proc`: numbers, files and names. It is there
-//! without any library, and what a driver does not say stays unknown.
+//! Reads numbers, files and names of devices from `/sys` and `/proc`. This needs no library; what a
+//! driver does not report there stays unknown.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Kind, PciAddress, Xpu};
 
-/// Fills in what is known of an XPU.
+/// Fills in what the driver reports of an XPU.
 pub(super) fn describe(xpu: &mut Xpu, proc: &Path, sys: &Path) {
     match xpu.kind {
         Kind::Nvidia => nvidia(xpu, proc),
@@ -16,7 +16,7 @@ pub(super) fn describe(xpu: &mut Xpu, proc: &Path, sys: &Path) {
     }
 }
 
-/// A function that a physical one pretends to be, for virtual machines: nobody works on it here.
+/// Whether this is a virtual function of a physical one, for virtual machines: no process here works on it.
 pub(super) fn is_virtual_function(pci: PciAddress, sys: &Path) -> bool {
     device(pci, sys).join("physfn").exists()
 }
@@ -37,7 +37,7 @@ fn nvidia(xpu: &mut Xpu, proc: &Path) {
         let value = value.trim();
         match key.trim() {
             "Model" => xpu.name = line(value),
-            // Question marks until somebody has used it.
+            // The driver shows question marks until a process has used it.
             "GPU UUID" if !value.contains('?') => xpu.uuid = line(value),
             "Device Minor" => {
                 xpu.device = value.parse::<u16>().ok().map(|n| format!("nvidia{n}"));
@@ -52,7 +52,7 @@ fn amd(xpu: &mut Xpu, sys: &Path) {
     xpu.name = read(&device(xpu.pci, sys).join("product_name")).and_then(|name| line(&name));
     let gpus = kfd_gpus(sys);
     for (ordinal, gpu) in (0..).zip(&gpus).filter(|(_, gpu)| gpu.pci == xpu.pci) {
-        // The first, where a GPU is split into several.
+        // The first number, where a GPU is split into several.
         xpu.ordinal = xpu.ordinal.or(Some(ordinal));
         if gpu.unique != 0 && xpu.uuid.is_none() {
             xpu.uuid = Some(format!("GPU-{:016x}", gpu.unique));
@@ -94,14 +94,14 @@ fn render_node(pci: PciAddress, sys: &Path) -> Option<String> {
 
 /// A GPU as amdkfd knows it.
 pub(super) struct KfdGpu {
-    /// What its files are named by.
+    /// The id in the names of its files.
     pub(super) id: u64,
-    /// Where it is.
+    /// Its PCI address.
     pub(super) pci: PciAddress,
     unique: u64,
 }
 
-/// In the order in which `ROCm` numbers them.
+/// The GPUs in the order in which `ROCm` numbers them.
 pub(super) fn kfd_gpus(sys: &Path) -> Vec<KfdGpu> {
     let Ok(entries) = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes")) else {
         return Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// A name as it fits into a line of text, if there is anything to it.
+/// A name as one line of text; `None` if nothing is left of it.
 pub(super) fn line(name: &str) -> Option<String> {
     let words: Vec<_> = name
         .split(|c: char| c.is_control() || c.is_whitespace())

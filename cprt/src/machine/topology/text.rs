@@ -1,4 +1,4 @@
-//! Topologies as text; the module above tells how it looks.
+//! Topologies as text; the module above describes the format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,7 +73,7 @@ fn node(rest: &str) -> Result<Node, String> {
 }
 
 fn xpu(rest: &str, expected: usize) -> Result<Xpu, String> {
-    // A name may have anything in it, so it is taken off first.
+    // A name may contain anything, so it is taken off first.
     let (rest, name) = match rest.split_once(" name=") {
         Some((rest, name)) => (rest, Some(name.trim().to_owned())),
         None => (rest, None),
@@ -133,7 +133,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = String;
 
-    /// Without a domain it is 0, as some drivers write it.
+    /// Some drivers leave out the domain: then it is 0.
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = || {
             let (rest, function) = text.trim().split_once('.')?;

@@ -1,8 +1,8 @@
 //! How much of the page cache is ours: an estimate, as the kernel reclaims pages without notification.
 //!
-//! What loads and misses bring in is ours until it is dropped. What was to be dropped and stays, as
-//! processes map it, is left to the kernel, which takes it when it needs memory: it is ours no more,
-//! until somebody loads it again.
+//! What loads and misses bring in is ours until it is dropped. Pages that were to be dropped and stay, as
+//! processes map them, are left to the kernel, which reclaims them when it needs memory: they are no longer
+//! ours, until they are loaded again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use ppc::FileId;
 use crate::backend::{Evicted, Span};
 use crate::machine::ranges::Ranges;
 
-/// What is left of more files is not told apart from ours.
+/// Upper bound on files with pages left to the kernel: for more, those pages still count as ours.
 const MOST_FILES: usize = 1 << 12;
 
 /// The estimate.
@@ -21,7 +21,7 @@ const MOST_FILES: usize = 1 << 12;
 pub(super) struct BroughtIn {
     bytes: AtomicI64,
     left: Mutex<HashMap<FileId, Ranges>>,
-    /// There is none, mostly, and events are many.
+    /// Whether `left` has any: mostly not, and there are many events.
     any_left: AtomicBool,
 }
 
@@ -30,7 +30,7 @@ impl BroughtIn {
         u64::try_from(self.bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// A range has come in, of which so many bytes had not been there.
+    /// Notes that a range has come in, of which `fresh` bytes were not cached before.
     pub(super) fn came(&self, span: Span, fresh: u64) {
         let back = if self.any_left.load(Relaxed) {
             self.take_back(span)
@@ -40,7 +40,7 @@ impl BroughtIn {
         self.moved(fresh.max(back).min(span.length).cast_signed());
     }
 
-    /// How much of a range had been left to the kernel.
+    /// Takes a range back from the kernel; returns how many bytes of it had been left.
     fn take_back(&self, span: Span) -> u64 {
         let mut left = self.lock();
         let Some(ranges) = left.get_mut(&span.file) else {
@@ -55,7 +55,7 @@ impl BroughtIn {
         back
     }
 
-    /// A range was to be dropped, and was as far as that could be done.
+    /// Notes how much of a range has been dropped.
     pub(super) fn went(&self, span: Span, evicted: Evicted) {
         let length = span.length.max(1);
         let before = self.take_back(span).min(length);
@@ -66,14 +66,14 @@ impl BroughtIn {
                 self.any_left.store(true, Relaxed);
             }
         }
-        // Of what had been left before, in parts that nobody knows, nothing is taken off again.
+        // Bytes that had been left before were subtracted then; which of them are in it is unknown, so in proportion.
         let all = u128::from(evicted.dropped + evicted.kept);
         let counted = all * u128::from(length - before) / u128::from(length);
         self.moved(-i64::try_from(counted).unwrap_or(i64::MAX));
     }
 
-    /// So many bytes are there, all in all; what is left to the kernel is some of them, as somebody else
-    /// can count.
+    /// Caps the estimate: `there` bytes are cached in all, including those left to the kernel, which
+    /// `resident` counts.
     pub(super) fn at_most(&self, there: u64, resident: impl Fn(Span) -> u64) {
         let spans: Vec<Span> = {
             let left = self.lock();
@@ -87,7 +87,7 @@ impl BroughtIn {
             spans.collect()
         };
         let left: u64 = spans.into_iter().map(resident).sum();
-        // Others may have brought in some of it: it is never more than before.
+        // Other processes may have brought in some of it, so the estimate never grows here.
         let most = i64::try_from(there.saturating_sub(left)).unwrap_or(i64::MAX);
         self.bytes.fetch_min(most, Relaxed);
     }
@@ -95,7 +95,7 @@ impl BroughtIn {
     fn moved(&self, bytes: i64) {
         let after = self.bytes.fetch_add(bytes, Relaxed) + bytes;
         if after < 0 {
-            // We dropped what others had brought in.
+            // We dropped what other processes had brought in.
             self.bytes.fetch_max(0, Relaxed);
         }
     }
@@ -133,7 +133,7 @@ mod tests {
         ours.went(span(0, 100), evicted(0, 100));
         ours.went(span(0, 50), evicted(50, 0));
         assert_eq!(ours.bytes(), 40);
-        // There, or fetched again: who loads it wants it.
+        // Still cached or read again: a load makes it ours.
         ours.came(span(0, 100), 50);
         assert_eq!(ours.bytes(), 90);
         ours.went(span(0, 200), evicted(200, 0));

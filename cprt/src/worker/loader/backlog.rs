@@ -1,15 +1,15 @@
-//! What is to be loaded, and what next. Nothing here does I/O or knows the time.
+//! Queues loads and decides which comes next. Nothing here does I/O or knows the time.
 //!
 //! Plans are lists of ranges, each for a group of threads (a NUMA node) and most of them for a
-//! process. A group takes from its streams, one of each process and priority: higher priorities
+//! process. A group has a stream for each process and priority, and takes from them: higher priorities
 //! first, and of equal ones each process in its turn, a chunk at a time. A range waits behind those of its
-//! stream, unless it replaces: then it takes the place of what waits of older plans of its process for
-//! the same file, and when all threads of a group are busy, of all that is left of them, in flight or
-//! not. A range of no particular process replaces nothing. What several processes want is loaded by one thread
-//! and for all of them: others would only wait for the same pages.
+//! stream, unless it replaces: then it removes what waits from older plans of its process for the same
+//! file, and when all threads of a group are busy, all that is left of those plans, in flight or not. A
+//! range of no particular process replaces nothing. One thread loads what several processes want, for all
+//! of them: other threads would only wait for the same pages.
 //!
-//! A priority below 0 is the background: one such piece is under way at a time, a small one, and only while nothing
-//! else is, as readers that the policy knows nothing of wait for the same device.
+//! A priority below 0 is the background: only one such piece is under way at a time, a small one, and only while
+//! nothing else is, as readers that the policy does not know may wait for the same device.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -21,18 +21,18 @@ use crate::backend::Span;
 #[cfg(test)]
 mod tests;
 
-/// A range to load, already found sound.
+/// A range to load, already checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadRange {
     pub(crate) span: Span,
-    /// 0: no particular one.
+    /// 0: no particular process.
     pub(crate) process: u32,
     pub(crate) priority: i32,
     pub(crate) charge: Option<u32>,
     pub(crate) large: bool,
-    /// The kernel is to take other cache first.
+    /// The kernel is to reclaim other cache first.
     pub(crate) hold: bool,
-    /// It takes the place of older ones of its process.
+    /// It replaces older ranges of its process.
     pub(crate) replaces: bool,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct LoadRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) range: LoadRange,
-    /// Names it while it is in flight.
+    /// Identifies it while it is in flight.
     pub(crate) cookie: u64,
 }
 
-/// What a new plan has pushed aside.
+/// What a new plan has replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Aside {
-    /// Bytes that are not loaded any more.
+    /// Bytes that will not be loaded any more.
     pub(crate) bytes: u64,
-    /// In flight and to be stopped.
+    /// Cookies of loads in flight that are to be stopped.
     pub(crate) stop: Vec<u64>,
 }
 
@@ -58,7 +58,7 @@ struct Stream {
     process: u32,
     priority: i32,
     ranges: VecDeque<LoadRange>,
-    /// When it was its turn for the last time.
+    /// The number of its last turn.
     turn: u64,
 }
 
@@ -73,9 +73,9 @@ struct Flying {
     chunk: Chunk,
     /// It is to be stopped.
     marked: bool,
-    /// And not to be taken up again.
+    /// It is not to be resumed.
     dropped: bool,
-    /// Other processes that want it, too.
+    /// Other processes that want it as well.
     also: Vec<u32>,
 }
 
@@ -88,18 +88,18 @@ pub(crate) struct Backlog {
     cookie: u64,
     turn: u64,
     queued: u64,
-    /// No thread may take anything now, so that all are as good as busy.
+    /// No thread may take a piece now, so all threads count as busy.
     paused: bool,
 }
 
-/// More ranges do not wait in a group, or a policy that names them faster than they are loaded
+/// Upper bound on ranges that wait in a group: a policy that names them faster than they are loaded
 /// would fill the worker's memory.
 const MAX_RANGES: usize = 1 << 18;
 
-/// Pieces in the background are no longer than this: a reader waits for one of them at most.
+/// Upper bound on bytes of a piece in the background: a reader waits for one of them at most.
 const SMALL: u64 = 128 << 10;
 
-/// What is within so many chunks of one in flight is about to be.
+/// How many chunks from a load in flight a range counts as about to be loaded.
 const NEAR: u64 = 8;
 
 impl Backlog {
@@ -115,12 +115,12 @@ impl Backlog {
         }
     }
 
-    /// So many loads are under way at once from now on.
+    /// Sets how many loads are under way at once from now on.
     pub(crate) fn set_streams(&mut self, threads: usize) {
         self.threads = threads;
     }
 
-    /// Whether threads may take anything.
+    /// Sets whether threads have to wait.
     pub(crate) fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -141,7 +141,7 @@ impl Backlog {
             .is_some_and(|group| !group.streams.is_empty())
     }
 
-    /// How many chunks wait for this group, as far as that many.
+    /// How many chunks wait for this group, counted up to `most`.
     pub(crate) fn chunks(&self, group: usize, most: usize) -> usize {
         let streams = self.groups.get(group).into_iter();
         let ranges = streams.flat_map(|it| &it.streams).flat_map(|it| &it.ranges);
@@ -156,7 +156,7 @@ impl Backlog {
         chunks
     }
 
-    /// Adds a plan, whose ranges come with the groups that they are for.
+    /// Adds a plan: ranges, each with its group.
     pub(crate) fn submit(&mut self, plan: &[(usize, LoadRange)]) -> Aside {
         let mut aside = self.push_aside(plan);
         for &(group, range) in plan {
@@ -191,8 +191,8 @@ impl Backlog {
         aside
     }
 
-    /// Where ranges replace, what is left of older plans of the same processes goes: of the same file, as the reader is
-    /// elsewhere by now, and where threads are short, all of it.
+    /// Removes what ranges that replace make obsolete of older plans of the same processes: ranges of the same file, as
+    /// the reader is elsewhere by now, and everything where threads are short.
     fn push_aside(&mut self, plan: &[(usize, LoadRange)]) -> Aside {
         let mut same = HashSet::new();
         let mut short = HashSet::new();
@@ -264,7 +264,7 @@ impl Backlog {
         stream.turn = turn;
         let range = stream.ranges.front_mut()?;
         let mut piece = *range;
-        // To the next boundary, so that pieces of neighbours fit folios and each other.
+        // Up to the next boundary, so that neighbouring pieces are aligned to folios and to each other.
         let most = if range.priority < 0 {
             self.chunk.min(SMALL)
         } else {
@@ -282,7 +282,7 @@ impl Backlog {
         Some(piece)
     }
 
-    /// Whether something waits, and all of it for the background.
+    /// Whether the queue has only background work.
     pub(crate) fn is_for_background(&self) -> bool {
         let mut streams = self
             .groups
@@ -292,7 +292,7 @@ impl Backlog {
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
     }
 
-    /// All that is in flight is to be stopped, and taken up again later.
+    /// Marks all loads in flight to be stopped and resumed later, and returns their cookies.
     pub(crate) fn hold(&mut self) -> Vec<u64> {
         let flying = self.groups.iter_mut().flat_map(|group| &mut group.flying);
         flying
@@ -308,12 +308,12 @@ impl Backlog {
         self.groups.iter().map(|group| group.flying.len()).sum()
     }
 
-    /// How many of a group's.
+    /// How many threads of a group are loading.
     pub(crate) fn flying_in(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |group| group.flying.len())
     }
 
-    /// Whether this is in flight, or so near to it that it would be next.
+    /// Whether this is in flight, or so near to a load in flight that it is about to be loaded.
     pub(crate) fn is_about(&self, span: &Span) -> bool {
         let near = self.chunk.saturating_mul(NEAR);
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
@@ -323,13 +323,13 @@ impl Backlog {
         })
     }
 
-    /// Whether something that is to be stopped is still in flight.
+    /// Whether a load that is to be stopped is still in flight.
     pub(crate) fn marked(&self) -> bool {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         flying.any(|flying| flying.marked)
     }
 
-    /// What is left of a piece that was stopped, unless nobody wants it any more.
+    /// The rest of a stopped piece, unless no process wants it any more.
     pub(crate) fn rest(&self, chunk: Chunk, done: u64) -> Option<LoadRange> {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         let wanted = flying.any(|it| it.chunk.cookie == chunk.cookie && !it.dropped);
@@ -339,7 +339,7 @@ impl Backlog {
         (wanted && rest.span.length > 0).then_some(rest)
     }
 
-    /// A thread is through with a piece; what it gives back comes first again.
+    /// Notes that a thread is done with a piece; the part that it gives back comes first again.
     pub(crate) fn done(&mut self, group: usize, cookie: u64, back: Option<LoadRange>) {
         let Some(group) = self.groups.get_mut(group) else {
             return;
@@ -378,7 +378,7 @@ impl Backlog {
         before - self.queued
     }
 
-    /// These ranges are dropped: what waits of them is not loaded any more.
+    /// Removes these ranges from the queue, as they are dropped; returns how many bytes that was.
     pub(crate) fn cancel(&mut self, spans: &[Span]) -> u64 {
         let before = self.queued;
         let gone = by_file(spans);
@@ -392,7 +392,7 @@ impl Backlog {
         before - self.queued
     }
 
-    /// Forgets all that waits; returns what is in flight.
+    /// Empties the queue; returns its bytes and the loads in flight.
     pub(crate) fn clear(&mut self) -> Aside {
         let bytes = std::mem::take(&mut self.queued);
         let mut stop = Vec::new();
@@ -443,7 +443,7 @@ impl Stream {
         self.ranges.iter().map(|range| range.span.length).sum()
     }
 
-    /// Each range is looked at once, whatever is gone.
+    /// Cuts out what is gone, in one pass over the ranges.
     fn cancel(&mut self, gone: &Gone) {
         let touches = |range: &LoadRange| {
             let of_file = gone.get(&range.span.file);
@@ -473,7 +473,7 @@ impl Stream {
     }
 }
 
-/// What is gone of each file, in order and apart from each other.
+/// The ranges that are gone of each file, sorted and disjoint.
 type Gone = HashMap<FileId, Vec<Range<u64>>>;
 
 fn by_file(spans: &[Span]) -> Gone {
@@ -495,7 +495,7 @@ fn by_file(spans: &[Span]) -> Gone {
     gone
 }
 
-/// Those of them that touch the span.
+/// Those that overlap the span.
 fn gone_of<'g>(gone: &'g [Range<u64>], span: &Span) -> &'g [Range<u64>] {
     let end = span.offset.saturating_add(span.length);
     let first = gone.partition_point(|range| range.end <= span.offset);
@@ -503,7 +503,7 @@ fn gone_of<'g>(gone: &'g [Range<u64>], span: &Span) -> &'g [Range<u64>] {
     gone.get(first..last).unwrap_or_default()
 }
 
-/// Adds a range, to the last one if it goes on there.
+/// Adds a range, or extends the last one if it continues there.
 fn append(ranges: &mut VecDeque<LoadRange>, range: LoadRange) {
     if let Some(last) = ranges.back_mut() {
         let mut next = *last;

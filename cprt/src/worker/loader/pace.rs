@@ -1,11 +1,11 @@
-//! How fast loads go: their rate, who has to yield, and the bandwidth that somebody set. Pure; the
+//! How fast loads go: their rate, when they yield to readers, and the configured bandwidth. Pure; the
 //! time comes from outside.
 
 use std::time::{Duration, Instant};
 
 /// How long a reader's miss makes loads yield.
 const YIELD: Duration = Duration::from_millis(5);
-/// What a rate is averaged over.
+/// The time that a rate is averaged over.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// What loads achieve, and whether readers wait meanwhile.
@@ -14,7 +14,7 @@ pub(super) struct Pace {
     /// Bytes of the running window, and of the one before.
     window: (Instant, u64),
     before: u64,
-    /// ns per KiB of the fastest load there was, and of late.
+    /// ns per KiB of the fastest load so far, and of recent loads.
     best: f64,
     late: f64,
     yield_until: Option<Instant>,
@@ -31,7 +31,7 @@ impl Pace {
         }
     }
 
-    /// A load is done.
+    /// Notes a finished load.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn loaded(&mut self, now: Instant, bytes: u64, took: Duration) {
         self.turn_over(now);
@@ -49,14 +49,14 @@ impl Pace {
         self.best = self.best.min(cost);
     }
 
-    /// A reader misses.
+    /// Notes that a reader misses.
     pub(super) fn reader_waits(&mut self, now: Instant) {
         self.yield_until = now.checked_add(YIELD);
     }
 
-    /// Whether one more load may begin beside so many of a group's threads: while readers wait and
-    /// loads queue at the device, which shows in that they take twice as long as they could, only
-    /// half of the threads load.
+    /// Whether one more load may begin, with `flying` of `threads` loads under way. Only half of the
+    /// threads load while readers wait and loads queue at the device, that is, take more than twice as
+    /// long as the fastest one.
     pub(super) fn may(&self, now: Instant, flying: usize, threads: usize) -> bool {
         let reader_waits = self.yield_until.is_some_and(|until| now < until);
         let device_is_full = self.late > 2.0 * self.best;
@@ -69,7 +69,7 @@ impl Pace {
         if since >= 2 * WINDOW {
             return 0;
         }
-        // What is left of the window before counts in proportion.
+        // The part of the previous window that is still within the last second counts in proportion.
         let old = WINDOW.saturating_sub(since).as_millis();
         let old = u128::from(self.before) * old / WINDOW.as_millis();
         u64::try_from(old)
@@ -87,11 +87,11 @@ impl Pace {
     }
 }
 
-/// A bandwidth to keep to: so many bytes per second, none if 0.
+/// A bandwidth to keep to, in bytes per second; 0 for no limit.
 #[derive(Debug)]
 pub(super) struct Bucket {
     rate: u64,
-    /// When what was spent has been earned.
+    /// When the rate has covered all bytes spent.
     clear_at: Option<Instant>,
 }
 
@@ -114,7 +114,7 @@ impl Bucket {
         Some(left)
     }
 
-    /// So many bytes are being loaded.
+    /// Notes that a load of this size begins.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.spend_at(Instant::now(), bytes);
     }
@@ -140,7 +140,7 @@ mod tests {
     fn loads_yield_only_while_readers_wait_at_a_full_device() {
         let mut pace = Pace::new();
         let now = Instant::now();
-        assert!(pace.may(now, 3, 4), "nobody waits");
+        assert!(pace.may(now, 3, 4), "no reader waits");
         pace.loaded(now, MIB, MS);
         pace.reader_waits(now);
         assert!(pace.may(now, 3, 4), "the device has room");
@@ -151,7 +151,7 @@ mod tests {
         assert!(!pace.may(now, 2, 4));
         assert!(pace.may(now, 1, 4), "half of them go on");
         assert!(pace.may(now, 0, 1), "and one always");
-        assert!(pace.may(now + 2 * YIELD, 3, 4), "nobody waits any more");
+        assert!(pace.may(now + 2 * YIELD, 3, 4), "no reader waits now");
     }
 
     #[test]

@@ -1,59 +1,59 @@
-//! How many loads are under way at once: as many as the device wants. Pure; the time comes from outside.
+//! Finds how many loads under way at once suit the device. Pure; the time comes from outside.
 //!
-//! One disk is busy with four loads, a network file system with sixty, and a turning disk suffers from more
-//! than two. So the number is doubled as long as that pays, and halved where the first doubling did harm. From
-//! then on it is tried now and then whether a few more would be better, or a few less as good.
+//! One disk is busy with four loads, a network file system with sixty, and a hard disk suffers from more
+//! than two. So the number is doubled as long as that pays, and halved where the first doubling did harm.
+//! After that, it tries now and then whether a few more are better, or a few less as good.
 
 use std::time::Duration;
 
-/// So many loads are under way at the beginning.
+/// Loads under way at the beginning.
 pub(super) const START: usize = 4;
-/// And at most.
+/// Upper bound on loads under way.
 pub(super) const MOST: usize = 128;
-/// Twice as many loads at once have to bring this much more: each costs CPU time, and rates of an SSD that has
-/// enough of them are off by a tenth.
+/// The factor by which doubling the loads has to raise the rate: each load costs CPU time, and the measured rates
+/// of a saturated SSD vary by a tenth.
 const PAYS: f64 = 1.2;
-/// Half as many more, this much.
+/// The same factor for half as many loads more.
 const PAYS_A_LITTLE: f64 = 1.12;
-/// A quarter fewer may bring this much less.
+/// The factor to which a quarter fewer loads may lower the rate.
 const AS_GOOD: f64 = 0.97;
-/// A device that gives less than this for more loads suffers from them.
+/// If more loads lower the rate below this factor, the device suffers from them.
 const SUFFERS: f64 = 0.85;
-/// A rate is that of so many loads at least.
+/// Lower bound on loads that a rate is measured over.
 const FEW: usize = 8;
-/// So many rates are taken until another number is tried, and so many while that has just paid.
+/// How many rates to measure before another number is tried; the short one after a change that has just paid.
 const STAY: u32 = 64;
 const STAY_SHORT: u32 = 4;
 
-/// What the number is being changed for.
+/// The state of the search for the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// It is what somebody has set.
+    /// The configuration has set it.
     Off,
     /// Doubling.
     Up,
     /// Halving.
     Down,
-    /// For so many rates it stays, and then more are tried, or fewer.
+    /// It stays for this many rates; then more loads are tried, or fewer.
     Stay { left: u32, more: bool },
-    /// It is tried.
+    /// More loads, or fewer, are being tried.
     Try { more: bool },
 }
 
-/// Bytes per second with so many loads at once.
+/// The rate in bytes per second with a number of loads at once.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     streams: usize,
     rate: f64,
 }
 
-/// The number, and what it is found by.
+/// The number of loads, and the measurements to find it.
 #[derive(Debug)]
 pub(super) struct Streams {
     limit: usize,
     search: Search,
     best: Option<Mark>,
-    /// So many loads began before what is measured now.
+    /// Loads to ignore, as they began before this measurement.
     skip: usize,
     loads: usize,
     bytes: u64,
@@ -61,13 +61,13 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// So many, or as many as turn out to be best if that is 0.
+    /// A fixed number of loads, or with 0 the number that turns out to be best.
     pub(super) fn new(fixed: usize) -> Self {
         Self {
             limit: if fixed == 0 { START } else { fixed },
             search: if fixed == 0 { Search::Up } else { Search::Off },
             best: None,
-            // The first ones open files and find the device asleep.
+            // The first loads open files, and the device may be asleep.
             skip: START,
             loads: 0,
             bytes: 0,
@@ -80,11 +80,11 @@ impl Streams {
         self.limit
     }
 
-    /// A load has brought in so many bytes in that time, and so many others are under way. Says whether the limit is
-    /// another now.
+    /// Notes a load of `bytes` that took `took`, with `flying` others under way. Returns whether the limit has
+    /// changed.
     ///
-    /// Loads that began together end together, so what comes in between two moments says little. How long each
-    /// of them takes does: so many times that is what all of them bring.
+    /// Loads that begin together end together, so the bytes that arrive in an interval say little. The time that each
+    /// load takes says more: the rate of one load, times the number of loads, is the rate of all.
     pub(super) fn loaded(&mut self, bytes: u64, took: Duration, flying: usize) -> bool {
         if self.search == Search::Off {
             return false;
@@ -103,13 +103,13 @@ impl Streams {
         #[allow(clippy::cast_precision_loss, reason = "an estimate")]
         let rate = before as f64 * self.bytes as f64 / self.took.as_secs_f64().max(1e-9);
         self.judge(rate);
-        // What is under way, and the first round of as many as there are from now on, is neither this nor that.
+        // Loads under way, and the first round with the new number, belong to neither measurement.
         let others = flying + self.limit;
         self.forget(if self.limit == before { 0 } else { others });
         self.limit != before
     }
 
-    /// There was not enough to do for all of them: what is measured says nothing. So many are under way.
+    /// Discards the measurement: there was not enough work for all loads. `flying` are under way.
     pub(super) fn starved(&mut self, flying: usize) {
         self.forget(flying);
     }
@@ -146,7 +146,7 @@ impl Streams {
                 self.search = Search::Down;
                 self.limit = START / 2;
             }
-            // Hardly any device wants so few: it is asked again soon.
+            // Hardly any device wants so few loads, so more are tried soon.
             Search::Down => self.stay(STAY_SHORT, true),
             Search::Up => self.stay(STAY, true),
             Search::Stay { left, more } => {
@@ -161,7 +161,7 @@ impl Streams {
                 }
             }
             Search::Try { more } => {
-                // Below what every device bears, fewer have to be better.
+                // Below the number that every device bears, fewer loads have to be better, not just as good.
                 let enough = if more || streams < START {
                     PAYS_A_LITTLE
                 } else {

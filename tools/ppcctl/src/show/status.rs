@@ -264,7 +264,7 @@ mod tests {
             learnt: false,
             running: vec![4711, 4712, 4713],
             starts: 1234,
-            left_out: Some("another one of it was under way".into()),
+            left_out: Some("another start of it was under way".into()),
             last: Some(StartStatus {
                 start: "start-vllm-serve-0123".into(),
                 process: 4711,
@@ -288,7 +288,7 @@ a        4711 and 2 more   1,234  over, 1 min 1 s ago   3 MiB     0 B  start-vll
 b        -                     0  -                         -       -  -
 
 a
-  left alone  another one of it was under way
+  left alone  another start of it was under way
   said        Kept\\u{1b}
 
 b

@@ -1,4 +1,4 @@
-//! Attributes of a lower file in the words of FUSE. Pure.
+//! Converts attributes of a lower file for FUSE. Pure.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo};
 
-/// As the kernel wants them.
+/// The attributes as the kernel wants them.
 pub(super) fn attributes(id: u64, metadata: &Metadata) -> FileAttr {
     let changed = time(metadata.ctime(), metadata.ctime_nsec());
     FileAttr {

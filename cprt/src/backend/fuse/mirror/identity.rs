@@ -4,7 +4,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::UNIX_EPOCH;
 
-/// What makes a file the same file.
+/// Identifies a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileIdentity {
     pub(crate) device: u64,
@@ -26,8 +26,8 @@ impl FileIdentity {
     }
 }
 
-/// What changes when a file's contents do. The time of change is part of it, as the time of
-/// modification is often set back, by rsync for one.
+/// Changes whenever a file's contents do. The ctime is part of it, as programs such as rsync often set back
+/// the mtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ContentStamp {
     pub(crate) size: u64,

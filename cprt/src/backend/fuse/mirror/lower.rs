@@ -1,11 +1,11 @@
-//! The lower file system, as far below one directory as one can see without leaving it.
+//! The lower file system below one directory, without mounts within it.
 //!
 //! Names are looked up one at a time below directories that are held open, so that a mount over the
-//! directory itself changes nothing here. What is mounted within is not seen.
+//! directory itself changes nothing here. Mounts within it do not show.
 //!
 //! Data is read past the lower page cache (`O_DIRECT`), as it is to be cached once, in the mount. Where
-//! the file system refuses that, it is read through the cache and dropped there afterwards, unless it
-//! was there before.
+//! the file system refuses that, data is read through the cache and dropped there afterwards, unless it
+//! was cached before.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
@@ -21,16 +21,16 @@ use super::identity::FileIdentity;
 use crate::sys::cache::cachestat;
 use crate::sys::huge::HugeBuffer;
 
-/// What `O_DIRECT` wants offsets, lengths and memory to be a multiple of: no device asks for more.
+/// The alignment of offsets, lengths and memory for `O_DIRECT`: no device asks for more.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// A directory that is held.
+/// A directory that is held open.
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
 }
 
-/// What is at a name.
+/// The file at a name.
 #[derive(Debug)]
 pub(crate) struct LowerFile {
     fd: OwnedFd,
@@ -50,7 +50,7 @@ fn magic(fd: BorrowedFd<'_>) -> PathBuf {
 }
 
 impl Directory {
-    /// The one that is mirrored.
+    /// The root: the directory that is mirrored.
     pub(crate) fn root(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?;
@@ -65,7 +65,7 @@ impl Directory {
         File::from(self.fd.try_clone()?).metadata()
     }
 
-    /// What is at a name; of a link, the link.
+    /// The file at a name; a link is not followed.
     pub(crate) fn find(&self, name: &OsStr) -> io::Result<LowerFile> {
         let bytes = name.as_bytes();
         if matches!(bytes, b"" | b"." | b"..") || bytes.contains(&b'/') || bytes.contains(&0) {
@@ -78,7 +78,7 @@ impl Directory {
             .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .resolve(within);
         let fd = openat2(&self.fd, name, how).map_err(|error| match error {
-            // Another file system is mounted there: for us there is nothing.
+            // Another file system is mounted there: it does not show.
             nix::errno::Errno::EXDEV => nix::errno::Errno::ENOENT,
             error => error,
         })?;
@@ -88,7 +88,7 @@ impl Directory {
         Ok(LowerFile { fd, metadata })
     }
 
-    /// All names in it but its own and its parent's.
+    /// All names in it except `.` and `..`.
     pub(crate) fn list(&self) -> io::Result<Vec<Entry>> {
         let names = std::fs::read_dir(magic(self.fd()))?;
         names
@@ -104,7 +104,7 @@ impl Directory {
             .collect()
     }
 
-    /// Where it is now, in the paths of this process.
+    /// Its current path, in the view of this process.
     pub(crate) fn path(&self) -> io::Result<PathBuf> {
         std::fs::read_link(magic(self.fd()))
     }
@@ -123,12 +123,12 @@ impl LowerFile {
         Directory { fd: self.fd }
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(crate) fn target(&self) -> io::Result<OsString> {
         Ok(nix::fcntl::readlinkat(&self.fd, "")?)
     }
 
-    /// A path to it, and to nothing else, while this is there.
+    /// A path to exactly this file, valid while `self` lives.
     pub(crate) fn magic(&self) -> PathBuf {
         magic(self.fd.as_fd())
     }
@@ -138,9 +138,9 @@ impl LowerFile {
 #[derive(Debug)]
 pub(crate) struct Lower {
     file: File,
-    /// Past the page cache, where the file system lets us.
+    /// Opened with `O_DIRECT`, where the file system allows it.
     direct: Option<File>,
-    /// By which the kernel reads it without asking us.
+    /// The passthrough id, by which the kernel reads it without asking us.
     pub(crate) backing: std::sync::OnceLock<Option<fuser::BackingId>>,
 }
 
@@ -165,7 +165,7 @@ impl Lower {
         &self.file
     }
 
-    /// Reads up to so many bytes, fewer only at the end.
+    /// Reads up to `length` bytes, fewer only at the end of the file.
     pub(crate) fn read<'s>(
         &self,
         scratch: &'s mut Scratch,
@@ -176,7 +176,7 @@ impl Lower {
         let into = scratch.room(whole)?;
         let got = match &self.direct {
             Some(direct) => match fill(direct, start, into) {
-                // It opens so and yet does not read so.
+                // The file system opens with O_DIRECT and yet refuses to read.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.through_the_cache(start, into)?
                 }
@@ -196,15 +196,15 @@ impl Lower {
         if before == 0 {
             let range = (start.cast_signed(), whole.cast_signed());
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            // It is advice; what stays is cached twice.
+            // This is advice; pages that stay are cached twice.
             let _ = posix_fadvise(&self.file, range.0, range.1, advice);
         }
         Ok(got)
     }
 }
 
-/// Opens for reading, which is to leave the time of access as it is: the mount is read-only. Of what is neither ours nor
-/// root's to open so, it changes as the lower file system has it.
+/// Opens for reading without updating the access time: the mount is read-only. Where only the owner or root may do
+/// that, and we are neither, the lower file system updates it as usual.
 fn open_quietly(path: &Path, flags: i32) -> io::Result<File> {
     let open = |more| {
         let mut options = OpenOptions::new();
@@ -216,7 +216,7 @@ fn open_quietly(path: &Path, flags: i32) -> io::Result<File> {
     }
 }
 
-/// The range that `O_DIRECT` has to read for these bytes.
+/// The aligned range that `O_DIRECT` has to read for these bytes.
 fn aligned(offset: u64, length: usize) -> (u64, usize) {
     let start = offset - offset % ALIGN;
     let before = usize::try_from(offset - start).unwrap_or(0);
@@ -235,7 +235,7 @@ fn fill(file: &File, start: u64, into: &mut [u8]) -> io::Result<usize> {
             Err(error) => return Err(error),
         }
         if !(got as u64).is_multiple_of(ALIGN) {
-            // Only the end is not aligned.
+            // Only the end of the file is not aligned.
             break;
         }
     }

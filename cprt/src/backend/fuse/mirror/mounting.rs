@@ -1,4 +1,4 @@
-//! Mounts of FUSE as the system has them: dead ones, their readahead, and the end of them.
+//! System calls around a FUSE mount: clearing dead ones, setting readahead, unmounting.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -14,11 +14,11 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs, statfs}
 
 use crate::machine::mountinfo;
 
-/// Takes away what a mirror that was killed has left: its mount answers nothing but that. Others'
-/// dead mounts are theirs.
+/// Unmounts what a killed mirror has left: its mount answers only ENOTCONN. Dead mounts of other
+/// programs stay.
 pub(super) fn clear_dead(at: &Path) -> io::Result<()> {
     loop {
-        // Unlike attributes, these are never remembered.
+        // Unlike attributes, the kernel never caches these.
         match statfs(at) {
             Ok(_) => return Ok(()),
             Err(nix::errno::Errno::ENOTCONN) if is_ours(at) => detach(at)?,
@@ -27,8 +27,8 @@ pub(super) fn clear_dead(at: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether what is mounted there on top is a mirror. It may be dead, so only what leads to it is
-/// looked at.
+/// Whether the topmost mount there is a mirror. It may be dead, so this looks only at the parent
+/// directory and the list of mounts.
 fn is_ours(at: &Path) -> bool {
     let parent = at.parent().and_then(|parent| parent.canonicalize().ok());
     let (Some(parent), Some(name)) = (parent, at.file_name()) else {
@@ -37,7 +37,7 @@ fn is_ours(at: &Path) -> bool {
     mountinfo::mounted_at(&parent.join(name)).is_some_and(|mount| mount.kind == mountinfo::MIRROR)
 }
 
-/// Unmounts it now, or when nobody uses it any more.
+/// Unmounts it now, or once it is no longer in use.
 pub(super) fn detach(at: &Path) -> io::Result<()> {
     let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
     match umount2(at, flags) {
@@ -46,7 +46,7 @@ pub(super) fn detach(at: &Path) -> io::Result<()> {
     }
 }
 
-/// An ordinary user's way.
+/// Unmounts as an ordinary user.
 fn by_helper(at: &Path) -> io::Result<()> {
     let done = Command::new("fusermount3")
         .args(["-u", "-z", "--"])
@@ -62,13 +62,13 @@ fn by_helper(at: &Path) -> io::Result<()> {
     }
 }
 
-/// The device number of what is mounted there.
+/// The device number of the mount there.
 pub(super) fn device(at: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(at)?.dev())
 }
 
-/// Has the kernel read ahead so far for who opens files from now on. More than it would by itself
-/// has to be said here: in its protocol one can only ask for less.
+/// Has the kernel read ahead this far for files opened from now on. More than its default has to be set
+/// here: the FUSE protocol can only ask for less.
 pub(super) fn raise_readahead(device: u64, kib: u64) -> io::Result<()> {
     let (major, minor) = (major(device), minor(device));
     let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -79,22 +79,22 @@ pub(super) fn raise_readahead(device: u64, kib: u64) -> io::Result<()> {
     std::fs::write(path, kib.to_string())
 }
 
-/// How many file systems there may be from the lower one to the mount: one more where it is itself
-/// on top of another. As few as will do, as it counts against what is put on top of the mount.
+/// How many file systems the mount may stack: one more where the lower one is itself on top of another.
+/// As few as will do, as this counts against file systems that are put on top of the mount.
 pub(super) fn depth(lower: BorrowedFd<'_>) -> u32 {
     let stacked = [OVERLAYFS_SUPER_MAGIC, FUSE_SUPER_MAGIC];
     let kind = fstatfs(lower).map(|stat| stat.filesystem_type());
     1 + u32::from(kind.is_ok_and(|kind| stacked.contains(&kind)))
 }
 
-/// Whether the kernel lets us name it files to read from. It keeps an empty one of ours for as long
-/// as the mount is there.
+/// Whether the kernel lets us register files for passthrough. It keeps an empty one of ours for as long
+/// as the mount exists.
 pub(super) fn may_pass_through(device: BorrowedFd<'_>) -> io::Result<()> {
     let file = memfd_create("passthrough", MFdFlags::MFD_CLOEXEC)?;
     fuser::BackingId::create_raw(device, file.as_fd()).map(drop)
 }
 
-/// Whether each thread can have a descriptor of its own, so that they do not wait for each other: a
+/// Whether each thread can have its own descriptor, so that threads do not wait for each other: a
 /// helper that mounts for us gives us only one.
 pub(super) fn may_open_device() -> bool {
     let device = std::fs::OpenOptions::new()
@@ -104,12 +104,12 @@ pub(super) fn may_open_device() -> bool {
     device.is_ok()
 }
 
-/// A descriptor is held for each directory that the kernel knows and each file that is open.
+/// Raises the limit of descriptors: the mirror holds one for each directory that the kernel knows and each open file.
 pub(super) fn allow_many_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // With fewer it works as far as they go.
+        // With fewer, it works until they run out.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

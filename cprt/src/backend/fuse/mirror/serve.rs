@@ -1,8 +1,8 @@
-//! What the kernel asks, answered from the lower directory.
+//! Answers the kernel's requests from the lower directory.
 //!
-//! Everything that would change something is refused, though the mount is read-only already: it can
-//! be remounted. Who may do what is for the kernel to say (`default_permissions`, with the lower
-//! ACLs), by the attributes that it gets from here.
+//! Every request that would change something is refused, though the mount is read-only already: it can
+//! be remounted. The kernel checks permissions (`default_permissions`, with the lower ACLs), by the
+//! attributes that it gets from here.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,30 +32,30 @@ use super::attributes::attributes;
 use super::lower::{Directory, Entry, Lower, Scratch};
 use super::shared::{Core, shown};
 
-/// How long the kernel believes a name and attributes. A service that starts opens each file within
-/// this time, so it asks once for each; and who replaces a model has restarted nothing so fast.
+/// How long the kernel trusts a name and attributes. A service that starts opens each file within this
+/// time, so the kernel asks once for each; and no service restarts so soon after its model is replaced.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How many requests for reading ahead the kernel may have under way, of up to 1 MiB each.
+/// Upper bound on the kernel's readahead requests under way, of up to 1 MiB each.
 const BACKGROUND: u16 = 32;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The mount as the kernel sees it.
+/// The file system as the kernel sees it.
 #[derive(Debug)]
 pub(super) struct Server {
     core: Arc<Core>,
-    /// How many file systems are on top of each other from the lower one to this; `None` if there is
-    /// to be no passthrough.
+    /// How many file systems are stacked, from the lower one to this; `None` if passthrough is not
+    /// wanted.
     depth: Option<u32>,
     files: RwLock<HashMap<u64, OpenFile>>,
     listings: RwLock<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
 }
 
-/// What a reader has opened.
+/// A file that a reader has opened.
 #[derive(Clone, Debug)]
 struct OpenFile {
     lower: Arc<Lower>,
@@ -63,7 +63,7 @@ struct OpenFile {
     size: u64,
 }
 
-/// A directory that is being listed. Positions are those in the names as they were at its beginning.
+/// A directory that is being listed. Positions are indices into the names read when the listing began.
 #[derive(Debug)]
 struct Listing {
     directory: Arc<Directory>,
@@ -71,7 +71,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// The names from a position on; from the beginning they are read anew.
+    /// The names for a listing from this position on; position 0 reads them anew.
     fn from(&self, offset: u64) -> io::Result<Arc<Vec<Entry>>> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if offset == 0 {
@@ -136,7 +136,7 @@ impl Server {
 
     fn answer_open(&self, lower: &Arc<Lower>, keep: bool, handle: FileHandle, reply: ReplyOpen) {
         if self.core.passes_through() {
-            // One for all that have the file open: the kernel takes no second one.
+            // One for all opens of the file: the kernel takes no second one.
             let backing = lower.backing.get_or_init(|| {
                 let backing = reply.open_backing(lower.file());
                 backing.inspect_err(|error| self.say_refused(error)).ok()
@@ -182,7 +182,7 @@ impl Server {
     }
 }
 
-/// Gives a value or, if it was asked with no room for one, its length.
+/// Replies with a value or, if the request has no room for one, its length.
 fn answer_xattr(value: io::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
@@ -199,15 +199,15 @@ fn position(offset: u64) -> usize {
 impl Filesystem for Server {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
-            // What has changed below is not read from the cache.
+            // Drops cached pages of files that have changed below.
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            // Otherwise a file would be as open as the mask of its ACL.
+            // Without it, the mask of a file's ACL would be taken for its group's permissions.
             InitFlags::FUSE_POSIX_ACL,
         ] {
-            // An older kernel does without.
+            // Older kernels work without.
             let _ = config.add_capabilities(wanted);
         }
         let _ = config.set_max_background(BACKGROUND);
@@ -292,7 +292,7 @@ impl Filesystem for Server {
         };
         if let Some(listener) = &self.core.listener {
             let direct = flags.0 & libc::O_DIRECT != 0;
-            // The kernel asks for whole pages, also at the end.
+            // The kernel asks for whole pages, even at the end of the file.
             let length = u64::from(size).min(open.size.saturating_sub(offset));
             listener.missed(id.0, offset, length, request.pid(), direct);
         }
@@ -385,7 +385,7 @@ impl Filesystem for Server {
         for (at, name) in names.iter().enumerate().skip(position(offset)) {
             let is_dot = name.name == "." || name.name == "..";
             let (attributes, generation) = if is_dot {
-                // The kernel takes but the number of these.
+                // The kernel uses only the number of these.
                 let Ok(metadata) = directory.metadata() else {
                     continue;
                 };
@@ -470,11 +470,11 @@ impl Filesystem for Server {
         let whence = match whence {
             libc::SEEK_DATA => Whence::SeekData,
             libc::SEEK_HOLE => Whence::SeekHole,
-            // The kernel does the others itself.
+            // The kernel handles the other kinds itself.
             _ => return reply.error(Errno::EINVAL),
         };
         let sought = self.file(handle).and_then(|open| {
-            // Nobody else uses the position of this descriptor.
+            // No other code uses the position of this descriptor.
             Ok(nix::unistd::lseek(
                 open.lower.file().as_fd(),
                 offset,
@@ -536,7 +536,7 @@ impl Filesystem for Server {
         reply.error(Errno::ENOSYS);
     }
 
-    // What would change something.
+    // Requests that would change something.
 
     fn setattr(
         &self,

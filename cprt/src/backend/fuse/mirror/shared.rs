@@ -1,5 +1,5 @@
-//! What the threads of a mount share: the table, the way from a number to the lower file, and who
-//! wants to hear what readers do.
+//! What the threads of a mount share: the table, the way from a number to the lower file, and the listener
+//! for what readers do.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -13,16 +13,16 @@ use super::identity::{ContentStamp, FileIdentity};
 use super::lower::{Directory, Lower, LowerFile};
 use super::table::{KnownNode, LowerPlace, MirrorNode, NodeTable, ROOT};
 
-/// Hears what readers do, on a thread that serves them: so it must not wait for anything that waits
+/// Receives what readers do, on a thread that serves them: so it must not wait for anything that waits
 /// for the mount.
 pub(crate) trait Listener: Send + Sync {
-    /// A thread has opened a file of so many bytes.
+    /// A thread has opened a file of `size` bytes.
     fn opened(&self, file: u64, size: u64, thread: u32, direct: bool);
-    /// What that thread has opened is closed.
+    /// A file that this thread has opened is closed.
     fn closed(&self, file: u64, thread: u32);
     /// A thread waits for a range, or the kernel reads ahead for it.
     fn missed(&self, file: u64, offset: u64, length: u64, thread: u32, direct: bool);
-    /// Nothing of it is cached any more.
+    /// The kernel caches nothing of the file any more.
     fn dropped(&self, file: u64);
     /// The mount is gone.
     fn ended(&self);
@@ -39,7 +39,7 @@ pub(crate) struct Below {
 /// How files are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// By the kernel, from the lower file; we only hear of opens.
+    /// By the kernel, from the lower file; only opens come to us.
     Passthrough,
     /// By us, and why.
     Plain(String),
@@ -53,7 +53,7 @@ pub(crate) struct Core {
     pub(super) mode: OnceLock<Mode>,
     /// Set if the kernel has passthrough.
     pub(super) offered: OnceLock<()>,
-    /// Set if passthrough has been refused for a file; it is said once.
+    /// Set if passthrough has been refused for a file; it is logged once.
     pub(super) refused: OnceLock<()>,
     ended: Mutex<bool>,
     ending: Condvar,
@@ -113,8 +113,8 @@ impl Core {
         }
     }
 
-    /// What is at the place of a file that is no directory, if it is the same one. Otherwise it is
-    /// stale, upon which the kernel looks its path up once more.
+    /// The file at the place of a non-directory, if it is still the same one. Otherwise the error is
+    /// ESTALE, upon which the kernel looks its path up once more.
     pub(super) fn leaf(&self, id: u64) -> io::Result<LowerFile> {
         let (identity, LowerPlace::Leaf { parent, name }) = self.place(id)? else {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Looks a name up for the kernel, which from now on knows what is there.
+    /// Looks a name up for the kernel, which from now on knows the file there.
     pub(super) fn lookup(
         &self,
         parent: &Arc<Directory>,
@@ -186,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Opens a file for a reader. Whether what the kernel has cached of it still holds.
+    /// Opens a file for a reader. The flag returned says whether the kernel's cached pages are still valid.
     pub(super) fn open(&self, id: u64) -> io::Result<(Arc<Lower>, Metadata, bool)> {
         let lower = self.below(id)?.lower;
         let lower = self.table().open(id, lower).ok_or_else(stale)?;
@@ -208,7 +208,7 @@ impl Core {
         self.table().close(id);
     }
 
-    /// There is no mount any more.
+    /// Notes that the mount is gone.
     pub(super) fn end(&self) {
         if let Some(listener) = &self.listener {
             listener.ended();
@@ -217,7 +217,7 @@ impl Core {
         self.ending.notify_all();
     }
 
-    /// Whether that is so, after so long at most.
+    /// Whether the mount is gone; waits at most `within` for that.
     pub(crate) fn ended(&self, within: Duration) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -245,17 +245,17 @@ impl Core {
         self.table().get(id).is_some()
     }
 
-    /// The contents of a file that is to be loaded; whether the kernel's pages are of others.
+    /// Sets the contents of a file that is to be loaded; returns whether the kernel's pages are of earlier ones.
     pub(crate) fn restamp(&self, id: u64, metadata: &Metadata) -> bool {
         self.table().restamp(id, ContentStamp::of(metadata))
     }
 
-    /// Where a file is, from the root.
+    /// The path of a file, from the root.
     pub(crate) fn path(&self, id: u64) -> io::Result<PathBuf> {
         let (directory, name) = match self.place(id)?.1 {
             LowerPlace::Directory(directory) => (directory, OsString::new()),
             LowerPlace::Leaf { parent, name } => {
-                // It may be there no more.
+                // The file may be gone.
                 self.leaf(id)
                     .map_err(|_| io::Error::from_raw_os_error(libc::ENOENT))?;
                 (parent, name)
@@ -274,7 +274,7 @@ impl Core {
     }
 }
 
-/// The number that `stat` shows: the root has its own only in FUSE.
+/// The number that `stat` shows: the root has number 1 only in the FUSE protocol.
 pub(super) fn shown(id: u64, metadata: &Metadata) -> u64 {
     if id == ROOT { metadata.ino() } else { id }
 }

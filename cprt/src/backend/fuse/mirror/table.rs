@@ -1,15 +1,15 @@
-//! Which files the kernel knows, by which numbers. Pure: it is told what was found.
+//! The files that the kernel knows, by their numbers. Pure: the caller looks files up.
 //!
-//! A file's number is its inode number on the lower file system, so that it is the same for as long
-//! as the file lives, whatever the kernel forgets meanwhile. Two things stand against that, and those
-//! files get a number of ours instead: inode 1, which in FUSE is the root, and a directory that is on
-//! another device, as a subvolume is, where the same numbers come again.
+//! A file's number is its inode number on the lower file system, so that it stays the same as long
+//! as the file exists, whatever the kernel forgets meanwhile. Two kinds of files get a number of ours
+//! instead: inode 1, which in FUSE is the root, and files on another device, as in a subvolume, where
+//! the same numbers occur again.
 //!
-//! Only directories are held open. A file is known by its directory and name, and what is found there
-//! later is compared with what was found first: to hold every file would keep deleted models on the
-//! disk, and needs a descriptor for each. When the lower file system gives a number to a new file
-//! while the kernel still knows the old one, the time of birth tells them apart, which goes to the
-//! kernel as the generation.
+//! Only directories are held open. A file is known by its directory and name, and the file found there
+//! later is compared with the one found first: holding every file open would keep deleted models on the
+//! disk, and take a descriptor for each. When the lower file system gives a number to a new file
+//! while the kernel still knows the old one, the time of birth, which the kernel gets as the generation,
+//! tells them apart.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use super::identity::{ContentStamp, FileIdentity};
 use super::lower::{Directory, Lower};
 
-/// Of the root, in FUSE.
+/// The number of the root in FUSE.
 pub(crate) const ROOT: u64 = 1;
 
-/// From here on numbers are ours.
+/// Numbers from here on are ours.
 const OURS: u64 = 1 << 63;
 
 /// Where a file is on the lower file system.
@@ -39,24 +39,24 @@ pub(crate) enum LowerPlace {
 pub(crate) struct MirrorNode {
     pub(crate) identity: FileIdentity,
     pub(crate) place: LowerPlace,
-    /// The contents that the kernel's pages are of.
+    /// The contents that the kernel's pages come from.
     pub(crate) stamp: ContentStamp,
-    /// While somebody has it open.
+    /// The lower file, while a process has it open.
     pub(crate) opened: Option<Arc<Lower>>,
     opens: u64,
     lookups: u64,
 }
 
-/// What [`NodeTable::intern`] says about a file.
+/// What [`NodeTable::intern`] returns about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownNode {
     pub(crate) id: u64,
     pub(crate) generation: u64,
-    /// The kernel has nothing cached of it.
+    /// The kernel caches nothing of it.
     pub(crate) fresh: bool,
 }
 
-/// All of them.
+/// All files that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     nodes: HashMap<u64, MirrorNode>,
@@ -98,7 +98,7 @@ impl NodeTable {
         self.nodes.len()
     }
 
-    /// What the kernel asked about was found: from now on it knows it, once more.
+    /// Notes that a lookup of the kernel found this file: from now on it knows the file, by one more lookup.
     pub(crate) fn intern(
         &mut self,
         identity: FileIdentity,
@@ -118,7 +118,7 @@ impl NodeTable {
             if fresh {
                 (node.identity, node.stamp) = (identity, stamp);
             }
-            // A directory that is held stays it; of a file's names the last one counts.
+            // A directory that is held stays; of a file's names, the last one counts.
             if fresh || matches!(place, LowerPlace::Leaf { .. }) {
                 node.place = place;
             }
@@ -153,7 +153,7 @@ impl NodeTable {
         self.next
     }
 
-    /// The kernel no longer knows it by so many lookups. Whether it is gone altogether.
+    /// Notes that the kernel forgets this many lookups; returns whether it has forgotten the file.
     pub(crate) fn forget(&mut self, id: u64, lookups: u64) -> bool {
         if id == ROOT {
             return false;
@@ -164,14 +164,14 @@ impl NodeTable {
         self.drop_if_unused(id)
     }
 
-    /// Somebody opens it: by `lower`, unless somebody else has it open. What it is open by.
+    /// Notes that a process opens the file. Returns the lower file to use: the one that is open already, or `lower`.
     pub(crate) fn open(&mut self, id: u64, lower: Arc<Lower>) -> Option<Arc<Lower>> {
         let node = self.nodes.get_mut(&id)?;
         node.opens += 1;
         Some(Arc::clone(node.opened.get_or_insert(lower)))
     }
 
-    /// Somebody closes it.
+    /// Notes that a process closes the file.
     pub(crate) fn close(&mut self, id: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.opens = node.opens.saturating_sub(1);
@@ -182,7 +182,7 @@ impl NodeTable {
         self.drop_if_unused(id);
     }
 
-    /// The contents are these now. Whether the kernel's pages are of others.
+    /// Sets the current contents; returns whether the kernel's pages are of earlier ones.
     pub(crate) fn restamp(&mut self, id: u64, stamp: ContentStamp) -> bool {
         match self.nodes.get_mut(&id) {
             Some(node) => std::mem::replace(&mut node.stamp, stamp) != stamp,

@@ -245,7 +245,7 @@ fn helper() {
             let map = map.expect("to map it");
             let sum: u64 = map.bytes().iter().copied().map(u64::from).sum();
             println!("HELPER {sum}");
-            // It stays mapped until somebody says otherwise.
+            // It stays mapped until it is unmapped explicitly.
             let _ = std::io::stdin().read(&mut [0]);
             println!("HELPER {}", map.resident().expect("mincore"));
         }

@@ -1,7 +1,7 @@
-//! What processes have opened that are not known yet to be of the start. Pure.
+//! Opens of processes that are not known yet to belong to the start. Pure.
 //!
-//! A process is known by the first that it reads. On a slow device that comes long after the open, and others
-//! are heard of many times in between.
+//! A process becomes known with its first read. On a slow device that comes long after the open, and other
+//! processes report many times in between.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::super::record::Key;
 use super::paths::Opened;
 
-/// A process that has read nothing for so long after it opened something is none of the start's.
+/// How long after an open a process that has read nothing does not count as one of the start's any more.
 const LONG: Duration = Duration::from_secs(30);
-/// Of so many opens at once; more are those of a machine that is busy with something else.
+/// Upper bound on opens remembered; with more, the machine is busy with something else.
 const MOST: usize = 1 << 16;
 
 /// Opens, by process.
@@ -35,7 +35,7 @@ impl EarlyOpens {
         self.count += 1;
     }
 
-    /// The process is of the start.
+    /// Takes the opens of a process that belongs to the start.
     pub(super) fn take(&mut self, process: u32) -> Vec<(Opened, Key)> {
         let (_, opens) = self.by_process.remove(&process).unzip();
         let opens = opens.unwrap_or_default();
@@ -43,7 +43,7 @@ impl EarlyOpens {
         opens
     }
 
-    /// Forgets who was heard of long ago, or at least the half that was heard of first.
+    /// Forgets processes with old opens, or at least the half with the oldest.
     fn forget(&mut self, now: Instant) {
         let mut times: Vec<_> = self.by_process.values().map(|&(last, _)| last).collect();
         times.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a process that begins to be followed has already: children, and files that it has mapped or opened.
+//! What a process already has when the worker begins to follow it: children, and files that are mapped or open.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ pub(super) fn folder(process: u32) -> PathBuf {
     Path::new("/proc").join(process.to_string())
 }
 
-/// Whether a process still has anything, as one that has ended and waits for its parent has not.
+/// Whether a process runs: one that has ended and waits for its parent does not.
 pub(super) fn is_alive(process: u32) -> bool {
     folder(process).join("exe").read_link().is_ok()
 }
 
-/// Calls it for a process, and then for its children and theirs: what a process starts later is the kernel's to follow.
+/// Calls `each` for a process, and then for its children and theirs; the kernel follows those that are started later.
 pub(super) fn with_children(
     process: u32,
     each: &mut impl FnMut(u32) -> io::Result<()>,
@@ -67,7 +67,7 @@ pub(super) fn files_of(process: u32, view: &Tree) -> Vec<(Opened, File)> {
     files
 }
 
-/// What a link of `/proc` leads to. Only regular files are opened: others wait, or do something.
+/// The target of a link of `/proc`. Only regular files are opened: opening others may wait or have effects.
 fn look(process: u32, view: &Tree, link: &Path) -> Option<(Opened, File)> {
     let found = fs::metadata(link).ok()?;
     let path = link.read_link().ok()?;
@@ -90,7 +90,7 @@ fn look(process: u32, view: &Tree, link: &Path) -> Option<(Opened, File)> {
     Some((opened, file))
 }
 
-/// What of a file a process has by its mappings.
+/// The ranges of a file that a process has present in its mappings.
 pub(super) fn mapped(process: u32, file: Identity, pagemap: &mut Pagemap) -> Ranges {
     let mut found = Vec::new();
     for mapping in mappings::of(process, file, None) {

@@ -1,4 +1,4 @@
-//! The files of a start: what policies call them, what the kernel calls them, and where they are. Pure.
+//! The files of a start: their numbers for policies, their names in the kernel, and their paths. Pure.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use super::super::record::Key;
 use super::paths::Opened;
 use crate::machine::mappings::Identity;
 
-/// Of a file that was named and not seen yet: the load finds out how long it is.
+/// The size of a file that was named and not seen yet: the load finds out its length.
 const UNKNOWN: u64 = i64::MAX as u64;
 
 #[derive(Debug)]
 struct StartFile {
-    /// From the root of the machine.
+    /// The path from the root of the machine.
     path: PathBuf,
     size: u64,
-    /// As it was opened last.
+    /// Its identity when it was opened last.
     identity: Option<Identity>,
 }
 
-/// All of them. Numbers count up from 1, and stay.
+/// All files of the start. Numbers count up from 1, and stay.
 #[derive(Debug, Default)]
 pub(super) struct StartFiles {
     all: Vec<StartFile>,
@@ -34,7 +34,7 @@ fn place(file: FileId) -> Option<usize> {
 }
 
 impl StartFiles {
-    /// A policy names it, or it has been opened.
+    /// The number of a file that a policy names, or that has been opened.
     pub(super) fn named(&mut self, path: &Path) -> FileId {
         let path = path.strip_prefix("/").unwrap_or(path);
         if let Some(&file) = self.by_path.get(path) {
@@ -50,7 +50,7 @@ impl StartFiles {
         file
     }
 
-    /// It has been opened: what the kernel calls it, and how long it is.
+    /// Notes an opened file, with the kernel's name for it and its length.
     pub(super) fn found(&mut self, opened: &Opened, key: Key) {
         let file = self.named(&opened.path);
         if let Some(known) = place(file).and_then(|place| self.all.get_mut(place)) {
@@ -59,13 +59,13 @@ impl StartFiles {
         self.by_key.insert(key, file);
     }
 
-    /// The number and the size of a file that the kernel tells of.
+    /// The number and the size of a file, by the kernel's name.
     pub(super) fn of_key(&self, key: Key) -> Option<(FileId, u64)> {
         let file = *self.by_key.get(&key)?;
         Some((file, self.size(file)?))
     }
 
-    /// What stat shows of a file that has been opened and is no shared object: of those each fault tells, and looking
+    /// The identity of a file that has been opened and is no shared object: for those, faults are enough, and looking
     /// at their mappings would hold faults up.
     pub(super) fn data(&self, file: FileId) -> Option<Identity> {
         let known = self.get(file)?;

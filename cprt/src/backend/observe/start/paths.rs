@@ -1,4 +1,4 @@
-//! Which files are opened on the file systems of this machine, and where they are, by fanotify.
+//! Files that are opened on the file systems of this machine, with their paths, by fanotify.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,7 +28,7 @@ const MADE_UP: [FsType; 10] = [
     TRACEFS_MAGIC,
 ];
 
-/// Whether what is read of such a file system comes from a disk or over a network.
+/// Whether reads from such a file system come from a disk or over a network.
 pub(super) fn is_of_storage(kind: FsType) -> bool {
     !MADE_UP.contains(&kind)
 }
@@ -42,7 +42,7 @@ pub(super) struct Opened {
     pub(super) size: u64,
 }
 
-/// Tells of opens.
+/// The source of opens.
 #[derive(Debug)]
 pub(super) struct OpenedPaths(Fanotify);
 
@@ -56,36 +56,36 @@ impl OpenedPaths {
         Ok(Self(Fanotify::init(flags, files)?))
     }
 
-    /// Watches all file systems with storage behind them: those that this process sees, and those that another does.
+    /// Watches all file systems with storage behind them that this process sees, or that `also` does.
     pub(super) fn watch(&self, also: Option<u32>) -> io::Result<()> {
         let mounts = mountinfo::read(Path::new("/proc"))?;
         let mut points = points(&mounts);
         if let Some(process) = also {
-            // It may have ended.
+            // The process may have ended.
             points.extend(points_of(process).unwrap_or_default());
         }
         for point in points {
             let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
             let here = nix::fcntl::AT_FDCWD;
             if let Err(error) = self.0.mark(flags, MaskFlags::FAN_OPEN, here, Some(&point)) {
-                // Something may be mounted over it, or it does not let itself be watched.
+                // Something may be mounted over it, or the file system cannot be watched.
                 log::debug!("Watching {}: {error}", point.display());
             }
         }
         Ok(())
     }
 
-    /// Watches nothing any more.
+    /// Stops watching.
     pub(super) fn rest(&self) -> io::Result<()> {
         let all = MarkFlags::FAN_MARK_FLUSH | MarkFlags::FAN_MARK_FILESYSTEM;
         let here = nix::fcntl::AT_FDCWD;
         Ok(self.0.mark(all, MaskFlags::empty(), here, Some("/"))?)
     }
 
-    /// Hands out what others have opened, with the file itself. Returns how many opens could not be told.
+    /// Passes on files that other processes have opened. Returns how many opens were lost.
     pub(super) fn take(&self, mut each: impl FnMut(Opened, BorrowedFd<'_>)) -> u64 {
         let mut lost = 0;
-        // An error is that there is nothing more, or that a file could not be opened for us.
+        // An error means that there is nothing more, or that a file could not be opened for us.
         while let Ok(events) = self.0.read_events() {
             if events.is_empty() {
                 break;
@@ -108,7 +108,7 @@ impl OpenedPaths {
     }
 }
 
-/// Where a file is, which it is and how long; `None` of what has no path here.
+/// Path, identity and size of a file; `None` if it has no path here.
 fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
     let stat = nix::sys::stat::fstat(fd.as_fd()).ok()?;
     if stat.st_nlink == 0 {
@@ -127,7 +127,7 @@ fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
     })
 }
 
-/// The same of what another process sees, by its root directory.
+/// As [`points`], for the mounts that another process sees, through its root directory.
 fn points_of(process: u32) -> io::Result<Vec<PathBuf>> {
     let folder = Path::new("/proc").join(process.to_string());
     let mounts = mountinfo::parse(&std::fs::read(folder.join("mountinfo"))?);

@@ -42,10 +42,10 @@ fn witnesses_are_heard_in_their_order() {
         (&[0, 5], &all, rank, Some(5)),
         (&[0, 5], &all, "CUDA_VISIBLE_DEVICES=5,6", Some(5)),
         (&[0, 5], &[5], "", Some(5)),
-        // and nobody says which of them
+        // and nothing says which of them
         (&[0, 5], &all, "", None),
         (&all, &all, "", None),
-        // who contradicts one that knows better is not believed
+        // evidence that contradicts better evidence does not count
         (&[0, 3], &all, rank, None),
         (&[0, 3], &all, "CUDA_VISIBLE_DEVICES=6", None),
         (&[], &all, "", None),

@@ -121,7 +121,7 @@ fn the_nearest_node_has_memory() {
         ("but the kernel says where", &two, &[0, 1], Some(1), Some(1)),
         ("it hangs on nothing", &two, &[], None, None),
         ("there is but one", &one, &[0], None, Some(0)),
-        ("and nobody says that it is near", &one, &[], None, Some(0)),
+        ("and nothing says that it is near", &one, &[], None, Some(0)),
         ("fast memory beside it", &bandwidth, &[1, 3], None, Some(1)),
         ("all of it", &bandwidth, &[0, 1, 2, 3], None, None),
         ("half a machine", &four, &[2, 3], None, Some(2)),

@@ -140,8 +140,8 @@ fn davinci_devices_are_found() {
 }
 
 #[test]
-fn of_nobody_nothing_is_known() {
-    let tree = Tree::new("nobody");
+fn of_no_process_nothing_is_known() {
+    let tree = Tree::new("no-process");
     tree.initial_namespace();
     let processes = tree.processes(Vec::new);
     for (name, _) in FIXTURES {
@@ -150,7 +150,7 @@ fn of_nobody_nothing_is_known() {
 }
 
 #[test]
-fn a_machine_without_xpus_asks_nobody() {
+fn a_machine_without_xpus_asks_no_driver() {
     let tree = Tree::new("without");
     tree.process(&ALL, "LOCAL_RANK=0");
     let topology = machine("nothing");

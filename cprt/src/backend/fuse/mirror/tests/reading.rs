@@ -1,4 +1,4 @@
-//! How a mirror is read: what is cached where, and what happens when nobody serves it any more.
+//! How a mirror is read: what is cached where, and what happens when its server has ended.
 
 use crate::sys::testing::Mapped;
 use std::os::unix::fs::FileExt as _;
@@ -258,7 +258,7 @@ fn test_a_reader_that_waits_is_let_go_when_the_server_is_killed() {
 }
 
 #[test]
-fn test_by_passthrough_nobody_notices_that_the_server_is_killed() {
+fn test_by_passthrough_readers_do_not_notice_that_the_server_is_killed() {
     if !can_mount() {
         return;
     }
@@ -311,7 +311,7 @@ fn test_an_ordinary_user_mounts_by_the_helper() {
     if Command::new("fusermount3").arg("-V").output().is_err() {
         return skip("fusermount3 is not installed");
     }
-    // It opens the device as whoever calls it.
+    // It opens the device as its caller's user.
     let mode = std::fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
     if mode & 0o006 != 0o006 {
         return skip("/dev/fuse is for root");
