@@ -173,7 +173,7 @@ mod tests {
         // Of each two the second one first.
         let pairs = forwards.chunks(2).flat_map(|pair| [pair[1], pair[0]]);
         assert!(proof(&forwards, &pairs.collect::<Vec<_>>()).is_right());
-        // A worker that nobody knows has no order.
+        // An unknown worker has no order.
         let mut stranger = part(forwards.clone());
         stranger.worker = 7;
         let proof = Proof::new(&Pieces::new(&[backwards]), &[stranger]);

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_is_told_late_of_a_mapping_makes_no_stripes_and_slices_stay() {
-        // Every other 64 KiB of 8 MiB, and the rest when nobody follows these any more.
+        // Every other 64 KiB of 8 MiB, and the rest when those streams are no longer followed.
         let half = |odd: u32| (0..64).map(move |at: u32| extent(1, (2 * at + odd) * 16, 16));
         let slices = (0..40).map(|at: u32| extent(2, at * 100, 50));
         let all: Vec<_> = half(0).chain(slices).chain(half(1)).collect();

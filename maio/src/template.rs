@@ -2,7 +2,7 @@
 //! read at its last starts ([`TemplateKind`]).
 //!
 //! Recorded on one load, replayed as prefetching on the next. A template is small and made to be
-//! kept: what [`Template::from_bytes`] returns has been checked, whoever wrote it, and ranges are
+//! kept: [`Template::from_bytes`] checks all input, whatever its origin, and ranges are
 //! checked against their files when they are unpacked.
 
 mod diff;

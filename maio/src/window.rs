@@ -182,7 +182,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Nobody has read anything; so many pages may be held.
+    /// A window in which nothing has been read; `budget` is how many pages may be held.
     #[must_use]
     pub(crate) fn new(pieces: Arc<Pieces>, budget: u64) -> Self {
         let readers = (0..pieces.groups()).filter_map(|number| pieces.order(number));
@@ -206,13 +206,13 @@ impl Window {
         self.cache.held()
     }
 
-    /// Pages that somebody read and nobody was expected to.
+    /// How many unexpected pages have been read.
     #[must_use]
     pub(crate) const fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// Somebody reads what nobody was expected to.
+    /// Counts the read of a range that no reader was expected to read.
     pub(crate) fn count_unexpected(&mut self, extent: &Extent) {
         self.unknown += u64::from(extent.pages);
     }
@@ -223,7 +223,7 @@ impl Window {
         self.readers.len()
     }
 
-    /// Pages that somebody has come past, each once.
+    /// How many pages readers have come past, each once.
     #[must_use]
     pub(crate) fn passed(&self) -> u64 {
         let mut seen = vec![false; self.pieces.len()];
@@ -390,8 +390,8 @@ impl Window {
         Expectation::Own
     }
 
-    /// A beacon of a reader stands on the part of another: who reads through a mapping gets a table at
-    /// once, whoever's parts are in it. It has come to its own part before that at least.
+    /// A beacon of a reader stands on the part of another: a reader of a mapping gets a table at
+    /// once, and other readers' parts may be in it. It has at least come to its own part before that.
     fn beside(&mut self, number: usize, piece: Piece, at: (u32, u32), read: u64) -> Expectation {
         let reader = &self.readers[number];
         let own = |piece: &Piece| {

@@ -20,7 +20,7 @@ const _: () = assert!(2 * RANGES_OF_ONE as usize + MAX_FILES < MAX_EXTENTS);
 /// vLLM makes the vocabulary a multiple of this before it is cut.
 const VLLM_PADDING: u64 = 64;
 
-/// Sentences for people, of which nobody reads very many.
+/// Sentences for users; beyond a limit they are only counted.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     said: Vec<String>,

@@ -7,8 +7,8 @@ use super::names::Cut;
 use super::safetensors::Tensor;
 use crate::PAGE;
 
-/// Shorter pieces of rows are not told apart: what is between them comes along anyway, as the kernel
-/// reads around a fault, and a template of millions of ranges helps nobody.
+/// Lower bound on separate pieces of rows, in bytes: the kernel reads around a fault, so the gaps between shorter
+/// pieces come along anyway, and a template of millions of ranges would be useless.
 const SHORTEST: u64 = 16 * PAGE;
 
 /// One of the workers that share a model.

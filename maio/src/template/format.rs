@@ -120,7 +120,7 @@ impl Template {
         }
     }
 
-    /// Reads what was kept, whoever wrote it. Ranges are checked when they are unpacked.
+    /// Decodes a kept template, whatever its origin. Ranges are checked when they are unpacked.
     ///
     /// # Errors
     /// Any but those of names, paths and input.

@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(
             learn(std::iter::once(newest), 4),
             None,
-            "who else reads what, nobody knows"
+            "the other workers' reads are unknown"
         );
     }
 }

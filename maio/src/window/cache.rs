@@ -52,7 +52,7 @@ pub(crate) enum Leftover {
     Nothing,
     /// Some, which may be dropped once more.
     Part,
-    /// So much that somebody must map it, and drops are in vain: it is the kernel's to take.
+    /// So many pages that a process must map them, so drops are in vain: the kernel has to reclaim them.
     Mapped,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct Cache {
     drops: Vec<Extent>,
     /// Dropped, as far as is known; and whether they have been seen since.
     gone: Vec<(Piece, bool)>,
-    /// Dropped in vain, as somebody maps them, and what else may go of their files. They are held until
-    /// those are closed; or, if they are too many, left to the kernel.
+    /// Dropped in vain, as processes map them, and other droppable pieces of their files. They are held until
+    /// those files are closed; or, if they are too many, left to the kernel.
     stuck: Vec<Piece>,
     mapped: BTreeSet<u32>,
     leaves: bool,
