@@ -27,7 +27,7 @@ impl Stop {
     }
 }
 
-/// Any error of somebody else's, with its causes and the line of the `?` that met it.
+/// Any other error, with its causes and the line of the `?` that met it.
 impl<E: Error> From<E> for Stop {
     #[track_caller]
     fn from(error: E) -> Self {

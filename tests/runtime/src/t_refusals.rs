@@ -263,7 +263,7 @@ fn keeps_the_policy_before() -> Outcome {
     ensure_eq!(status.state, MountState::Running, "the state");
     let name = status.policy.map(|policy| policy.name);
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");
-    // One whose init fails may: two cannot have the device. But somebody has to be in charge.
+    // One whose init fails may: two cannot have the device. But one policy has to be in charge.
     let answer = daemon.try_register(&mount.path, &test_policy("init_fail"), &[])?;
     refused(&answer, REFUSED, &["test-init-fail"])?;
     let status = daemon.wait_for(&mount, 10, "the policy before to be back", |status| {
