@@ -1,7 +1,7 @@
-//! The room of unsafe code: `ppc.h` in Rust, field by field, and what crosses it.
+//! All unsafe code: `ppc.h` in Rust, field by field, and the calls across it.
 //!
-//! This file mirrors the structures and is compared with the C compiler's idea of them by
-//! `tests/layout.rs`. `guest`, `callbacks` and `waker` are the policy's side, `embed` and `desk` the host's.
+//! This file mirrors the structures; `tests/layout.rs` compares them with the C compiler's view.
+//! `guest`, `callbacks` and `waker` are the policy's side, `embed` and `desk` the host's.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -17,7 +17,7 @@ pub(crate) mod waker;
 
 /// The version of the header that this crate mirrors.
 pub const ABI_VERSION: u32 = 1;
-/// No older policy is shorter.
+/// Lower bound on the size of a policy, version 1's.
 pub const POLICY_SIZE_V1: u32 = 80;
 /// `PPC_EV_MMAP`
 pub const EV_MMAP: u32 = 1 << 0;
