@@ -354,8 +354,8 @@ impl Maio {
         if beginning != Beginning::Open {
             let many = self.unknown.len();
             let line = format_args!(
-                "There are {many} models, and which one is read is not known: each is loaded when it is opened; \
-                 mount the folder of one for it to be loaded before that"
+                "There are {many} models, and it is not known which one will be read: each is loaded when it is \
+                 opened; to load one before that, mount its folder"
             );
             host.log(Level::Info, line);
         }

@@ -63,7 +63,7 @@ pub struct Template {
     pub node: String,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
-    /// How many loads went like this.
+    /// How many loads it has been right for.
     pub loads: u32,
     /// What is read; [`Extent::file`] counts in here.
     pub files: Vec<Identity>,

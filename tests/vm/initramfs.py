@@ -76,7 +76,7 @@ class Initramfs:
 
 
 def host_program(name: str) -> Path:
-    """A program of this machine; /sbin is not on everybody's path."""
+    """A program of this machine; /sbin is not on every user's path."""
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if found is None:
         raise ArchiveError(f"{name} is not installed; `make deps` installs what the rig needs")

@@ -1,8 +1,8 @@
 //! Where templates are kept: `ROOT/SERVICE/NODE.maio`.
 //!
-//! The root may be shared by nodes, and read-only for some. Each node writes its own template, by
-//! renaming, so that readers see the old one or the new one. Names of temporary files begin with a
-//! dot, which names of nodes do not.
+//! Nodes may share the root, and for some it may be read-only. Each node writes its own template, by
+//! renaming, so that readers see either the old one or the new one. Names of temporary files begin with a
+//! dot, unlike names of nodes.
 
 mod life;
 mod recent;

@@ -97,7 +97,7 @@ fn note(file: &File, found: &Metadata) {
     let noted = found.accessed().ok();
     let noted = noted.and_then(|then| now.duration_since(then).ok());
     if noted.is_some_and(|ago| ago > NOTED) {
-        // A store that is read-only has its life from elsewhere.
+        // Another node maintains a store that is read-only here.
         let _ = file.set_times(FileTimes::new().set_accessed(now));
     }
 }
