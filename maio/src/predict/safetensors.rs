@@ -56,7 +56,7 @@ pub(super) fn header(
     })
 }
 
-/// The tensors of a header, in front of so many bytes of data from `start` on.
+/// The tensors of a header, whose `data` bytes of data begin at `start`.
 fn parse(text: &[u8], start: u64, data: u64) -> Result<Vec<Tensor>, Damage> {
     let TensorEntries(entries) = serde_json::from_slice(text)?;
     let mut tensors = Vec::with_capacity(entries.len());

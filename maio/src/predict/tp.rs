@@ -115,7 +115,7 @@ impl Rows {
         }
     }
 
-    /// One of so many equal parts; `None` if they would not be equal.
+    /// One of several equal parts; `None` if they would not be equal.
     fn part(&self, at: u64, of: u64) -> Option<Self> {
         let count = self.count.checked_div(of)?;
         (count * of == self.count).then(|| self.some(&(at * count..(at + 1) * count)))

@@ -21,8 +21,8 @@ pub struct FoundTemplate {
     pub several: bool,
 }
 
-/// Of the templates of other nodes, newest first, of a service of at least so many workers in all;
-/// `None` if they do not know all of them.
+/// Combines the templates of other nodes, newest first, of a service with at least this many workers in
+/// all; `None` if they do not know all of them.
 #[must_use]
 pub fn learn(others: impl Iterator<Item = Template>, workers: u32) -> Option<FoundTemplate> {
     let others: Vec<Template> = others.take(MOST_NODES).collect();

@@ -97,7 +97,7 @@ impl Gpu {
     }
 }
 
-/// Pieces of so many bytes, the last of which may be smaller.
+/// Pieces of a fixed size in bytes, the last of which may be smaller.
 fn chunks(size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..size)
         .step_by(CHUNK)

@@ -36,7 +36,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The body may take so many seconds, times [`factor`].
+    /// The time limit of the body in seconds, times [`factor`].
     pub(crate) const fn new(name: &'static str, seconds: u32, body: fn() -> Outcome) -> Self {
         Self {
             name,

@@ -65,7 +65,7 @@ fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outc
     Ok(())
 }
 
-/// With the module it is exact; otherwise so much may be missing, but nothing that was not read is there.
+/// With the module it is exact; otherwise `slack` may be missing, but nothing that was not read is there.
 fn ensure_close(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: u64) -> Outcome {
     if Way::now() == Way::Module {
         return ensure_exact(groups, read);

@@ -267,7 +267,7 @@ fn hears_what_it_wants() -> Outcome {
     daemon.stop()
 }
 
-/// Waits until so many bytes of a file are cached, and makes sure that it stays so.
+/// Waits until this many bytes of a file are cached, and checks that they stay cached.
 pub(crate) fn wait_cached(file: &Pattern, bytes: u64) -> Outcome {
     let mut last = 0;
     let waited = wait_until(10, "the pages to be loaded", || {
