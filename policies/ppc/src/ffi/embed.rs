@@ -23,7 +23,11 @@ const KNOWN_FEATURES: u64 = (1 << 6) - 1;
 
 /// The services of a host for its policies. `ppc.h` describes each; any thread may call
 /// `log`, `now` and `wake`.
-#[allow(missing_docs, clippy::missing_errors_doc, reason = "told in ppc.h")]
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "documented in ppc.h"
+)]
 pub trait Services: Send + Sync {
     fn features(&self) -> Features;
     fn deadline(&self) -> Option<Duration>;
