@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that reads the module without running it: compiler warnings and sparse for every kernel
+# All static checks of the module: compiler warnings and sparse for every kernel
 # of tests/vm/kernels, checkpatch, and the rules that only compat/ knows kernel versions and that no
 # file calls one that calls it.
 #

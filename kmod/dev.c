@@ -35,7 +35,7 @@ void rfs_dev_put(struct rfs_dev *dev)
 
 static bool rfs_dev_may_open(const struct inode *inode)
 {
-	/* the group first: a capability that is asked for in vain is a line in the audit log */
+	/* the group first: a failed capability check is a line in the audit log */
 	return in_group_p(inode->i_gid) || capable(CAP_SYS_ADMIN);
 }
 
@@ -70,7 +70,7 @@ static int rfs_dev_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* Is there something to tell? If not, the next event wakes us. See queue.c. */
+/* Is there something to deliver? If not, the next event wakes us. See queue.c. */
 static bool rfs_dev_ready(struct rfs_dev *dev)
 {
 	atomic_set(&dev->armed, 1);
@@ -79,7 +79,7 @@ static bool rfs_dev_ready(struct rfs_dev *dev)
 	return READ_ONCE(dev->dead) || rfs_queues_waiting(dev);
 }
 
-/* Copies what waits now; returns bytes, 0 if nothing does. */
+/* Copies the waiting records; returns bytes, 0 if none waits. */
 static ssize_t rfs_dev_drain(struct rfs_dev *dev, char __user *buf, size_t count)
 {
 	struct rfs_event *ev = (void *)__get_free_page(GFP_KERNEL);
@@ -102,7 +102,7 @@ static ssize_t rfs_dev_drain(struct rfs_dev *dev, char __user *buf, size_t count
 		done += n;
 	}
 	free_page((unsigned long)ev);
-	/* nothing delivered though something is there: the buffer was bad */
+	/* nothing delivered though records wait: the buffer was bad */
 	if (!done && rfs_queues_waiting(dev))
 		return -EFAULT;
 	return done * sizeof(*ev);
@@ -205,9 +205,10 @@ out_free:
 }
 
 /*
- * The mount is going: nobody can open the device any more, who reads it hears
- * of it, and no command has or will get anything of it when this returns. One
- * that is under way goes on with what is below until it looks at dead.
+ * The mount is going: the device cannot be opened any more, its reader is
+ * woken, and when this returns no command holds or can get a reference to the
+ * super block. A running command goes on with the file below until it checks
+ * dead.
  */
 void rfs_dev_shutdown(struct rfs_dev *dev)
 {
@@ -215,7 +216,7 @@ void rfs_dev_shutdown(struct rfs_dev *dev)
 	WRITE_ONCE(dev->dead, true);
 	wake_up_interruptible_poll(&dev->wait, EPOLLHUP | EPOLLIN);
 	misc_deregister(&dev->misc);
-	/* commands hold it while they look for a file, no longer */
+	/* commands hold it only while they look up a file */
 	down_write(&dev->sb_lock);
 	dev->sb = NULL;
 	up_write(&dev->sb_lock);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * rfs: directories, the dentries that tie a name to the dentry below, and the
- * making of inodes, which a lookup does
+ * creation of inodes, which a lookup does
  *
  * d_fsdata holds the lower dentry, d_time its sequence count at a time when it
- * was seen to have the name that was looked up. The count changes whenever the
- * lower dentry gets another name, parent or inode, or loses its name: one
- * comparison tells whether a cached dentry still stands for what is below.
- * Names that don't exist are not cached, so that new files show at once.
+ * was seen to have the looked-up name. The count changes whenever the lower
+ * dentry gets another name, parent or inode, or loses its name: one comparison
+ * tells whether a cached dentry is still current. Names that don't exist are
+ * not cached, so that new files are visible at once.
  */
 #include <linux/namei.h>
 #include <linux/sched/signal.h>
@@ -30,7 +30,7 @@ void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int s
 	WRITE_ONCE(dentry->d_fsdata, dget(lower));
 }
 
-/* Does it stand for what has this name below, as far as is known without asking a server? */
+/* Is the lower dentry still the one of this name, as far as is known without asking a server? */
 bool rfs_dentry_current(const struct dentry *dentry)
 {
 	const struct dentry *lower = rfs_lower_dentry(dentry);
@@ -57,7 +57,7 @@ int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags)
 	struct dentry *lower = rfs_lower_dentry(dentry);
 	int ret;
 
-	/* the root is what was mounted, whatever its name is now */
+	/* the root is the mounted directory, whatever its name is now */
 	if (IS_ROOT(dentry))
 		return 1;
 	if (!rfs_dentry_current(dentry))
@@ -70,7 +70,7 @@ int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags)
 	ret = rfs_revalidate_named(lower, flags);
 	if (!ret)
 		d_invalidate(lower);
-	/* what was asked about may no longer be what has our name */
+	/* our name may belong to another dentry by now */
 	if (ret > 0 && !rfs_dentry_current(dentry))
 		return 0;
 	return ret;
@@ -87,7 +87,7 @@ const struct dentry_operations rfs_dentry_ops = {
 	.d_real		= rfs_d_real,
 };
 
-/* Gives a new inode the operations of what it stands for. */
+/* Gives a new inode the operations of its type. */
 static int rfs_set_ops(struct inode *inode)
 {
 	switch (inode->i_mode & S_IFMT) {
@@ -138,7 +138,7 @@ struct inode *rfs_iget(struct super_block *sb, struct dentry *lower)
 
 /*
  * A lower unlink or rename after our lookup has asked, but before the dentry
- * was hashed, finds nothing to forget. So who hashes looks once more:
+ * was hashed, finds nothing to forget. So whichever hashes it checks again:
  *
  *	lookup					lower unlink
  *	lower = lookup below
@@ -166,7 +166,7 @@ static bool rfs_same_name(const struct dentry *lower, const struct dentry *base,
 	       !memcmp(lower->d_name.name, name->name, name->len);
 }
 
-/* Is this the lower dentry's name? Tells of which of its sequence counts that is true. */
+/* Is this the lower dentry's name? Returns the sequence count for which that is true. */
 static bool rfs_is_named(struct dentry *lower, const struct dentry *base, const struct qstr *name,
 			 unsigned int *seq)
 {
@@ -181,14 +181,14 @@ static bool rfs_is_named(struct dentry *lower, const struct dentry *base, const 
 }
 
 /*
- * Looks up what has the name below, and when it had it. A rename after the
- * look-up must not pass for the state in which the name was found:
+ * Looks up the name below, and the sequence count at which it was found. A
+ * rename after the lookup must not be taken for the state in which it was found:
  *
  *	lookup					lower rename
  *	lower = lookup below
  *						lower gets another name, and count
  *	d_time = the new count: would be
- *	taken for current for good
+ *	taken for current forever
  */
 static struct dentry *rfs_lookup_named(const struct qstr *name, struct dentry *base,
 				       unsigned int *seq)
@@ -200,7 +200,7 @@ static struct dentry *rfs_lookup_named(const struct qstr *name, struct dentry *b
 		lower = rfs_lookup_lower(name, base);
 		if (IS_ERR(lower) || d_is_negative(lower) || rfs_is_named(lower, base, name, seq))
 			break;
-		/* found twice, and not touched in between: has several names, as on vfat */
+		/* found twice, unchanged in between: it has several names, as on vfat */
 		if (lower == last && *seq == last_seq)
 			break;
 		dput(last);
@@ -228,14 +228,14 @@ static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsig
 	/* ours is the only reference, so a positive dentry stays one */
 	if (d_is_negative(lower))
 		goto out;
-	/* nothing to mount on demand can be mirrored */
+	/* automount points can't be mirrored */
 	if (lower->d_flags & (DCACHE_NEED_AUTOMOUNT | DCACHE_MANAGE_TRANSIT)) {
 		ret = ERR_PTR(-EREMOTE);
 		goto out;
 	}
 	inode = rfs_iget(dir->i_sb, lower);
 	if (IS_ERR(inode))
-		/* deleted in the meantime: as if it never was */
+		/* deleted in the meantime: as if it had never existed */
 		ret = PTR_ERR(inode) == -ESTALE ? NULL : ERR_CAST(inode);
 	else
 		ret = rfs_add(dentry, lower, seq, inode);
@@ -249,7 +249,7 @@ static int rfs_iterate(struct file *file, struct dir_context *ctx)
 	struct file *lower = rfs_lower_file(file);
 	int err;
 
-	/* iterate_dir() goes by the lower file's position */
+	/* iterate_dir() uses the lower file's position */
 	lower->f_pos = ctx->pos;
 	err = iterate_dir(lower, ctx);
 	ctx->pos = lower->f_pos;

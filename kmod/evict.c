@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: drop pages of the lower file, those that processes map among them
+ * rfs: drop pages of the lower file, including those that processes map
  */
 #include <linux/fadvise.h>
 #include <linux/file.h>
@@ -9,7 +9,7 @@
 #include "rfs.h"
 #include "trace.h"
 
-/* pages that are unmapped and dropped at a time; no folio is larger */
+/* how many pages are unmapped and dropped at a time; no folio is larger */
 #define RFS_EVICT_PAGES (SZ_64M >> PAGE_SHIFT)
 /* ranges found under the lock that unmapping them takes itself */
 #define RFS_EVICT_SPANS 16
@@ -50,8 +50,8 @@ struct rfs_span {
 };
 
 /*
- * Finds the parts of [*index, last] that no process has locked into memory, the
- * first few of them. Returns how many; *index is then where to go on.
+ * Finds the first few parts of [*index, last] that no process has locked into
+ * memory. Returns how many, and sets *index to where to continue.
  */
 static unsigned int rfs_unlocked_spans(struct address_space *mapping, pgoff_t *index,
 				       pgoff_t last, struct rfs_span *span)
@@ -85,7 +85,7 @@ static void rfs_unmap(struct address_space *mapping, pgoff_t first, pgoff_t last
 			    (loff_t)(last - first + 1) << PAGE_SHIFT, 0);
 }
 
-/* Unmaps [index, last] but for what a process has locked: mlock(2) is a promise. */
+/* Unmaps [index, last] except pages that a process has locked: mlock(2) is a promise. */
 static void rfs_unmap_unlocked(struct address_space *mapping, pgoff_t index, pgoff_t last)
 {
 	struct rfs_span span[RFS_EVICT_SPANS];
@@ -99,7 +99,7 @@ static void rfs_unmap_unlocked(struct address_space *mapping, pgoff_t index, pgo
 	}
 }
 
-/* Drops what can be dropped of [index, last], mapped pages only if told to unmap them. */
+/* Drops the droppable pages of [index, last], mapped pages only if told to unmap them. */
 static int rfs_drop(const struct rfs_dev *dev, struct address_space *mapping, pgoff_t index,
 		    pgoff_t last, bool unmap)
 {
@@ -123,7 +123,7 @@ static int rfs_drop(const struct rfs_dev *dev, struct address_space *mapping, pg
 	return err;
 }
 
-/* Returns the first clean page in [index, last], or something behind last. */
+/* Returns the first clean page in [index, last], or an index beyond last. */
 static pgoff_t rfs_next_clean(const struct rfs_dev *dev, struct address_space *mapping,
 			      pgoff_t index, pgoff_t last)
 {
@@ -148,7 +148,7 @@ static pgoff_t rfs_next_clean(const struct rfs_dev *dev, struct address_space *m
 /*
  * Pages that sit in other CPUs' batches can't be dropped before a drain, which
  * isn't exported: fadvise does it when it fails on a page. It would write out
- * what is dirty, so it is shown one clean page. Returns false without one.
+ * dirty pages, so it is given one clean page. Returns false if there is none.
  */
 static bool rfs_drain_batches(const struct rfs_dev *dev, const struct rfs_below *below,
 			      pgoff_t index, pgoff_t last)

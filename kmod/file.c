@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * rfs: open files. Each has a file of the lower file system behind it, opened
- * as the one who mounted, and passes everything on.
+ * with the mounter's credentials, and passes everything on.
  */
 #include <linux/fadvise.h>
 #include <linux/magic.h>
@@ -15,7 +15,7 @@
 
 static const struct file_operations *rfs_fops_for(const struct file *lower, bool deny);
 
-/* what open(2) has done with already */
+/* flags that open(2) has already handled */
 #define RFS_OPEN_DROPPED (O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC)
 
 int rfs_open(struct inode *inode, struct file *file)
@@ -32,7 +32,7 @@ int rfs_open(struct inode *inode, struct file *file)
 				 &lower_path, rs->cred);
 	if (IS_ERR(lower))
 		return PTR_ERR(lower);
-	/* some pseudo file systems know only the read of old */
+	/* some pseudo file systems implement only the old read method */
 	if (S_ISREG(inode->i_mode) && !lower->f_op->read_iter) {
 		fput(lower);
 		return -EOPNOTSUPP;
@@ -78,8 +78,8 @@ static void rfs_sync_flags(struct file *lower, unsigned int flags)
 }
 
 /*
- * A direct read may be answered later: the lower file system gets a request of
- * its own; when it is done, so is the one it stands for.
+ * A direct read may complete later: the lower file system gets a request of its
+ * own, whose completion completes the original one.
  */
 struct rfs_aio {
 	struct kiocb below;
@@ -133,12 +133,12 @@ static ssize_t rfs_read_lower(struct kiocb *iocb, struct iov_iter *iter, struct 
 	struct kiocb below;
 	ssize_t ret;
 
-	/* everything else is done when it returns */
+	/* everything else is synchronous */
 	if ((iocb->ki_flags & IOCB_DIRECT) && !is_sync_kiocb(iocb))
 		return rfs_aio_read(iocb, iter, lower);
 	kiocb_clone(&below, iocb, lower);
 	below.ki_complete = NULL;
-	/* the page that isn't there is to wake the caller */
+	/* the absent page shall wake the caller when it arrives */
 	if (iocb->ki_flags & IOCB_WAITQ)
 		below.ki_waitq = iocb->ki_waitq;
 	ret = lower->f_op->read_iter(&below, iter);
@@ -186,7 +186,7 @@ static ssize_t rfs_splice_read(struct file *file, loff_t *ppos, struct pipe_inod
 	return ret;
 }
 
-/* What only the lower file knows: holes, and positions in a directory. */
+/* Only the lower file knows holes, and positions in a directory. */
 loff_t rfs_llseek_lower(struct file *file, loff_t offset, int whence)
 {
 	struct inode *inode = file_inode(file);
@@ -207,7 +207,7 @@ static loff_t rfs_llseek(struct file *file, loff_t offset, int whence)
 {
 	struct inode *inode = file_inode(file);
 
-	/* where the end is may be known to a server only */
+	/* only a server may know where the end is */
 	if (whence == SEEK_SET || whence == SEEK_CUR)
 		return generic_file_llseek_size(file, offset, whence, inode->i_sb->s_maxbytes,
 						i_size_read(rfs_lower_inode(inode)));
@@ -220,8 +220,8 @@ static int rfs_fadvise(struct file *file, loff_t offset, loff_t len, int advice)
 }
 
 /*
- * Nothing is ever dirty here, and syncing what is below is for its writers. Of
- * what cannot be synced below, as on erofs, the answer is the same here.
+ * Nothing is ever dirty here, and syncing the lower file is up to its writers.
+ * A file that can't be synced below, as on erofs, fails in the same way here.
  */
 int rfs_fsync(struct file *file, loff_t start, loff_t end, int datasync)
 {
@@ -259,7 +259,7 @@ int rfs_put_arg(void __user *uarg, const void *karg, size_t ksize)
 	return copy_to_user(uarg, karg, ksize) ? -EFAULT : 0;
 }
 
-/* what tells of a file and changes nothing is answered by what is below */
+/* ioctls that only query a file are passed to the lower file */
 static bool rfs_ioctl_is_below(unsigned int cmd)
 {
 	switch (cmd) {
@@ -273,7 +273,7 @@ static bool rfs_ioctl_is_below(unsigned int cmd)
 	}
 }
 
-/* old kernels leave it to each file system to be read-only for these */
+/* on old kernels each file system refuses these itself when read-only */
 static bool rfs_ioctl_writes(unsigned int cmd)
 {
 	switch (cmd) {
@@ -331,7 +331,7 @@ const struct file_operations rfs_file_fops = {
 	RFS_NO_LEASES
 };
 
-/* The same with what an open file has besides: what it refuses, and what the one below can do. */
+/* Variants of rfs_file_fops, by what an open file refuses and what the lower file can do. */
 #define RFS_FOPS_DENY		BIT(0)
 #define RFS_FOPS_RASYNC		BIT(1)
 #define RFS_FOPS_DONTCACHE	BIT(2)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: inodes. One stands for one inode below and lives no longer than it is
- * used, so that nothing that was deleted below is kept alive. A lookup makes
+ * rfs: inodes. Each stands for one inode below and lives only as long as it is
+ * used, so that no file that was deleted below is kept alive. A lookup creates
  * them: see dir.c.
  */
 #include <linux/fs_stack.h>
@@ -29,17 +29,17 @@ static void rfs_annotate_lock(struct inode *inode)
 		lockdep_set_class(&inode->i_rwsem, &rfs_lock_key[depth]);
 }
 
-/* a mirror must not give back what the lower mount has taken away */
+/* a mirror must not restore a permission that the lower mount takes away */
 static bool rfs_is_nosuid(const struct super_block *sb)
 {
 	return rfs_sb(sb)->lower.mnt->mnt_flags & MNT_NOSUID;
 }
 
 /*
- * For those who look at the inode without asking getattr: exec, protected
- * symlinks. They look without a lock, so each value is stored once and is right
- * from the start; and flags that aren't copied are not ours to clear: IMA keeps
- * in one what it knows of the inode.
+ * For code that reads the inode without calling getattr: exec, protected
+ * symlinks. It takes no lock, so each value is stored once and is right from the
+ * start. Flags that aren't copied must not be cleared: IMA keeps its own state
+ * of the inode in one.
  */
 void rfs_copy_attr(struct inode *inode)
 {
@@ -61,7 +61,7 @@ void rfs_copy_attr(struct inode *inode)
 	spin_unlock(&inode->i_lock);
 }
 
-/* With a stacked file system below, the page cache is that of what it shows. */
+/* With a stacked file system below, the page cache is that of its own lower file. */
 void rfs_set_mapping(struct inode *inode, struct dentry *lower)
 {
 	WRITE_ONCE(rfs_i(inode)->mapping, d_real_inode(lower)->i_mapping);
@@ -172,7 +172,7 @@ static const char *rfs_get_link(struct dentry *dentry, struct inode *inode,
 	return vfs_get_link(rfs_lower_dentry(dentry), done);
 }
 
-/* what is not followed may be read nevertheless */
+/* a symlink that is not followed may still be read */
 static int rfs_readlink(struct dentry *dentry, char __user *buffer, int len)
 {
 	return vfs_readlink(rfs_lower_dentry(dentry), buffer, len);
@@ -191,7 +191,7 @@ static int rfs_xattr_get(const struct xattr_handler *handler, struct dentry *den
 	return rfs_getxattr_lower(rfs_lower_dentry(dentry), name, buffer, size);
 }
 
-/* the empty prefix takes all names */
+/* the empty prefix matches all names */
 static const struct xattr_handler rfs_xattr_handler = {
 	.prefix	= "",
 	.get	= rfs_xattr_get,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: the commands of the device. Each has its argument copied in, checks every
- * field of it and takes what it needs of the mount, all that under a lock that
- * the umount waits for; then runs without it, and leaves its answer in the same
- * structure. So the owner of the device may wait as long as it likes, for a disk
- * that hangs or for memory of its own, and no other process waits for it.
+ * rfs: the commands of the device. After its argument is copied in, each checks
+ * every field and takes the references it needs of the mount, under a lock that
+ * the umount waits for. It then runs without the lock, and leaves its result in
+ * the same structure. So the owner of the device may wait as long as it likes,
+ * for a disk that hangs or for its own memory: no other process waits for it.
  */
 #include <linux/cred.h>
 #include <linux/fcntl.h>
@@ -32,11 +32,11 @@ union rfs_arg {
 struct rfs_call {
 	struct rfs_dev *dev;
 	union rfs_arg arg;
-	struct rfs_below below;		/* what it works on, if it is one on data */
+	struct rfs_below below;		/* its target, if it is a command on data */
 	struct vfsmount *mnt;		/* pins lower */
 	struct inode *lower;		/* of the file it is on */
-	struct file *file;		/* for the descriptor that the answer tells of */
-	char *page;			/* for the path that the answer tells of */
+	struct file *file;		/* for the descriptor in the result */
+	char *page;			/* for the path in the result */
 };
 
 static int rfs_take_hello(struct rfs_call *call)
@@ -73,9 +73,9 @@ static int rfs_take_mask(struct rfs_call *call)
 }
 
 /*
- * Returns the inode of a file id with a reference, or NULL. When that is put it
- * may be the last one, but not the last of the inode below: to let go of a file
- * that was deleted takes a disk.
+ * Returns the inode of a file id with a reference, or NULL. That reference may
+ * be the last one, but not the last of the inode below: dropping a deleted file
+ * takes a disk.
  */
 static struct inode *rfs_take_inode(struct rfs_call *call, u64 id)
 {
@@ -91,8 +91,9 @@ static struct inode *rfs_take_inode(struct rfs_call *call, u64 id)
 }
 
 /*
- * Takes what is below the regular file of that id. Nothing of the mount is
- * held from here on, so that it may go while the command waits for a disk.
+ * Takes references to the file below the regular file of that id. From here on
+ * no reference to the mount is held, so that it may go while the command waits
+ * for a disk.
  */
 static int rfs_take_file(struct rfs_call *call, u64 id)
 {
@@ -153,7 +154,7 @@ static int rfs_run_lower_fd(struct rfs_call *call)
 	return 0;
 }
 
-/* Is this where the file is found, or has it or a folder above it been renamed below? */
+/* Is this still the file's path, or was it or a folder above it renamed below? */
 static bool rfs_path_current(const struct dentry *dentry)
 {
 	for (; !IS_ROOT(dentry); dentry = dentry->d_parent)
@@ -176,7 +177,7 @@ static int rfs_take_path(struct rfs_call *call)
 	if (!inode)
 		return -ESTALE;
 	dentry = d_find_alias(inode);
-	/* renamed or deleted below is as good as without a name */
+	/* renamed or deleted below counts as without a name */
 	if (!dentry || !rfs_path_current(dentry))
 		goto out;
 	path = dentry_path_raw(dentry, call->page, PAGE_SIZE);
@@ -193,7 +194,7 @@ out:
 static int rfs_run_path(struct rfs_call *call)
 {
 	const struct rfs_path *req = &call->arg.path;
-	/* it is put together from its end */
+	/* the path is built from its end */
 	const char *path = call->page + PAGE_SIZE - req->path_len;
 
 	if (req->path_len > req->buf_len)
@@ -277,13 +278,13 @@ static int rfs_take_stats(struct rfs_call *call)
 struct rfs_command {
 	unsigned int cmd;
 	size_t size;
-	/* checks the argument, takes what is needed of the mount; under sb_lock: doesn't wait */
+	/* checks the argument, takes references of the mount; under sb_lock: doesn't wait */
 	int (*take)(struct rfs_call *call);
-	/* does what may wait for a disk or for user memory, if there is anything */
+	/* the part that may wait for a disk or for user memory, or NULL */
 	int (*run)(struct rfs_call *call);
-	/* the answer tells something even if there was an error */
+	/* the result is copied out even after an error */
 	bool answer_always;
-	/* it needs a page, which may take a while to get */
+	/* it needs a page, whose allocation may take a while */
 	bool page;
 };
 
@@ -321,7 +322,7 @@ static int rfs_call_run(struct rfs_call *call, const struct rfs_command *command
 		if (!call->page)
 			return -ENOMEM;
 	}
-	/* holds off the umount, and so nothing in here waits */
+	/* this holds off the umount, so nothing in here waits */
 	down_read(&call->dev->sb_lock);
 	err = call->dev->sb ? command->take(call) : -ENODEV;
 	up_read(&call->dev->sb_lock);
@@ -330,7 +331,7 @@ static int rfs_call_run(struct rfs_call *call, const struct rfs_command *command
 	return err;
 }
 
-/* Tells the answer; a descriptor comes to be only once its number is told. */
+/* Copies the result out; a descriptor is installed only once its number is copied. */
 static int rfs_call_answer(struct rfs_call *call, const struct rfs_command *command,
 			   void __user *uarg, int err)
 {

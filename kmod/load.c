@@ -14,7 +14,7 @@
 #include "rfs.h"
 #include "trace.h"
 
-/* a huge page, too: the largest folio that readahead makes */
+/* one huge page: the largest folio that readahead makes */
 #define RFS_CHUNK_PAGES (RFS_LOAD_CHUNK >> PAGE_SHIFT)
 
 /* a load in flight */
@@ -43,7 +43,7 @@ static void rfs_job_begin(struct rfs_job *job, struct rfs_dev *dev, u64 cookie)
 	job->stop = false;
 	job->plain = job->file->f_mapping == mapping && mapping->a_ops->readahead &&
 		     !IS_DAX(mapping->host);
-	/* a page that has to be read by itself brings no others along */
+	/* no readahead: a page that is read by itself brings no others along */
 	if (job->plain)
 		job->file->f_mode |= FMODE_RANDOM;
 	spin_lock(&dev->jobs_lock);
@@ -80,8 +80,8 @@ u64 rfs_stop(struct rfs_dev *dev, u64 cookie)
 }
 
 /*
- * Waits for one page, until it is there or the caller is to die. Returns the
- * index of the page behind its folio, or an error.
+ * Waits for one page, until it is there or the caller is killed. Returns the
+ * index of the page after its folio, or an error.
  */
 static s64 rfs_wait_page(struct rfs_job *job, pgoff_t index)
 {
@@ -101,7 +101,7 @@ static s64 rfs_wait_page(struct rfs_job *job, pgoff_t index)
 			return next;
 		}
 	}
-	/* absent or failed: who reads it hears why */
+	/* absent or failed: reading it returns the reason */
 	got = kernel_read(job->file, &byte, 1, &pos);
 	return got < 0 ? got : (s64)index + 1;
 }
@@ -125,7 +125,7 @@ static int rfs_wait_pages(struct rfs_job *job, pgoff_t index, pgoff_t last, pgof
 	return 0;
 }
 
-/* fadvise does no more than a readahead window at a time, which is at least this */
+/* lower bound on the readahead window, the most that fadvise reads at a time */
 #define RFS_ADVISE_STEP SZ_128K
 
 static void rfs_advise(struct rfs_job *job, pgoff_t index, unsigned long nr)
@@ -140,10 +140,10 @@ static void rfs_advise(struct rfs_job *job, pgoff_t index, unsigned long nr)
 
 #if RFS_CAN_LARGE
 
-/* the kernel adds 2 to the order of what was touched */
+/* the kernel adds 2 to the order of the touched folio */
 #define RFS_TOUCHED_ORDER (ilog2(RFS_CHUNK_PAGES) - 2)
 
-/* left there, it would make the next reader read ahead where we were exact */
+/* a marker left behind would make the next reader read ahead where we were exact */
 static void rfs_clear_mark(struct address_space *mapping, pgoff_t index)
 {
 	struct folio *folio = rfs_find_folio(mapping, index);
@@ -155,13 +155,13 @@ static void rfs_clear_mark(struct address_space *mapping, pgoff_t index)
 }
 
 /*
- * Reads one whole aligned huge page ahead. Returns false if nothing came of it
- * and the pages have to be read in the ordinary way.
+ * Reads one whole aligned huge page ahead. Returns false if that failed and the
+ * pages have to be read in the ordinary way.
  *
  * Of the exported ways into readahead only page_cache_async_ra() makes large
- * folios: as large as the window allows, going by the size of the folio whose
- * touch has called for it, or by what the readahead state says of that. So it
- * is told that a folio of 512 KiB was touched at the end of a window that ends
+ * folios: as large as the window allows, derived from the size of the folio
+ * whose touch triggered it, or from the readahead state. So it is made to
+ * believe that a folio of 512 KiB was touched at the end of a window that ends
  * where ours begins.
  */
 static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
@@ -199,7 +199,7 @@ static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
 
 #endif
 
-/* Asks for the absent pages of [index, last]. Returns how many are there that weren't. */
+/* Requests the absent pages of [index, last]. Returns how many of them are cached now. */
 static u64 rfs_read_ahead(struct rfs_job *job, pgoff_t index, pgoff_t last, bool large)
 {
 	struct address_space *mapping = job->mapping;
@@ -218,7 +218,7 @@ static u64 rfs_read_ahead(struct rfs_job *job, pgoff_t index, pgoff_t last, bool
 	return after > before ? after - before : 0;
 }
 
-/* bytes from the offset on that were gone through when index is the next page */
+/* how many bytes from the offset on are done when index is the next page */
 static u64 rfs_bytes_done(const struct rfs_load *load, pgoff_t index, pgoff_t last)
 {
 	u64 pos = (u64)index << PAGE_SHIFT;
@@ -229,8 +229,8 @@ static u64 rfs_bytes_done(const struct rfs_load *load, pgoff_t index, pgoff_t la
 }
 
 /*
- * Returns the end of the chunk at index, or something before index if the file
- * ends there by now. Chunks end where large folios do, and with the file.
+ * Returns the last page of the chunk at index, or a page before index if the
+ * file now ends there. Chunks end where large folios do, and with the file.
  */
 static pgoff_t rfs_chunk_end(const struct rfs_job *job, pgoff_t index, pgoff_t last)
 {
@@ -243,8 +243,8 @@ static pgoff_t rfs_chunk_end(const struct rfs_job *job, pgoff_t index, pgoff_t l
 }
 
 /*
- * Goes through the range a chunk at a time. With RFS_LOAD_WAIT one chunk is
- * waited for while the next is on its way.
+ * Loads the range a chunk at a time. With RFS_LOAD_WAIT it waits for one chunk
+ * while the next is in flight.
  */
 static int rfs_load_range(struct rfs_job *job, struct rfs_load *load, pgoff_t first, pgoff_t last)
 {
@@ -260,7 +260,7 @@ static int rfs_load_range(struct rfs_job *job, struct rfs_load *load, pgoff_t fi
 		}
 		end = rfs_chunk_end(job, index, last);
 		if (end + 1 == index) {
-			/* truncated in the meantime: there is no more to go through */
+			/* truncated in the meantime: nothing is left to load */
 			truncated = true;
 			break;
 		}
@@ -295,7 +295,7 @@ static struct mem_cgroup *rfs_memcg_of(pid_t nr)
 	put_pid(pid);
 	if (!task)
 		return memcg;
-	/* whom one may charge is whom one may signal, more or less */
+	/* a process may charge those that it may signal, more or less */
 	if (!capable(CAP_SYS_ADMIN) && !uid_eq(task_uid(task), current_uid())) {
 		memcg = ERR_PTR(-EPERM);
 		goto out;
@@ -312,7 +312,7 @@ out:
 	return memcg;
 }
 
-/* what RFS_IOC_HELLO tells of loading */
+/* the features of loading that RFS_IOC_HELLO returns */
 u64 rfs_load_features(void)
 {
 	return (RFS_CAN_CHARGE ? RFS_FEATURE_CHARGE : 0) |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * rfs - the read-only routing file system: it mirrors a directory at the lower
- * file system's own speed and tells user space about page-cache misses.
+ * file system's own speed and reports page-cache misses to user space.
  */
 #include <linux/module.h>
 #include "rfs.h"

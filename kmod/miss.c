@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: what is an event, and for whom
+ * rfs: which reads cause events, and of which processes
  */
 #include <linux/fcntl.h>
 #include <linux/ktime.h>
@@ -13,21 +13,21 @@
 /* how much each process has consumed of a file since its last beacon */
 struct rfs_progress {
 	spinlock_t lock;	/* guards all of it */
-	unsigned int next;	/* the slot to take from who has it, if none is free */
+	unsigned int next;	/* the slot to reuse if none is free */
 	struct rfs_progress_slot {
 		pid_t tgid;
 		u64 bytes;
 		/*
-		 * What the last fault made accessible. map_pages leaves out a
-		 * page here and there, whose fault must not count all that
-		 * follows it again.
+		 * The range the last fault made accessible. map_pages skips a
+		 * page here and there, whose fault must not count the pages
+		 * after it again.
 		 */
 		u64 from;
 		u64 to;
 	} slot[RFS_PROGRESS_SLOTS];
 };
 
-/* The kinds that somebody wants to hear of the calling process, 0 for none. */
+/* The kinds of events wanted of the calling process, 0 for none. */
 u32 rfs_wanted(const struct inode *inode)
 {
 	const struct rfs_dev *dev = rfs_sb(inode->i_sb)->dev;
@@ -35,7 +35,7 @@ u32 rfs_wanted(const struct inode *inode)
 
 	if (likely(!kinds))
 		return 0;
-	/* what the runtime reads itself tells it nothing */
+	/* the reader's own reads are no events */
 	return current->tgid == READ_ONCE(dev->reader) ? 0 : kinds;
 }
 
@@ -66,7 +66,7 @@ void rfs_note_open(struct inode *inode, struct file *file, u32 kind)
 			 i_size_read(rfs_lower_inode(inode)));
 }
 
-/* A read of [pos, pos+len) begins: tell of each gap in the page cache there. */
+/* A read of [pos, pos+len) begins: report each gap in the page cache there. */
 void rfs_note_read(struct inode *inode, loff_t pos, size_t len)
 {
 	struct address_space *mapping = rfs_mapping(inode);
@@ -100,7 +100,7 @@ static struct rfs_progress *rfs_progress_get(struct rfs_inode *ri)
 
 	if (p)
 		return p;
-	/* faults get here holding locks that forbid to wait */
+	/* faults get here holding locks that forbid waiting */
 	p = kzalloc(sizeof(*p), GFP_NOWAIT | __GFP_NOWARN);
 	if (!p)
 		return NULL;
@@ -134,7 +134,7 @@ static struct rfs_progress_slot *rfs_progress_slot(struct rfs_progress *p, pid_t
 	return &p->slot[empty];
 }
 
-/* How much of [from, to) the faults of this process have not counted before. */
+/* How much of [from, to) this process's faults have not counted yet. */
 static u64 rfs_progress_new(struct rfs_progress_slot *slot, u64 from, u64 to)
 {
 	if (from >= slot->from && from < slot->to) {
@@ -147,7 +147,7 @@ static u64 rfs_progress_new(struct rfs_progress_slot *slot, u64 from, u64 to)
 	return to > from ? to - from : 0;
 }
 
-/* Adds to what the caller has consumed; returns what a beacon should tell, or 0. */
+/* Adds to what the caller has consumed; returns the length of a due beacon, or 0. */
 static u64 rfs_progress_add(struct inode *inode, u32 flags, u64 pos, u64 len)
 {
 	u64 step = READ_ONCE(rfs_sb(inode->i_sb)->dev->progress_bytes);

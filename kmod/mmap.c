@@ -4,7 +4,7 @@
  *
  * A mapping of an rfs file is one of the lower file: the VMA gets the lower
  * file and a copy of the lower vm_ops in which only fault and map_pages are
- * ours. All else, huge pages among it, is what the lower file system does.
+ * ours. The lower file system does everything else, huge pages included.
  * The lower file was opened for ours and pins the mount, and with it the copy
  * and the inode in vm_private_data.
  *
@@ -17,10 +17,10 @@
 #include "rfs.h"
 #include "compat/ops.h"
 
-/* the kinds that tell what is consumed, hit or miss */
+/* the kinds that report consumed ranges, hit or miss */
 #define RFS_CONSUMING (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS))
 
-/* our copy of one set of vm_ops; a list a super block, hardly ever longer than two */
+/* our copy of one set of vm_ops; one list per super block, hardly ever longer than two */
 struct rfs_vm {
 	struct vm_operations_struct ops;
 	const struct vm_operations_struct *lower;
@@ -72,7 +72,7 @@ static void rfs_vma_close(struct vm_area_struct *vma)
 	kfree(pin);
 }
 
-/* what a fault on a cached page makes accessible from there on, up to the next gap */
+/* the range a fault on a cached page makes accessible, up to the next gap */
 static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32 kinds)
 {
 	struct address_space *mapping = rfs_mapping(inode);
@@ -111,9 +111,9 @@ static vm_fault_t rfs_fault(struct vm_fault *vmf)
 /*
  * The kernel maps what is cached within 64 KiB round a fault. A model is read
  * from end to end, so the first fault in a page table, which allocates it
- * anyway, maps all of it that is cached: 1/32 of the faults. A later one goes
- * on to the table's end if the file is being read upwards. Downwards, what is
- * ahead was mapped before, and looking at it again at each fault would cost a
+ * anyway, maps all cached pages of it: 1/32 of the faults. A later one maps up
+ * to the table's end if the file is being read upwards. Downwards, the pages
+ * ahead are already mapped, and scanning them again at each fault would cost a
  * cold reader a quarter more.
  */
 static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start, pgoff_t *end)
@@ -123,11 +123,11 @@ static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start,
 	unsigned long table = vmf->address & PMD_MASK;
 	unsigned long from = max(table, vma->vm_start);
 	unsigned long to = min(table + PMD_SIZE, vma->vm_end);
-	/* a hint, shared by all who read the file */
+	/* a hint, shared by all readers of the file */
 	bool upwards = vmf->pgoff > READ_ONCE(ri->last_mapped);
 
 	WRITE_ONCE(ri->last_mapped, vmf->pgoff);
-	/* who reads at random needs no neighbours */
+	/* random readers need no neighbours */
 	if (vma->vm_flags & VM_RAND_READ)
 		return;
 	if (pmd_none(*vmf->pmd)) {
@@ -140,12 +140,12 @@ static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start,
 }
 
 /*
- * Who records what is read has to hear of all that will be read without a
- * fault, and of little else: no more than the kernel would is mapped, and
- * nothing behind a gap or before the page itself.
+ * A recorder needs an event for every page that will be read without a fault,
+ * and for few others: no more is mapped than the kernel would map, and nothing
+ * beyond a gap or before the page itself.
  *
- *   map:  |#######·####|  one fault tells of what is before the gap, and maps it,
- *                         the gap's of itself, the next one of what is behind it
+ *   map:  |#######·####|  one fault maps and reports the pages before the gap,
+ *                         the gap's fault only itself, the next one the pages after
  */
 static void rfs_narrow(struct vm_fault *vmf, struct inode *inode, pgoff_t *start, pgoff_t *end)
 {
@@ -267,7 +267,7 @@ int rfs_mmap(struct file *file, struct vm_area_struct *vma)
 	err = rfs_mmap_lower(file, lower, vma, rs->cred);
 	if (err)
 		return err;
-	/* without faults or a place for us the mapping works, but we hear nothing of it */
+	/* without faults or a place for us the mapping works, but causes no events */
 	if (!vma->vm_ops || !vma->vm_ops->fault || vma->vm_private_data)
 		return 0;
 	pinned = vma->vm_file != lower;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: hearing of names that go away below
+ * rfs: forgetting names that go away below
  *
  * A cached dentry pins the lower dentry and its inode. Unlinked below, a file
  * would keep its blocks until memory gets short. So each directory we have in
  * memory carries a mark on its lower directory, and a name that is deleted,
- * moved away or replaced there is forgotten here at once. Being right doesn't
- * hang on it: d_revalidate looks at every cached dentry anyway.
+ * moved away or replaced there is forgotten here at once. Correctness doesn't
+ * depend on it: d_revalidate checks every cached dentry anyway.
  */
 #include <linux/fsnotify_backend.h>
 #include <linux/sched/mm.h>
@@ -22,7 +22,7 @@ struct rfs_mark {
 
 static struct fsnotify_group *rfs_group;
 
-/* The name is gone below: let go of what it stood for. */
+/* The name is gone below: drop its dentry. */
 static void rfs_forget(struct inode *dir, const struct qstr *name)
 {
 	struct dentry *parent = d_find_any_alias(dir);
@@ -120,7 +120,7 @@ void rfs_notify_unwatch(struct inode *dir)
 	ri->mark = NULL;
 }
 
-/* after this no event is being handled for a directory that is gone */
+/* after this no event for a directory that is gone is being handled */
 void rfs_notify_flush(void)
 {
 	fsnotify_wait_marks_destroyed();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: the page cache of the lower file: what is there
+ * rfs: which pages of the lower file are in the page cache
  */
 #include <linux/bitmap.h>
 #include <linux/cred.h>
@@ -9,17 +9,17 @@
 #include <linux/xarray.h>
 #include "rfs.h"
 
-/* a walk over the page cache lets others run after so many steps */
+/* steps after which a walk over the page cache yields the CPU */
 #define RFS_WALK_STEPS 4096
 /* RESIDENT's bitmap is copied out in pieces of a page */
 #define RFS_BITMAP_BITS (PAGE_SIZE * 8)
-/* a walk by gaps looks so often whether it is still wanted */
+/* steps after which a walk by gaps checks whether it is still wanted */
 #define RFS_WALK_GAPS 256
 
 /*
- * Returns the first page in [index, last] that is not in the page cache, or
- * something behind last. A node of the tree that is full of pages is passed in
- * one step, so that the look costs next to nothing where all is cached.
+ * Returns the first page in [index, last] that is not in the page cache, or an
+ * index beyond last. A node of the tree that is full of pages is skipped in one
+ * step, so that the walk costs next to nothing where everything is cached.
  */
 pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last)
 {
@@ -64,7 +64,7 @@ pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last)
 
 /*
  * Returns the first page in [index, last] that is in the page cache, or last + 1,
- * also if the caller is to die.
+ * also if the caller is being killed.
  */
 pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t last)
 {
@@ -94,7 +94,7 @@ pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t la
 	return found;
 }
 
-/* Shall a walk that serves a command end, since its caller dies or its mount is gone? */
+/* Shall a command's walk end, as its caller is being killed or its mount is gone? */
 int rfs_interrupted(const struct rfs_dev *dev)
 {
 	if (READ_ONCE(dev->dead))
@@ -104,7 +104,7 @@ int rfs_interrupted(const struct rfs_dev *dev)
 
 /*
  * Adds to *cached the cached pages of [index, last]; with a bitmap sets their
- * bits from bit 0 on. It takes steps for what is cached, none for what is not:
+ * bits from bit 0 on. It takes steps for cached pages, none for absent ones:
  * files may be of any size.
  */
 int rfs_count_cached(const struct rfs_dev *dev, struct address_space *mapping,
@@ -128,11 +128,11 @@ int rfs_count_cached(const struct rfs_dev *dev, struct address_space *mapping,
 			err = rfs_interrupted(dev);
 		}
 	}
-	/* a walk that a signal ended has seen nothing */
+	/* the result of a walk that a signal ended is not valid */
 	return err ? err : rfs_interrupted(dev);
 }
 
-/* a range in whole pages within the file: widened, for what is brought in or counted */
+/* a range in whole pages within the file: widened, for loading or counting */
 bool rfs_page_range(struct inode *lower, u64 offset, u64 length, pgoff_t *first, pgoff_t *last)
 {
 	u64 size = i_size_read(lower);
@@ -151,7 +151,7 @@ struct file *rfs_open_lower(const struct rfs_below *below, int flags)
 	return dentry_open(&below->path, O_RDONLY | O_LARGEFILE | O_NOATIME | flags, below->cred);
 }
 
-/* Tells of [first, last] page by page, a piece of the bitmap at a time. */
+/* Reports [first, last] page by page, a piece of the bitmap at a time. */
 static int rfs_resident_bitmap(const struct rfs_dev *dev, struct address_space *mapping,
 			       struct rfs_resident *res, pgoff_t first, pgoff_t last)
 {

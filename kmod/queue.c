@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * rfs: the event queues, one a CPU
+ * rfs: the event queues, one per CPU
  *
- * A queue is a list of pages full of records, which grows while nobody reads,
- * up to RFS_QUEUE_PAGES. What doesn't fit is counted, and the count takes its
- * place in the stream as soon as there is room or the queue has run empty.
+ * A queue is a list of pages full of records, which grows while the reader does
+ * not read, up to RFS_QUEUE_PAGES. Events that don't fit are counted, and the
+ * count enters the stream as soon as there is room or the queue has run empty.
  * Events are queued under mmap locks and in RCU sections: nothing here waits.
  *
  *	producer			reader
@@ -17,7 +17,7 @@
 #include <linux/percpu.h>
 #include "rfs.h"
 
-/* all are here, in the lowest of the files that have one */
+/* all tracepoints are created here, in the lowest of the files that use one */
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
@@ -32,12 +32,12 @@ struct rfs_chunk {
 
 struct rfs_queue {
 	spinlock_t lock;	/* guards all of it */
-	bool open;		/* somebody holds the device open */
+	bool open;		/* the device is open */
 	u32 cpu;
 	u32 chunks;
 	u64 waiting;
 	struct list_head list;
-	u64 lost;		/* not yet told */
+	u64 lost;		/* not yet reported */
 
 	u64 events;
 	u64 merged;
@@ -50,7 +50,7 @@ static struct rfs_chunk *rfs_last_chunk(struct rfs_queue *q)
 	return list_empty(&q->list) ? NULL : list_last_entry(&q->list, struct rfs_chunk, list);
 }
 
-/* Who has an event must not pay for it: the one who wants to hear of it does. */
+/* The opener of the device pays for an event's memory, not the process that caused it. */
 static struct rfs_chunk *rfs_alloc_chunk(struct rfs_dev *dev)
 {
 	struct mem_cgroup *old = rfs_pay_begin(dev->memcg);
@@ -100,7 +100,7 @@ static void rfs_make_lost(struct rfs_queue *q, struct rfs_event *ev, u64 time_ns
 	q->lost = 0;
 }
 
-/* a miss or touch next to the last one waiting becomes part of it */
+/* merges a miss or touch into the last waiting record if it touches that */
 static bool rfs_merge(struct rfs_queue *q, const struct rfs_event *ev)
 {
 	struct rfs_chunk *chunk = rfs_last_chunk(q);
@@ -213,7 +213,7 @@ unsigned int rfs_queues_pop(struct rfs_dev *dev, struct rfs_event *ev, unsigned 
 	return got;
 }
 
-/* The reader's buffer was bad: what it should have got is lost, not gone. */
+/* The reader's buffer was bad: count its records as lost, so that LOST reports them. */
 void rfs_queues_lost(struct rfs_dev *dev, const struct rfs_event *ev, unsigned int n)
 {
 	unsigned int i;

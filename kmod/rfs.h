@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * rfs - the read-only routing file system: what its files know of each other
+ * rfs - the read-only routing file system: declarations shared by its files
  */
 #ifndef _RFS_H
 #define _RFS_H
@@ -21,24 +21,25 @@
 #include <linux/xarray.h>
 #include <uapi/linux/rfs.h>
 
-/* one CPU's queue may grow to this many pages */
+/* upper bound on one CPU's queue, in pages */
 #define RFS_QUEUE_PAGES		256
 /*
- * A sleeping reader is woken so long after the first event: by then whoever
- * misses waits for the disk and doesn't pay for it, and a burst is one wake-up.
+ * Delay from the first event to waking a sleeping reader: by then the process
+ * that missed waits for the disk, so the wake-up costs it nothing, and a burst
+ * is one wake-up.
  */
 #define RFS_WAKE_DELAY_NS	50000
-/* a load looks whether it shall stop each so many bytes */
+/* bytes after which a load checks whether to stop */
 #define RFS_LOAD_CHUNK		SZ_2M
-/* finer beacons than this would cost more than they tell */
+/* lower bound on progress_bytes: finer beacons cost more than they are worth */
 #define RFS_PROGRESS_MIN	SZ_64K
 
 struct rfs_queue;
 struct rfs_progress;
 
 /*
- * The device of a mount. It outlives the mount while somebody holds it open;
- * sb is NULL from then on.
+ * The device of a mount. It outlives the mount while a process holds it open;
+ * sb is NULL once the mount is gone.
  */
 struct rfs_dev {
 	struct kref kref;
@@ -46,17 +47,17 @@ struct rfs_dev {
 	char name[16];
 	int nr;
 
-	/* read for each event; 0 while nobody wants any */
+	/* read for each event; 0 while no events are wanted */
 	u32 kinds;
 	pid_t reader;
 	u64 progress_bytes;
 	struct rfs_queue __percpu *queues;
 
 	wait_queue_head_t wait;
-	atomic_t armed;			/* somebody wants to be woken */
-	struct hrtimer wake;		/* and will be when this fires */
+	atomic_t armed;			/* the reader wants to be woken */
+	struct hrtimer wake;		/* wakes it when this fires */
 	atomic_t opened;
-	struct mem_cgroup *memcg;	/* of who opened it and pays for the queues, or NULL */
+	struct mem_cgroup *memcg;	/* of the opener, pays for the queues, or NULL */
 	struct mutex read_lock;		/* one read(2) at a time, and next_cpu */
 	unsigned int next_cpu;
 
@@ -75,8 +76,8 @@ struct rfs_dev {
 };
 
 /*
- * What a command works on: a file below, as the one who mounted sees it. It
- * keeps the lower file system busy, but neither the mount nor its inodes.
+ * The target of a command: a file below, with the mounter's credentials. It
+ * keeps the lower file system busy, but pins neither the mount nor its inodes.
  */
 struct rfs_below {
 	struct path path;
@@ -84,10 +85,10 @@ struct rfs_below {
 	struct address_space *mapping;	/* the path pins it */
 };
 
-/* what a super block of rfs knows */
+/* the private data of a super block of rfs */
 struct rfs_sb {
 	struct path lower;		/* private mount and its root */
-	const struct cred *cred;	/* of the one who mounted */
+	const struct cred *cred;	/* of the mounter */
 	bool odirect_deny;
 	struct rfs_dev *dev;
 
@@ -96,7 +97,7 @@ struct rfs_sb {
 	atomic64_t nr_files;
 
 	/*
-	 * Held for reading while a lower change is followed up, which takes
+	 * Held for reading while a lower change is applied, which takes
 	 * references: none may be left when the mount goes.
 	 */
 	struct rw_semaphore notify_lock;
@@ -157,8 +158,7 @@ static inline struct file *rfs_lower_file(const struct file *file)
 }
 
 /*
- * The files, each above those it calls: check.sh sees to it that none calls
- * back.
+ * The files, each above those it calls: check.sh ensures that none calls back.
  */
 
 /* super.c */

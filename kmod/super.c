@@ -12,7 +12,7 @@
 
 static struct kmem_cache *rfs_inode_cache;
 
-/* what a mirror must not be trusted with more than what is below: programs, devices, signatures */
+/* flags copied from below, so that the mirror is trusted no more: programs, devices, signatures */
 #define RFS_COPIED_IFLAGS \
 	(SB_I_NOEXEC | SB_I_NODEV | SB_I_IMA_UNVERIFIABLE_SIGNATURE | SB_I_UNTRUSTED_MOUNTER)
 
@@ -157,7 +157,7 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 		       fc->source);
 		goto out_path;
 	}
-	/* whose setuid files count for nothing where they are, and would here */
+	/* its setuid files have no effect where they are, but would have one here */
 	if (path.mnt->mnt_sb->s_user_ns != sb->s_user_ns) {
 		errorf(fc, "rfs: %s belongs to another user namespace, which can't be mirrored",
 		       fc->source);
@@ -253,7 +253,7 @@ static void rfs_kill_sb(struct super_block *sb)
 	if (rs) {
 		if (rs->dev)
 			rfs_dev_shutdown(rs->dev);
-		/* who follows up a lower change has references that mustn't be left */
+		/* applying a lower change takes references that mustn't be left */
 		down_write(&rs->notify_lock);
 		rs->going = true;
 		up_write(&rs->notify_lock);

@@ -2,9 +2,9 @@
 /*
  * ppc - the contract between a cache policy and the runtime that hosts it
  *
- * A policy is a shared library that hears what misses the page cache and says
- * what to bring in and what to drop. It exports one symbol, ppc_policy, and
- * links with nothing of ours: this header is all it takes.
+ * A policy is a shared library that receives page-cache misses and decides
+ * what to load and what to drop. It exports one symbol, ppc_policy, and links
+ * with nothing of ours: this header is all it needs.
  *
  *	#include "ppc.h"
  *
@@ -29,37 +29,36 @@
  *
  *	cc -shared -fPIC -o ahead.so ahead.c
  *
- * policies/shift/shift.c is one with settings and state, and policies/README.md
- * tells how to write one from an empty folder, in C or in Rust.
+ * policies/shift/shift.c is one with settings and state; policies/README.md
+ * describes how to write one from an empty folder, in C or in Rust.
  *
  * The life of a policy
  * --------------------
  * A worker, a process that hosts this one policy, opens the library, copies
- * ppc_policy and checks it. From then on it uses only its copy. Then
+ * ppc_policy and checks it. From then on it uses only its copy. It calls
  *
- *	init		once. Settings are read, an instance is made.
+ *	init		once. Settings are read, an instance is created.
  *	prefetch	on each event, and with event NULL after wake().
  *	evict		while memory is over the threshold: on each event before
  *			prefetch, and at intervals with event NULL.
  *	configure	whenever a setting of the running policy changes.
- *	exit		once, if init succeeded. After it the host calls nothing of
- *			the policy, and the policy calls nothing of the host. It is
- *			not called when the worker is killed, so nothing may depend
- *			on it but politeness.
+ *	exit		once, if init succeeded. Afterwards neither host nor policy
+ *			calls the other. A killed worker does not call it, so
+ *			correctness must not depend on it.
  *
  * init, prefetch and evict name I/Os: ranges of files to load, to drop, or to
- * load no further. Each I/O says which by its op, whatever callback names it.
+ * stop loading. The op of an I/O says which, whatever callback names it.
  *
  * The library is never unloaded: a policy is swapped by ending its worker, or
  * by loading another beside it. Some hosts run several instances of one
- * library in one process, so state belongs into the instance; a policy that
- * keeps it in static variables, like the one above, runs once in a process.
+ * library in one process, so state belongs in the instance; a policy that
+ * keeps it in static variables, like the one above, runs once per process.
  *
- * What a missing callback means: no prefetch, the kernel reads ahead as it
- * always does; no evict, the kernel reclaims as it always does; no init, there
- * is no instance (self is NULL) and settings are refused; no exit, nothing to
- * clean up; no configure, settings change by registering anew. A policy that
- * has none of them is the kernel's own page cache.
+ * Without prefetch, the kernel reads ahead as usual; without evict, the kernel
+ * reclaims as usual; without init, there is no instance (self is NULL) and
+ * settings are refused; without exit, there is nothing to clean up; without
+ * configure, changing a setting takes a new registration. A policy without any
+ * callback is the kernel's own page cache.
  *
  * Threads and time
  * ----------------
@@ -69,37 +68,37 @@
  * wake may be called from any thread between the start of init and the return
  * of exit.
  *
- * A callback has a deadline, told by deadline_ns in struct ppc_host; init and
- * exit, which may look at every file, have ten times as long. Readers never wait
- * for it, but one that is over it is a hang: the worker is killed and its mount
- * goes on as the kernel would have it. So a policy does no I/O of its own in a
- * callback that it could ask for, and takes long work to a thread.
+ * A callback has a deadline, deadline_ns in struct ppc_host; init and exit,
+ * which may look at every file, have ten times as long. Readers never wait for
+ * a callback, but one that exceeds its deadline counts as hung: the worker is
+ * killed and its mount falls back to the kernel's own caching. So a callback
+ * does no I/O that the host could do for it, and leaves long work to a thread.
  *
  * Advice
  * ------
  * What a policy names is advice. The host checks every range against the file
- * before it acts and clips it to the file's end; it leaves out what is no
- * regular file of the mount. Of what one callback names, drops and cancels are
- * done before loads, which are to have their place.
+ * before it acts and clips it to the file's end; it skips anything but regular
+ * files of the mount. Of the I/Os of one callback, drops and cancels come
+ * before loads, to make room for them.
  *
- * PPC_OP_LOAD adds to the loads that wait. The host loads less while readers
- * need the bandwidth, and nothing while memory is over the threshold; a load that
- * has waited for memory for long is given up. Asking for what is cached costs
- * little.
+ * PPC_OP_LOAD adds to the waiting loads. The host loads less while readers
+ * need the bandwidth, and nothing while memory is over the threshold; it
+ * abandons a load that has waited too long for memory. Asking for cached
+ * ranges costs little.
  *
- * With PPC_IO_REPLACE a load takes the place of older loads of the same tgid,
- * whose reader is elsewhere by now: of those that wait for the same file, and
- * when all threads of the loader are busy, of all of them, even of what is just
- * being loaded. So a policy may ask for everything from here to the end, and ask
- * again from further on at the next event. Without a tgid there is no older load
- * to replace, and it is added like any other.
+ * With PPC_IO_REPLACE a load replaces older loads of the same tgid, whose
+ * reader has moved on: those that wait for the same file, and when all threads
+ * of the loader are busy, all of them, even those in progress. So a policy may
+ * ask for everything from here to the end, and ask again from further on at the
+ * next event. Without a tgid there is no older load to replace, and the load is
+ * added like any other.
  *
- * PPC_OP_DROP takes a range out of the cache, and what waits of it is loaded no
- * more. PPC_OP_CANCEL does only the latter. What was to be dropped and stays, as
- * processes map it, is left to the kernel, which takes it when it needs memory: it
- * counts as used no more. As the kernel takes what is mapped and used last, a
- * policy that leaves much to it loads with PPC_IO_HOLD, and no more ahead of its
- * readers than a part of what there is.
+ * PPC_OP_DROP takes a range out of the cache and cancels its waiting loads.
+ * PPC_OP_CANCEL does only the latter. Pages that stay because processes map
+ * them are left to the kernel, which reclaims them when it needs memory; they
+ * no longer count as used. As the kernel reclaims mapped and used pages last, a
+ * policy that leaves many to it loads with PPC_IO_HOLD, and keeps only a part
+ * of the available memory ahead of its readers.
  *
  * Memory
  * ------
@@ -111,24 +110,24 @@
  *
  * Errors
  * ------
- * Callbacks and services return 0 (or what they say) or a negative errno. A
- * failed init means: policy refused, with what it logged last as the reason.
- * A failed prefetch or evict is logged and counted, what it had put into the
- * sink is forgotten, and the next event comes as usual; but -ENOSPC of either only
- * repeats what add() said, and what the sink holds counts. A policy refuses settings
- * that it does not know with -EINVAL, so that a typo is heard. Nothing may
- * unwind or longjmp out of a callback.
+ * Callbacks and services return 0 (or what their description says) or a
+ * negative errno. If init fails, the policy is refused, and its last log line
+ * is the reason given. If prefetch or evict fails, the failure is logged and
+ * counted, its sink is discarded, and the next event comes as usual; but
+ * -ENOSPC from either only repeats the result of add(), and the sink counts. A
+ * policy refuses unknown settings with -EINVAL, so that a typo is noticed.
+ * Nothing may unwind or longjmp out of a callback.
  *
  * Versions
  * --------
- * Structures grow at their end only, fields keep their meaning, and what is
- * reserved is zero. Each begins with struct_size, the sizeof of its author:
- * PPC_INIT sets it. Who receives one uses what both know and takes the rest as
- * zero, which always means as before; a policy's I/O with more than the host
- * knows is refused unless the rest is zero, as the host could not do what it
- * asks for. A host runs policies of its own abi_version and of all before it, and
- * refuses newer ones with a sentence; so a policy may call every service of the
- * header that it was built with.
+ * Structures grow at their end only, fields keep their meaning, and reserved
+ * fields are zero. Each begins with struct_size, the sizeof of its author:
+ * PPC_INIT sets it. The receiver uses the fields that both sides know and takes
+ * the rest as zero, which always means as before. An I/O that is longer than
+ * the host knows is refused unless the rest is zero, as the host could not do
+ * what it asks for. A host runs policies of its own abi_version and of all
+ * earlier ones, and refuses newer ones with an explanation; so a policy may
+ * call every service of the header that it was built with.
  *
  * 1  the first.
  */
@@ -155,7 +154,7 @@ extern "C" {
 #endif
 
 /* ppc_event.kind; 1 << kind is its bit in what want() takes. Numbers as in rfs.h. */
-#define PPC_EVENT_LOST		0u	/* count events could not be told */
+#define PPC_EVENT_LOST		0u	/* count events could not be delivered */
 #define PPC_EVENT_OPEN		1u	/* a file of length bytes was opened */
 #define PPC_EVENT_CLOSE		2u	/* the last descriptor of an open is closed */
 #define PPC_EVENT_MISS		3u	/* the range was read and was not cached */
@@ -194,13 +193,13 @@ struct ppc_event {
 	uint32_t cpu;
 };
 
-/* ppc_io.op; 0 is none, so that one that was forgotten is heard */
+/* ppc_io.op; 0 is none, so that a forgotten op is noticed */
 #define PPC_OP_LOAD		1u	/* bring the range into the cache */
 #define PPC_OP_DROP		2u	/* take it out, and load no more of it */
 #define PPC_OP_CANCEL		3u	/* load no more of it; what is cached stays */
 
-/* ppc_io.flags; each is for the op that is named, and refused with another */
-#define PPC_IO_REPLACE		(1u << 0)	/* LOAD: in the place of older loads of tgid */
+/* ppc_io.flags; each belongs to the named op, and is refused with another */
+#define PPC_IO_REPLACE		(1u << 0)	/* LOAD: replace older loads of tgid */
 #define PPC_IO_HOLD		(1u << 1)	/* LOAD: and have the kernel take older cache first */
 #define PPC_IO_NEAR		(1u << 2)	/* LOAD: into the memory nearest to xpu */
 #define PPC_IO_LARGE		(1u << 3)	/* LOAD: large folios rather than the exact range */
@@ -208,18 +207,18 @@ struct ppc_event {
 
 /**
  * struct ppc_io - a range, and what to do with it
- * @struct_size: of this structure, at least up to and with @length
+ * @struct_size: of this structure, at least through @length
  * @op: PPC_OP_*
  * @flags: PPC_IO_*
- * @priority: of a load: higher ones first, equal ones in their order; 0 is usual,
- *	      and what is below 0 is loaded in the background: a small piece at a
+ * @priority: of a load: higher ones first, equal ones in their order; 0 is usual;
+ *	      below 0 the range is loaded in the background: a small piece at a
  *	      time, while nothing else is loaded
  * @file: file id, from an event or from open_file()
  * @offset: in bytes
  * @length: in bytes, not 0; beyond the end of the file means to its end, and
  *	    offset + length is at most INT64_MAX
- * @xpu: an accelerator, read with PPC_IO_NEAR only. Without that the host goes by
- *	 what tgid works on, if it knows that.
+ * @xpu: an accelerator, read with PPC_IO_NEAR only. Without that flag the host
+ *	 uses the accelerator that tgid works on, if known.
  * @tgid: of a load: the process that will read it, whose memory cgroup may be
  *	  charged; 0 if no particular one
  */
@@ -282,17 +281,17 @@ struct ppc_entry {
 };
 
 /* flags of list() */
-#define PPC_LIST_RECURSIVE	(1u << 0)	/* and what is in its directories */
+#define PPC_LIST_RECURSIVE	(1u << 0)	/* include subdirectories */
 
 /**
  * struct ppc_memory - how much the page cache may take
  * @struct_size: of this structure, set by the caller
  * @reserved: 0
- * @limit: bytes, by the tightest limit there is
- * @used: bytes of it that are in use; of the page cache only what readers and
- *	  policies of this mount have brought in, as the kernel drops the rest for
- *	  nothing
- * @threshold: bytes; with so many in use evict is called
+ * @limit: bytes, by the tightest limit that applies
+ * @used: bytes of it that are in use; of the page cache only pages that readers
+ *	  and policies of this mount have brought in, as the kernel drops the rest
+ *	  at no cost
+ * @threshold: bytes in use from which on evict is called
  * @available: bytes that can be loaded before that
  */
 struct ppc_memory {
@@ -308,18 +307,18 @@ struct ppc_memory {
 struct ppc_sink;
 
 /* level of log() */
-#define PPC_LOG_ERROR		1u	/* what was asked for did not happen */
-#define PPC_LOG_WARN		2u	/* not as it should be, but it goes on */
-#define PPC_LOG_INFO		3u	/* once in a life, not once per event */
+#define PPC_LOG_ERROR		1u	/* the requested action failed */
+#define PPC_LOG_WARN		2u	/* abnormal, but the policy goes on */
+#define PPC_LOG_INFO		3u	/* once per lifetime, not once per event */
 #define PPC_LOG_DEBUG		4u
 
 /* ppc_host.features, ppc_policy.needs */
 #define PPC_FEATURE_OPEN	(1ull << 0)	/* OPEN and CLOSE events */
 #define PPC_FEATURE_TOUCH	(1ull << 1)	/* TOUCH events */
 #define PPC_FEATURE_PROGRESS	(1ull << 2)	/* PROGRESS events */
-#define PPC_FEATURE_EVICT_MAPPED (1ull << 3)	/* evicts what processes map */
+#define PPC_FEATURE_EVICT_MAPPED (1ull << 3)	/* drops pages that processes map */
 #define PPC_FEATURE_AFFINITY	(1ull << 4)	/* PPC_IO_NEAR decides on the memory */
-#define PPC_FEATURE_CHARGE	(1ull << 5)	/* ppc_io.tgid decides whom to charge */
+#define PPC_FEATURE_CHARGE	(1ull << 5)	/* ppc_io.tgid decides which cgroup pays */
 
 /**
  * struct ppc_host - what the host does for a policy
@@ -328,33 +327,35 @@ struct ppc_sink;
  * @features: PPC_FEATURE_* that this mount has
  * @deadline_ns: how long a callback may take; 0 if there is no limit
  * @ctx: the first argument of all services
- * @log: says a line of UTF-8, without a newline. From any thread.
+ * @log: logs a line of UTF-8, without a newline. From any thread.
  * @add: puts an I/O into the sink of this callback. Fields that a shorter one
- *	 lacks are taken as 0. -EINVAL: one that ends before its length does, an op
- *	 not known, a flag not known or of another op, a length of 0, a range beyond
- *	 INT64_MAX, an xpu beyond 65535. -E2BIG: a longer one, whose rest is not
- *	 zero. -ENOSPC: the sink is full and what it holds will be done.
+ *	 lacks are taken as 0. -EINVAL: a structure that ends before @length does,
+ *	 an unknown op, a flag that is unknown or belongs to another op, a length
+ *	 of 0, a range beyond INT64_MAX, an xpu beyond 65535. -E2BIG: a longer
+ *	 structure whose rest is not zero. -ENOSPC: the sink is full, and what it
+ *	 holds will be done.
  * @open_file: the id of the file at a path; no event needs to have named it.
  *	       It is valid until close_file() or exit.
  * @close_file: gives back what open_file() gave
  * @file_info: size and identity of a file
  * @file_path: writes path and NUL to buf and returns the length of the path.
  *	       -ENAMETOOLONG: they do not fit into size. -ENOENT: it has none.
- * @list: calls visit for each entry of a directory, in order of their paths'
- *	  bytes. What is not 0 from visit ends it and is returned. -ENOTDIR,
- *	  -ENOENT.
+ * @list: calls visit for each entry of a directory, in byte order of their
+ *	  paths. A nonzero result of visit ends the list and is returned.
+ *	  -ENOTDIR, -ENOENT.
  * @read: copies up to size bytes of a file at offset to buf; returns how many,
- *	  0 at the end. Makes no event. For headers and indices, not for weights.
+ *	  0 at the end. Causes no event. For headers and indices, not for weights.
  * @resident: how many bytes of the range are cached. At least one page counts
  *	      for itself.
  * @memory: the state of memory now
  * @process_xpu: the accelerator a process works on; they are numbered from 0.
- *		 -ENOENT: none is known; it may be later.
+ *		 -ENOENT: none is known yet.
  * @now: CLOCK_MONOTONIC in ns. From any thread.
- * @want: which events from now on: a mask of 1 << PPC_EVENT_*, with PROGRESS one
- *	  each progress_bytes. Without it: MISS. LOST always comes with any other.
- *	  -EOPNOTSUPP: a kind that this mount cannot tell, and nothing changed.
- * @wake: prefetch is called with event NULL, not before after_ns from now. The
+ * @want: selects the events from now on: a mask of 1 << PPC_EVENT_*, with
+ *	  PROGRESS one event per progress_bytes. Default: MISS. LOST always comes
+ *	  with any other. -EOPNOTSUPP: a kind that this mount does not have, and
+ *	  nothing changed.
+ * @wake: has prefetch called with event NULL, not before after_ns from now. The
  *	  latest call counts. From any thread.
  */
 struct ppc_host {
@@ -387,15 +388,15 @@ struct ppc_host {
  * @abi_version: PPC_ABI_VERSION
  * @name: short, of a-z, 0-9 and -; required
  * @version: of the policy, or NULL
- * @description: a line for people, or NULL
+ * @description: a line for users, or NULL
  * @needs: PPC_FEATURE_* without which it makes no sense: a mount that lacks one
  *	   refuses the policy
- * @init: settings end with a key that is NULL; host is valid until exit has
- *	  returned; *self is NULL and handed to the other callbacks as it is left
+ * @init: settings end with a NULL key; host is valid until exit has returned;
+ *	  *self is NULL, and its value on return is passed to the other callbacks
  * @exit: self is gone afterwards; an error is logged
- * @prefetch: event NULL: woken
+ * @prefetch: event NULL: after wake()
  * @evict: event NULL: at an interval
- * @configure: one setting of the running instance is to be value from now on
+ * @configure: sets one setting of the running instance
  *
  * Those from init on are callbacks; any may be NULL.
  */
@@ -414,7 +415,7 @@ struct ppc_policy {
 	int (*configure)(void *self, const char *key, const char *value);
 };
 
-/* Its shape in version 1: a host takes no shorter one. */
+/* Size of struct ppc_policy in version 1; a host refuses shorter ones. */
 #define PPC_POLICY_SIZE_V1	80u
 
 extern PPC_EXPORT const struct ppc_policy ppc_policy;
@@ -424,8 +425,8 @@ extern PPC_EXPORT const struct ppc_policy ppc_policy;
  *
  *	PPC_POLICY(.name = "shift", .version = "1", .prefetch = shift_prefetch);
  *
- * Size and version are filled in. C++ before 20 has no names in braces: there the
- * fields follow in their order, from the name on.
+ * Size and version are filled in. C++ before 20 has no designated initializers:
+ * there the fields follow in their order, from the name on.
  *
  *	PPC_POLICY("shift", "1", nullptr, 0, nullptr, nullptr, shift_prefetch, nullptr, nullptr);
  */
@@ -444,7 +445,7 @@ extern PPC_EXPORT const struct ppc_policy ppc_policy;
 #endif
 
 /**
- * ppc_load() - names a range to load, in the plain way
+ * ppc_load() - names a range to load, without flags
  * @host: what init was given
  * @sink: of the running callback
  * @file: its id
@@ -467,7 +468,7 @@ static inline int ppc_load(const struct ppc_host *host, struct ppc_sink *sink, u
 }
 
 /**
- * ppc_drop() - names a range to drop, in the plain way
+ * ppc_drop() - names a range to drop, without flags
  * @host: what init was given
  * @sink: of the running callback
  * @file: its id
@@ -489,9 +490,9 @@ static inline int ppc_drop(const struct ppc_host *host, struct ppc_sink *sink, u
 /**
  * ppc_parse_bytes() - reads a number of bytes, such as a setting's value
  * @text: "4096", "128K", "64M" or "1G", by powers of 1024, and nothing else
- * @bytes: gets the number; left alone if there is none
+ * @bytes: receives the number; unchanged on error
  *
- * Return: 0, or -EINVAL: it is something else, or does not fit.
+ * Return: 0, or -EINVAL: @text is something else, or does not fit.
  */
 static inline int ppc_parse_bytes(const char *text, uint64_t *bytes)
 {

@@ -32,7 +32,7 @@
 #include <linux/backing-file.h>
 #endif
 
-/* 5.12, 6.3: who maps ids became an argument */
+/* 5.12, 6.3: the id mapping became an argument */
 #if defined(HAVE_MNT_IDMAP)
 #define rfs_permission_lower(inode, mask) inode_permission(&nop_mnt_idmap, inode, mask)
 #define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(&nop_mnt_idmap, d, name, buf, size)
@@ -49,7 +49,7 @@ static inline bool rfs_mnt_is_idmapped(const struct vfsmount *mnt)
 #if defined(HAVE_IDMAPPED_MNT)
 	return is_idmapped_mnt(mnt);
 #elif defined(HAVE_MNT_USERNS)
-	/* 5.12 to 5.16 have such mounts, but no name for the question */
+	/* 5.12 to 5.16 have such mounts, but no helper to test for one */
 	return mnt_user_ns(mnt) != &init_user_ns;
 #else
 	return false;
@@ -107,7 +107,7 @@ static inline struct dentry *rfs_lookup_lower(const struct qstr *name, struct de
 #endif
 }
 
-/* 6.14: d_revalidate is told the parent and the name */
+/* 6.14: d_revalidate is given the parent and the name */
 static inline int rfs_revalidate_lower(struct inode *dir, const struct qstr *name,
 				       struct dentry *lower, unsigned int flags)
 {
@@ -133,9 +133,9 @@ static inline void rfs_init_timer(struct hrtimer *timer,
 }
 
 /*
- * 6.0: a group says that an inode may have several of its marks and that its
- * locks are taken in reclaim, too (6.11: no need to). Before, the former was
- * said with each mark.
+ * 6.0: a group declares that an inode may have several of its marks, and that
+ * its locks are also taken in reclaim (6.11: no need to). Before, each mark
+ * declared the former.
  */
 #ifndef FSNOTIFY_GROUP_NOFS
 #define FSNOTIFY_GROUP_NOFS 0
@@ -159,7 +159,7 @@ static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
 #endif
 }
 
-/* what has these helpers in its headers need not be built with them */
+/* a kernel with these helpers in its headers need not be built with them */
 #if defined(HAVE_BACKING_OPEN_FILE) || defined(HAVE_BACKING_OPEN_PATH)
 #ifndef CONFIG_FS_STACK
 #error "this kernel lacks CONFIG_FS_STACK, which overlayfs or FUSE passthrough bring"
@@ -167,7 +167,7 @@ static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
 #endif
 
 /*
- * Opening the lower file such that /proc/PID/maps tells the path in rfs:
+ * Opening the lower file such that /proc/PID/maps shows the path in rfs:
  * 6.5 made backing files of the fake paths, later they took the user's file.
  * They are built where overlayfs or fuse's passthrough is configured.
  *
@@ -234,7 +234,7 @@ static inline void rfs_move_window(struct vm_fault *vmf, unsigned long address)
 #endif
 }
 
-/* 5.12: map_pages tells whether it has done anything */
+/* 5.12: map_pages returns whether it has done anything */
 static inline vm_fault_t rfs_call_map_pages(const struct vm_operations_struct *ops,
 					    struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 {
@@ -315,10 +315,10 @@ static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
 }
 
 /*
- * 6.18: a folio is mapped with all of its pages, as far as they are in the VMA
- * and the page table, whichever of them was asked for. Returns the last one
- * that may be mapped with a range that ends at @last; the kernel may map less,
- * of which the next fault tells once more.
+ * 6.18: a folio is mapped with all of its pages that are in the VMA and the page
+ * table, whichever of them was asked for. Returns the last one that may be mapped
+ * with a range that ends at @last; the kernel may map fewer, and the next fault
+ * then reports the rest once more.
  */
 static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space *mapping,
 				      pgoff_t last)
@@ -352,7 +352,7 @@ static inline void rfs_ra_unbounded(struct readahead_control *ractl, unsigned lo
 #endif
 }
 
-/* Returns 1 when the page has arrived, 0 if it failed, -EINTR if the caller is to die. */
+/* Returns 1 when the page has arrived, 0 if it failed, -EINTR if the caller is killed. */
 static inline int rfs_page_arrives(struct page *page)
 {
 #ifdef HAVE_FOLIO
@@ -365,10 +365,10 @@ static inline int rfs_page_arrives(struct page *page)
 }
 
 /*
- * A page that is on its way, when it has arrived; NULL if there is none or it
- * failed, -EINTR if the caller is to die first. Unlike read_mapping_page() this
- * doesn't count as an access: with one of ours, the reader's only one would make
- * the page active, and memory of processes would be swapped in its place.
+ * Waits for a page in flight and returns it; NULL if there is none or it failed,
+ * -EINTR if the caller is killed first. Unlike read_mapping_page() this doesn't
+ * count as an access: after one of ours, the reader's only one would make the
+ * page active, and the kernel would swap process memory in its place.
  */
 static inline struct page *rfs_await_page(struct address_space *mapping, pgoff_t index)
 {
@@ -400,7 +400,7 @@ static inline struct folio *rfs_find_folio(struct address_space *mapping, pgoff_
 #define RFS_CAN_LARGE 0
 #endif
 
-/* 6.1: statx tells what O_DIRECT asks for */
+/* 6.1: statx returns the alignment that O_DIRECT requires */
 static inline void rfs_hide_dioalign(struct kstat *stat)
 {
 #ifdef HAVE_STATX_DIOALIGN
@@ -417,9 +417,9 @@ static inline void rfs_hide_dioalign(struct kstat *stat)
 #endif
 
 /*
- * What a buffered read may be asked for, and a file has to know: to be retried
- * when its page has arrived instead of waiting (io_uring; 6.10 made it a flag of
- * the operations), and to leave nothing in the page cache (6.14).
+ * Flags of a buffered read that a file has to support: retrying when the page
+ * has arrived instead of waiting (io_uring; 6.10 made it a flag of the
+ * operations), and leaving nothing in the page cache (6.14).
  */
 #ifndef FMODE_BUF_RASYNC
 #define FMODE_BUF_RASYNC ((__force fmode_t)0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * rfs: the operations whose arguments changed, as thin shells round the
+ * rfs: the operations whose arguments changed, as thin wrappers around the
  * functions that do the work
  */
 #ifndef _RFS_COMPAT_OPS_H
@@ -13,7 +13,7 @@
 #endif
 #include "../rfs.h"
 
-/* 5.12, 6.3: who maps ids became an argument */
+/* 5.12, 6.3: the id mapping became an argument */
 #if defined(HAVE_MNT_IDMAP)
 static inline int rfs_permission(struct mnt_idmap *idmap, struct inode *inode, int mask)
 {
@@ -42,8 +42,8 @@ static inline int rfs_getattr(struct user_namespace *ns, const struct path *path
 #endif
 
 /*
- * 6.2: ACLs are asked for by an operation of their own; before, they are
- * xattrs like others, and the handler for all names passes them on.
+ * 6.2: ACLs have an operation of their own; before, they are xattrs like
+ * others, and the handler for all names passes them on.
  */
 #ifdef HAVE_VFS_GET_ACL
 static inline struct posix_acl *rfs_get_acl(struct mnt_idmap *idmap, struct dentry *dentry,
@@ -73,7 +73,7 @@ static inline int rfs_fileattr_get(struct dentry *dentry, struct fileattr *attr)
 #define RFS_FILEATTR_OPS
 #endif
 
-/* 6.14: d_revalidate is told the parent and the name */
+/* 6.14: d_revalidate is given the parent and the name */
 #ifdef HAVE_D_REVALIDATE_NAME
 static inline int rfs_d_revalidate(struct inode *dir, const struct qstr *name,
 				   struct dentry *dentry, unsigned int flags)
@@ -85,9 +85,9 @@ static inline int rfs_d_revalidate(struct inode *dir, const struct qstr *name,
 #endif
 
 /*
- * Who wants the dentry that has the data asks d_real: 6.5 made its argument a
- * type. With the fake paths before it, file_dentry() of a lower file must find
- * the lower dentry by it.
+ * d_real returns the dentry that has the data: 6.5 made its argument a type.
+ * With the fake paths before 6.5, file_dentry() of a lower file must find the
+ * lower dentry by it.
  */
 #ifdef HAVE_D_REAL_TYPE
 static inline struct dentry *rfs_d_real(struct dentry *dentry, enum d_real_type type)
@@ -107,7 +107,7 @@ static inline struct dentry *rfs_d_real(struct dentry *dentry, const struct inod
 }
 #endif
 
-/* 5.12: map_pages tells whether it has done anything */
+/* 5.12: map_pages returns whether it has done anything */
 #ifdef HAVE_MAP_PAGES_RETURNS
 #define rfs_map_pages rfs_map_table
 #else

@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# probe.sh SRCTREE: print -DHAVE_X for what the kernel in SRCTREE offers, found
-# by looking into its headers: distributions backport, so version numbers would
-# lie. compat/ is the one reader of HAVE_*.
+# probe.sh SRCTREE: print -DHAVE_X for each facility of the kernel in SRCTREE,
+# found in its headers: distributions backport, so version numbers would lie.
+# Only compat/ reads HAVE_*.
 #
-# Taking "I did not find it" for "it is not there" may build a module that is
-# wrong: one that mirrors idmapped mounts, say. So each line says since which
-# version every kernel has it ("<V": which all before V have); what a kernel that
-# is new enough lacks has moved in its headers, and compat.h refuses to go on by
+# Taking "not found" for "not there" may build a wrong module: one that mirrors
+# idmapped mounts, say. So each line names the version since which every kernel
+# has the facility ("<V": all kernels before V have it). If a new enough kernel
+# lacks it, it has moved within the headers, and compat.h refuses to build, by
 # RFS_MISSED_SINCE and RFS_MISSED_UNTIL, the oldest and the newest of such
-# versions. "-" is for what does not compile if it is taken for the other, and for
-# what does not matter. VERBOSE=1 names what was not found.
+# versions. "-" is for facilities that do not matter, or without which a wrong
+# guess does not compile. VERBOSE=1 names what was not found.
 include=$1/include/linux
 since=16777215
 until=0

@@ -1,17 +1,17 @@
 //! Whether the readers of a model bypass the page cache. Pure.
 //!
-//! An open with `O_DIRECT` says so, but need not: some loaders open a file like that only to learn whether they could,
-//! and read it through the page cache afterwards. So nothing is loaded from such an open on, until more of the weights has
-//! come through the page cache than the headers of files and what the kernel reads ahead of them.
+//! An open with `O_DIRECT` suggests it, but proves nothing: some loaders open a file like that only to probe support,
+//! and read it through the page cache afterwards. So nothing is loaded after such an open until more of the weights has
+//! come through the page cache than the headers of files and the kernel's readahead after them.
 
 use crate::extent::PAGE;
 
-/// This part of the model is more than headers, within these bounds, in pages.
+/// The fraction of the model, within bounds in pages, from which on reads are more than headers.
 const PART: u64 = 16;
 const LEAST: u64 = (16 << 20) / PAGE;
 const MOST: u64 = (64 << 20) / PAGE;
 
-/// What is known of it.
+/// Whether the page cache has been bypassed lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bypass {
     /// Pages of weights that readers got through the page cache since the last such open.
@@ -26,7 +26,7 @@ impl Bypass {
         }
     }
 
-    /// Readers of a model of so many pages got these of its weights through the page cache.
+    /// Readers got `pages` of the weights through the page cache, of a model of `total` pages.
     pub(crate) fn read_cached(&mut self, pages: u64, total: u64) {
         let Some(cached) = &mut self.cached else {
             return;

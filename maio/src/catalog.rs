@@ -25,32 +25,32 @@ use crate::models::{ModelKey, models_among, repository, snapshot};
 use crate::policy::{Model, Share};
 use routes::{Route, Routes, reference};
 
-/// So many models are kept open beside those that are being loaded.
+/// Upper bound on open models, beyond those that are being loaded.
 const MOST: usize = 32;
-/// So many ways of events are remembered.
+/// Upper bound on remembered ways of events.
 const MOST_WAYS: usize = 1 << 14;
-/// More models of a mount are not counted.
+/// Upper bound on counted models of a mount.
 const COUNTED: usize = 64;
 
 /// The policy.
 #[derive(Debug)]
 pub struct Maio {
     config: Config,
-    /// What the mount is of, if that can be told before anything is opened.
+    /// The mount's model, if it is known before anything is opened.
     prime: Option<usize>,
-    /// It holds nothing else.
+    /// The mount holds no other model.
     is_alone: bool,
     /// Models that no reader has opened yet.
     unknown: BTreeSet<ModelKey>,
     slots: Vec<Slot>,
     routes: Routes,
-    /// Where events of a file by a process went last: there are many, and few files.
+    /// The slot that the last event of a file and process went to: events are many, files few.
     ways: HashMap<(FileId, u32), usize>,
     heard: Option<(Kinds, u64)>,
     loading: usize,
 }
 
-/// A model, as long as anybody may read it.
+/// A model, as long as a process may read it.
 #[derive(Debug)]
 struct Slot {
     key: ModelKey,
@@ -62,7 +62,7 @@ impl Policy for Maio {
     const NAME: &'static CStr = c"maio";
     const VERSION: &'static CStr = c"1";
     const DESCRIPTION: &'static CStr =
-        c"Loads models: replays who reads what ahead of the readers, drops what has been read";
+        c"Loads models: replays what each worker reads ahead of it, drops what has been read";
 
     fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
         let config = Config::from_settings(settings)?;
@@ -155,7 +155,7 @@ impl Evict for Maio {
 }
 
 impl Maio {
-    /// Which model an event is about; one that no reader has opened yet is opened with what begins a load.
+    /// The model that an event is about; an event that begins a load also opens its model.
     fn route(
         &mut self,
         host: &Host<'_>,
@@ -211,7 +211,7 @@ impl Maio {
         if self.slots[slot].model.is_none() {
             let (config, key) = (self.config.clone(), self.slots[slot].key.clone());
             let config = Config {
-                // What is to be loaded before anything is opened is the prime one alone.
+                // Only the prime model is loaded before anything is opened.
                 beginning: Beginning::Open,
                 ..config
             };
@@ -231,7 +231,7 @@ impl Maio {
         self.slots.len() - 1
     }
 
-    /// What belongs to no model is a part of the mount's own.
+    /// Files of no model belong to the mount's own model.
     fn whole_mount(&self) -> Option<ModelKey> {
         let prime = &self.slots[self.prime?].key;
         prime.root.is_empty().then(|| prime.clone())
@@ -253,7 +253,7 @@ impl Maio {
         loading.filter_map(revision).max().map(|(_, it)| it)
     }
 
-    /// A reader has opened what tells revisions apart: another one that was thought to be loaded is not.
+    /// A reader has opened a file that tells revisions apart: a load of another revision was a wrong guess.
     fn abandon_others(
         &mut self,
         host: &Host<'_>,
@@ -275,7 +275,7 @@ impl Maio {
         Ok(())
     }
 
-    /// A model is told what is loaded beside it.
+    /// Passes the other loads' shares to a model.
     fn tell_others(&mut self, at: usize) {
         if self.slots.len() < 2 {
             return;
@@ -288,7 +288,7 @@ impl Maio {
         }
     }
 
-    /// Closes the models that have been unread for longest, if they are many.
+    /// Closes the models that have been unread for longest, if too many are open.
     fn retire(&mut self, host: &Host<'_>) -> Result<()> {
         let open = |slot: &Slot| slot.model.is_some();
         let excess = self.slots.iter().filter(|&it| open(it)).count();
@@ -305,7 +305,7 @@ impl Maio {
         Ok(())
     }
 
-    /// Tells the host what all of them want to hear, and is called again for what waits.
+    /// Asks the host for the events that all models want, and for a wake-up if an answer waits.
     fn settle(&mut self, host: &Host<'_>) -> Result<()> {
         let models = || self.slots.iter().filter_map(|slot| slot.model.as_ref());
         let all = models().map(Model::wanted);
@@ -334,8 +334,8 @@ impl Maio {
         Ok(())
     }
 
-    /// Without a model that is open: what begins a load. Of a mount of many models it is not known whether the
-    /// templates of those that no reader has opened are right, and nothing of what is read first is to be missed.
+    /// The kinds wanted without an open model: those that begin a load. Of models that no reader has opened it is
+    /// not known whether their templates are right, so their first reads must not be missed.
     fn wanted_anyway(&self, host: &Host<'_>) -> Kinds {
         let has = |feature| host.features().contain(feature);
         let records = self.config.store.is_some()
@@ -354,8 +354,8 @@ impl Maio {
         if beginning != Beginning::Open {
             let many = self.unknown.len();
             let line = format_args!(
-                "There are {many} models, and which one is read is not known: each is loaded when it is opened; \
-                 mount the folder of one for it to be loaded before that"
+                "There are {many} models, and it is not known which one will be read: each is loaded when it is \
+                 opened; to load one before that, mount its folder"
             );
             host.log(Level::Info, line);
         }

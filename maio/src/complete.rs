@@ -1,8 +1,8 @@
-//! What a recording lacks of tensors that were read. Pure.
+//! Completes recordings of tensors that were read. Pure.
 //!
-//! Without the module the kernel does not tell of all pages that a process reads through a mapping. Nobody
-//! reads most of a tensor and leaves out the rest; who reads a slice of it leaves out half at least. So a
-//! tensor of which nearly all is recorded was read.
+//! Without the module the kernel does not report all pages that a process reads through a mapping. No worker
+//! reads most of a tensor and leaves out the rest: one that reads a slice leaves out at least half. So a
+//! tensor of which nearly all is recorded was read whole.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use std::ops::Range;
 use crate::extent::Extent;
 use crate::ranges::Ranges;
 
-/// A unit of which so much is recorded, in eighths, was read.
+/// The recorded part of a unit, in eighths, from which on it counts as read.
 const NEARLY: u64 = 7;
 
-/// What was read, in order, together with what lacks of units of which nearly all was; and how many pages that is.
-/// `units` tells of a file which ranges of pages are read as a whole.
+/// The recorded extents in order, with the gaps in nearly complete units appended; and how many pages those gaps have.
+/// `units` returns the ranges of pages of a file that are read as a whole.
 pub(crate) fn complete(
     extents: Vec<Extent>,
     mut units: impl FnMut(u32) -> Vec<Range<u32>>,

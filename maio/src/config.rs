@@ -1,4 +1,4 @@
-//! What MAIO can be told.
+//! The settings of MAIO.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::template::{Store, default_root, this_node, valid_name};
 pub(crate) enum Recording {
     /// If there is no template, or it does not fit any more.
     Auto,
-    /// Each time.
+    /// At each load.
     Always,
     Never,
 }
@@ -22,7 +22,7 @@ pub(crate) enum Recording {
 /// When a load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// When something of the model is opened.
+    /// When a file of the model is opened.
     Open,
     /// At once, in the background until a reader comes.
     Early,
@@ -30,7 +30,7 @@ pub(crate) enum Beginning {
     Now,
 }
 
-/// All of it, with what holds where nothing is said.
+/// All settings, with defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// `None`: named after the files.
@@ -38,15 +38,15 @@ pub(crate) struct Config {
     pub(crate) node: String,
     /// `None`: templates are neither looked for nor kept.
     pub(crate) store: Option<Store>,
-    /// Where services of this node tell each other what they need; `None`: this one does not.
+    /// Where services of this node publish what they still need; `None`: this service does not.
     pub(crate) leases: Option<PathBuf>,
-    /// How many workers share each layer; `None`: as the command of the first reader says.
+    /// How many workers share each layer; `None`: as in the command of the first reader.
     pub(crate) tp: Option<u32>,
     pub(crate) recording: Recording,
     pub(crate) beginning: Beginning,
-    /// Hold no more than this many bytes.
+    /// Upper bound on held bytes.
     pub(crate) budget: u64,
-    /// A load is over when nobody has read for so long.
+    /// How long without a read until a load is over.
     pub(crate) idle: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Config {
     }
 }
 
-/// When a model is loaded, if that is said.
+/// When a model is loaded, if that is set.
 pub(crate) fn beginning(settings: &mut Settings) -> Result<Option<Beginning>> {
     match settings.text("begin").as_deref() {
         None => Ok(None),
@@ -128,7 +128,7 @@ fn service(settings: &mut Settings) -> Result<(Option<String>, Option<u32>)> {
         return Err(problem(
             "service",
             &text,
-            "there is a service-id already: say one of them",
+            "service-id is set, too: set one of them",
         ));
     }
     let wrong = |_| problem("service", &text, "not key=value,key=value");

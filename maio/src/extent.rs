@@ -1,4 +1,4 @@
-//! A range of a file in whole pages, as all of MAIO counts.
+//! A range of a file in whole pages, the unit of all of MAIO.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ pub const PAGE: u64 = 4096;
 /// Consecutive pages of a file. Small, as a template has hundreds of thousands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extent {
-    /// The file, by its place in a table of files that goes with it.
+    /// The file, by its index in the table of files that goes with it.
     pub file: u32,
     /// The first page.
     pub first: u32,
@@ -17,7 +17,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The pages that this range of bytes touches; `None` if it is empty or beyond what is counted.
+    /// The pages that this range of bytes touches; `None` if it is empty or beyond the largest page number.
     #[must_use]
     pub fn of_bytes(file: u32, bytes: &Range<u64>) -> Option<Self> {
         let first = u32::try_from(bytes.start / PAGE).ok()?;

@@ -2,14 +2,14 @@
 //!
 //! An ordinary policy of `ppc.h`. It knows what the workers of an inference service read when they load
 //! a model, from a template that was recorded on an earlier load or from the headers of the model's
-//! files, and has it loaded ahead of them, near the accelerators they work on; what all of them have
-//! read is dropped when its place is needed.
+//! files, and loads it ahead of them, near the accelerators they work on; pages that all of them have
+//! read are dropped when their memory is needed.
 //!
 //! [`template`] and [`predict`] say what is going to be read, `order` cuts it into pieces in reading order,
-//! `window` decides what to load and drop as readers go on, `record` remembers what they read, `workers`
-//! tells which process is which worker, `proof` compares a template with what was read, `peers` are the other
-//! services of the node, and `load` is all of these for one load; `start` is the same for a whole start,
-//! whatever files that reads. They are pure but for `peers`; `policy` connects them to its `host`, and `save`
+//! `window` decides what to load and drop as readers advance, `record` records their reads, `workers`
+//! maps processes to workers, `proof` compares a template with what was read, `peers` are the other
+//! services of the node, and `load` combines all of these for one load; `start` does the same for a whole
+//! start, whatever files that reads. All but `peers` are pure; `policy` connects them to its `host`, and `save`
 //! to the store of templates. [`service`], [`predict`] and [`template`] are for tools, too.
 
 mod bypass;

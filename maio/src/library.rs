@@ -1,4 +1,4 @@
-//! What the library exports: MAIO for a directory of models, or for a start if one is named.
+//! The exported policy: MAIO for a directory of models, or for a start if one is named.
 
 use std::ffi::CStr;
 
@@ -68,7 +68,7 @@ impl Configure for Library {
     fn configure(&mut self, host: &Host<'_>, settings: &mut Settings) -> Result<()> {
         match self {
             Self::Models(models) => models.configure(host, settings),
-            // What is left is refused.
+            // Remaining settings are refused.
             Self::Start(_) => Ok(()),
         }
     }

@@ -1,5 +1,5 @@
-//! One load of a model, from the first event to the end: who reads, where they are, what is to be
-//! loaded and dropped, and what of it is worth remembering. It knows the world only by what it is told.
+//! One load of a model, from the first event to the end: its readers and their positions, what to load
+//! and drop, and what to remember of it. It does no I/O: all its input is passed in.
 
 mod outcome;
 #[cfg(test)]
@@ -22,44 +22,44 @@ use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
 
 pub(crate) use outcome::{Outcome, Part};
 
-/// A reader that has not been heard for so long does not hold up others.
+/// How long a reader may be silent before it no longer holds up others.
 const STALLED: Duration = Duration::from_secs(5);
-/// And one that was expected and did not come.
+/// The same for an expected reader that has not come.
 const MISSING: Duration = Duration::from_secs(30);
-/// A process that ends so soon after it has read did not mean to.
+/// How long after its last read the end of a process counts as premature.
 const CUT_SHORT: Duration = Duration::from_secs(2);
-/// With so much of what was expected a load is whole, however its readers ended, in percent.
+/// The part of the expected pages, in percent, from which on a load is whole, however its readers ended.
 const WHOLE: u64 = 95;
-/// With all of its files closed, what has been read so far, in percent, and nobody reading for so long, it
-/// is over: mappings outlive descriptors, so one of these alone says little.
+/// The part of the expected pages, in percent, that ends a load once all its files are closed and it has been
+/// quiet for `CLOSED`: mappings outlive descriptors, so closed files alone say little.
 const ALL: u64 = 99;
 const CLOSED: Duration = Duration::from_secs(2);
-/// An OPEN comes this much later than what it led to, at most.
+/// Upper bound on the delay of an OPEN after the reads that follow it.
 const TOLD_LATE: Duration = Duration::from_millis(200);
-/// A reader of less than this is no worker: it looks at the configuration, say.
+/// How many pages make a reader a worker: one of fewer looks at the configuration, say.
 const WORKER: u64 = (1 << 20) / PAGE;
-/// Until a worker comes a load may be idle so many times as long: frameworks take their time between
-/// the configuration and the weights.
+/// The factor on the idle time until a worker comes: frameworks take their time between the configuration
+/// and the weights.
 const STARTING: u32 = 30;
 
-/// A load that began before its readers waits for them so long.
+/// How long a load that began before its readers waits for them.
 const EARLY: Duration = Duration::from_mins(10);
 
-/// Readers that have read so much that nobody was expected to, and more than what was, are not those
-/// that were expected;
+/// How many unexpected pages, beyond the expected ones read since, show that the readers are not the expected
+/// ones;
 const ASTRAY: u64 = (16 << 20) / PAGE;
-/// of a large model, a part.
+/// of a large model, this fraction of it.
 const ASTRAY_PART: u64 = 128;
 
-/// Who has read so much of another's course follows that one.
+/// How many pages of another worker's course a reader must read to be taken for that worker.
 const COURSE: u64 = (4 << 20) / PAGE;
 
-/// This part of the budget is for what readers bring in by themselves.
+/// The fraction of the budget reserved for pages that readers bring in themselves.
 const OWN: u64 = 8;
 
-/// Pages that one fault maps at most: those of a large folio.
+/// Upper bound on the pages that one fault maps: those of a large folio.
 const ALONG: u32 = 512;
-/// The kernel reads no further ahead than so many pages, 8 MiB, unless somebody has told it to.
+/// Upper bound on the kernel's readahead in pages, 8 MiB, unless it is configured otherwise.
 const AHEAD: u32 = 2048;
 
 /// What is known of processes.
@@ -68,18 +68,18 @@ pub(crate) trait Processes {
     fn is_alive(&self, process: u32) -> bool;
 }
 
-/// What is going to be read, by whom.
+/// What is going to be read, and by which workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Forecast {
     /// The files and their sizes, as the pieces number them.
     pub(crate) files: Arc<[(String, u64)]>,
     pub(crate) pieces: Arc<Pieces>,
     pub(crate) expected: Vec<ExpectedWorker>,
-    /// These are workers of several nodes: for each of them nothing is loaded before it is there.
+    /// The workers are those of several nodes: nothing is loaded for a worker before it appears.
     pub(crate) several: bool,
 }
 
-/// A range to load, and for whom.
+/// A range to load, and its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) extent: Extent,
@@ -87,7 +87,7 @@ pub(crate) struct Request {
     pub(crate) xpu: Option<Xpu>,
     pub(crate) instead: bool,
     pub(crate) hold: bool,
-    /// It is not to hold up what else is read.
+    /// In the background: it must not hold up other reads.
     pub(crate) behind: bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
     pub(crate) drops: Vec<Extent>,
-    /// Not to be loaded any more.
+    /// Issued loads to take back.
     pub(crate) cancels: Vec<Extent>,
     pub(crate) loads: Vec<Request>,
 }
@@ -111,33 +111,33 @@ pub(crate) struct Load {
     files: Arc<[(String, u64)]>,
     workers: Workers,
     records: Option<HashMap<u32, Record>>,
-    /// What others take of the memory.
+    /// Memory used by others.
     others: u64,
-    /// Nothing is to be loaded: it is all there, or nobody would read it from there.
+    /// Nothing is to be loaded: all of it is cached, or its readers bypass the page cache.
     quiet: bool,
     began_ns: u64,
     heard_ns: u64,
     lost: bool,
     bypass: Bypass,
     cut_short: bool,
-    /// Its first event was no OPEN: it had begun before. Unless that is told yet, of this file and process.
+    /// Its first event was no OPEN, so it had begun before; unless the OPEN of this file and process still comes.
     midway: Option<(u32, u32)>,
-    /// How often each of its files is open, and whether that is told.
+    /// How often each of its files is open, and whether OPEN events come at all.
     open: HashMap<u32, u32>,
     opens: bool,
-    /// Pages that nobody was expected to read, less those that somebody was, since.
+    /// Unexpected pages that were read, less the expected ones read since.
     astray: u64,
-    /// Pages that workers have read though by their ranks they were others'.
+    /// Pages that workers have read though by their ranks they belong to others.
     off_course: u64,
-    /// Everybody who was heard is gone.
+    /// All known readers are gone.
     deserted: bool,
-    /// What was issued has been taken back.
+    /// Issued loads have been taken back.
     held_back: bool,
-    /// It began before its readers, and none of them has come to the weights.
+    /// It began before its readers, and none of them has reached the weights.
     early: bool,
-    /// And nothing is to wait for it until then.
+    /// Until then it is loaded in the background.
     behind: bool,
-    /// A reader has come to them since, and what was asked for before that is still to be asked for anew.
+    /// A reader has reached them since, and the ranges issued before that are yet to be issued anew.
     come: bool,
     cap: u64,
 }
@@ -189,19 +189,19 @@ impl Load {
         load
     }
 
-    /// What is read is recorded; in vain, if that had begun before what was first heard, of a file and a
-    /// process.
+    /// Records what is read. `midway` is the file and process of a first event that was no OPEN: unless that OPEN
+    /// still comes, the load had begun before, and the recording is not kept.
     pub(crate) fn record(&mut self, midway: Option<(u32, u32)>) {
         self.records = Some(HashMap::new());
         self.midway = midway;
     }
 
-    /// It begins before its readers; `behind` all else until they come.
+    /// The load begins before its readers; `behind` means in the background until they come.
     pub(crate) const fn await_readers(&mut self, behind: bool) {
         (self.early, self.behind) = (true, behind);
     }
 
-    /// A reader has opened weights with `O_DIRECT`: what was prefetched is of no use to it.
+    /// A reader has opened weights with `O_DIRECT`: prefetched pages are of no use to it.
     pub(crate) const fn suspect_bypass(&mut self) {
         self.early = false;
         self.bypass.suspect();
@@ -212,7 +212,7 @@ impl Load {
         self.window.held() * PAGE
     }
 
-    /// Whether anybody has read more than a little of it.
+    /// Whether any process has read more than a little of it.
     pub(crate) fn has_workers(&self) -> bool {
         !self.workers().is_empty()
     }
@@ -224,7 +224,8 @@ impl Load {
             .set_budget(budget.min(self.cap) / OWN * (OWN - 1) / PAGE);
     }
 
-    /// Of what was dropped, so many pages are `there`; of what is mapped none has to be, if it `goes`.
+    /// Checks dropped ranges: `there` returns how many of their pages are still cached. With `goes`, mapped pages can
+    /// be dropped, so leftovers are never taken for mapped ones.
     pub(crate) fn recheck_dropped(&mut self, goes: bool, mut there: impl FnMut(&Extent) -> u64) {
         let (opens, open) = (self.opens, &self.open);
         self.window.recheck_dropped(|extent| {
@@ -238,12 +239,12 @@ impl Load {
         });
     }
 
-    /// What has stayed of a file can be dropped now.
+    /// The pages of a file that have stayed can be dropped now.
     pub(crate) fn release_file(&mut self, file: u32) {
         self.window.release_file(file);
     }
 
-    /// Whether nobody has a file open any more, which mappings do.
+    /// Whether no process has a file open any more; mappings count as open.
     pub(crate) fn is_closed(&self, file: u32) -> bool {
         !self.open.contains_key(&file)
     }
@@ -261,7 +262,7 @@ impl Load {
         self.window.claims()
     }
 
-    /// Nothing more is to be loaded: what is `absent` of what was issued is taken back.
+    /// Stops loading: takes back the issued ranges that are still `absent`.
     pub(crate) fn hold_back(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         self.held_back = true;
         Advice {
@@ -271,7 +272,7 @@ impl Load {
         }
     }
 
-    /// Whether that is to be done now: nobody is there to load for, or they read something else.
+    /// Whether to stop loading now: all readers are gone, or they read something else.
     pub(crate) fn is_to_hold_back(&self) -> bool {
         self.is_in_vain() && !self.held_back
     }
@@ -281,13 +282,13 @@ impl Load {
         (self.deserted && !self.early) || self.astray >= most || self.bypass.is_likely()
     }
 
-    /// Memory is short: what may go is to go.
+    /// Memory is short: drops all pages that may go.
     pub(crate) fn drop_passed(&mut self) -> Vec<Extent> {
         self.window.drop_all();
         self.window.drops()
     }
 
-    /// What to do, of what has been issued some being `absent` still.
+    /// What to do now; `absent` says whether an issued range has not arrived yet.
     pub(crate) fn advise(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         if self.quiet || self.is_in_vain() {
             return Advice {
@@ -297,7 +298,7 @@ impl Load {
         }
         self.held_back = false;
         let cancels = if std::mem::take(&mut self.come) {
-            // Not in the background any more; and some machines take back what was not read at once.
+            // Not in the background any more; and some machines reclaim pages that were not read at once.
             self.window.issue_again()
         } else {
             Vec::new()
@@ -323,7 +324,7 @@ impl Load {
         }
     }
 
-    /// Somebody has done something to these pages.
+    /// Takes in an event on these pages.
     pub(crate) fn hear(&mut self, event: &Event, extent: &Extent, processes: &dyn Processes) {
         let now_ns = event.time_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
@@ -341,7 +342,7 @@ impl Load {
                 self.window.resume(group);
             }
         }
-        // It may be told a little after the first read.
+        // The OPEN may arrive a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
         if event.kind == Kind::Open && began <= TOLD_LATE {
             self.midway.take_if(|it| *it == (extent.file, process));
@@ -364,7 +365,7 @@ impl Load {
             (member.heard_ns, member.gone) = (now_ns, false);
         }
         let read = event.length / PAGE;
-        // What is mapped is mapped with its neighbours, though nobody may read those.
+        // A fault also maps neighbouring pages, which need not be read.
         let mapped = (event.kind == Kind::Touch && event.mmap)
             .then(|| self.pieces.expected_in(extent))
             .flatten();
@@ -391,7 +392,7 @@ impl Load {
         };
     }
 
-    /// Whether the kernel may have read this ahead for who reads what is expected: nobody has to want it.
+    /// Whether the kernel may have read this ahead for a reader of expected pages: it need not be wanted itself.
     fn is_read_ahead(&self, extent: &Extent) -> bool {
         let behind = Extent {
             first: extent.first.saturating_sub(AHEAD),
@@ -411,10 +412,10 @@ impl Load {
         }
     }
 
-    /// Who reads what, if that is recorded. A fault maps what is cached behind it, 64 KiB or the rest
-    /// of a large folio, of which the last may be another worker's: it counts unless this worker's part
-    /// is known to end there. If that was wrong, it misses so much next time, and a recording of that has it:
-    /// a fault tells of its own page first.
+    /// Records a process's read, if the load is recorded. A fault also maps cached pages behind it, 64 KiB or the rest
+    /// of a large folio, the last of which may be another worker's: they count unless this worker's part
+    /// is known to end there. If that was wrong, it misses those pages next time, and a recording of that load has
+    /// them: a fault reports its own page first.
     fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
         let Some(records) = &mut self.records else {
             return;
@@ -427,12 +428,12 @@ impl Load {
         record.add_up_to(extent, end);
     }
 
-    /// Some events could not be told.
+    /// Some events were lost.
     pub(crate) const fn lose(&mut self) {
         self.lost = true;
     }
 
-    /// Says whether anybody was expected to read that.
+    /// Follows a process to these pages; returns whether any worker was expected to read them.
     fn follow(&mut self, process: u32, extent: &Extent, step: Access, read: u64) -> bool {
         let place = self.workers.member(process).and_then(|member| member.place);
         if let Some((group, reader)) = place {
@@ -452,12 +453,12 @@ impl Load {
             return false;
         };
         if self.is_small(extent.file) {
-            // Who looks at the configuration need not be a worker.
+            // A process that reads the configuration need not be a worker.
             return true;
         }
         let pieces = Arc::clone(&self.pieces);
         let near = match step {
-            // What is mapped is mapped with its neighbours, which may be other workers' parts.
+            // A fault also maps neighbouring pages, which may be other workers' parts.
             Access::Beacon => pieces.up_to(piece, page.saturating_sub(TABLE)),
             Access::Miss | Access::Read => piece..piece + 1,
         };
@@ -477,8 +478,8 @@ impl Load {
         true
     }
 
-    /// Whether a process is still taken for the worker of a group, of which it may be `sure`. One that has a rank,
-    /// or has come far, may look at what is another's; when it has read a few MiB of that it is that one.
+    /// Whether a process is still taken for the worker of a group; `sure` if it has come far in it. One that has a
+    /// rank, or has come far, may look at another worker's part; after a few MiB of that it is taken for that worker.
     fn stays(
         &mut self,
         process: u32,
@@ -517,10 +518,10 @@ impl Load {
         file.is_some_and(|(_, size)| *size < WORKER * PAGE)
     }
 
-    /// A process that has read so much of an order follows it, even if it reads something else now and then.
+    /// How many bytes of an order a process must read to keep it, even if it reads something else now and then.
     const SURE: u64 = 64 << 20;
 
-    /// Time has passed. Says whether the load is over, with readers that have been quiet for `idle`.
+    /// Time has passed. Returns whether the load is over; `idle` is how long its readers may be quiet.
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
         let workers = self.workers();
@@ -561,7 +562,7 @@ impl Load {
             return since(self.began_ns) > EARLY;
         }
         if workers.is_empty() {
-            // Who looked at the configuration and went may have been sent ahead.
+            // A process that read the configuration and ended may have been a forerunner.
             return quiet > if all_gone { idle } else { idle * STARTING };
         }
         let closed = self.opens && self.open.is_empty();
@@ -569,7 +570,7 @@ impl Load {
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 
-    /// None of what was prefetched is of use.
+    /// Drops everything that was prefetched: none of it is of use.
     fn let_go(&mut self) {
         for reader in 0..self.window.readers() {
             self.window.leave(reader);
@@ -577,7 +578,7 @@ impl Load {
         self.window.drop_all();
     }
 
-    /// The processes that are there, as far as is known.
+    /// The processes that are not known to be gone.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let there = self.workers.members().filter(|(_, member)| !member.gone);
         there.map(|(process, _)| process).collect()
@@ -603,7 +604,7 @@ impl Load {
             .collect()
     }
 
-    /// Those who have come to the end of what was expected of them.
+    /// The processes that have reached the end of what they were expected to read.
     fn finished(&self) -> HashSet<u32> {
         let at_end = |member: &Worker| {
             let (come, of) = member
@@ -616,12 +617,12 @@ impl Load {
         finished.map(|(process, _)| process).collect()
     }
 
-    /// Whether so much of what was expected has been read, in percent.
+    /// Whether at least `percent` of the expected pages has been read.
     fn has_read(&self, percent: u64) -> bool {
         self.read() * 100 >= self.pieces.total() * percent
     }
 
-    /// Pages that somebody has read, as far as is known.
+    /// How many pages are known to have been read, each once.
     fn read(&self) -> u64 {
         match &self.records {
             None => self.window.passed(),
@@ -636,9 +637,9 @@ impl Load {
     }
 }
 
-/// How much may be held, with so much held now and so much taken by others at the beginning.
+/// How many bytes may be held, given those `held` now and those used by `others` at the beginning.
 fn budget(memory: Memory, held: u64, others: u64) -> u64 {
-    // What is held counts as used as far as it has come in.
+    // Held bytes count as used once they have arrived.
     let others = memory
         .used
         .saturating_sub(held)

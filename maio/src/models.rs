@@ -2,8 +2,8 @@
 //!
 //! A model is a folder with weights, and where frameworks take one file of many out of a folder, the files
 //! of that name. A file belongs to the nearest folder above it that has weights; a pipeline of several
-//! models, as diffusers write it, is one. What lies beside the weights that an index names, in another
-//! format or as an adapter, is a model of its own. Pure: what is in a folder is handed in.
+//! models, as diffusers write it, is one. Weights beside those that an index names, in another
+//! format or as an adapter, are a model of their own. Pure: the contents of folders are passed in.
 
 mod hub;
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What is read, cut into pieces, and the order in which each group reads them. Nothing here changes
 //! while a model is loaded.
 //!
-//! The groups of a template share files, and often ranges of them. A piece is a range that the same
-//! groups read, all of it or none, and no longer than what is worth deciding on at once. It is loaded
-//! once, whoever needs it first, and dropped once, after the last one.
+//! The groups of a template share files, and often ranges of them. A piece is a range that each
+//! group reads as a whole or not at all, and no longer than what is worth deciding on at once. It is
+//! loaded once, for the group that needs it first, and dropped once, after the last one.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 
 use crate::extent::Extent;
 
-/// So many groups a node has at most: one for each of its accelerators, and a few.
+/// Upper bound on the groups of a node: one for each of its accelerators, and a few more.
 pub(crate) const MOST_GROUPS: usize = 60;
-/// Pieces have at least so many pages, where ranges do: what the kernel drops at once.
+/// Lower bound on the pages of a piece, where its range has as many: what the kernel drops at once.
 const SMALL: u32 = 512;
-/// And at most so many.
+/// Upper bound on the pages of a piece.
 const LARGE: u32 = 8192;
-/// So many pieces are enough for any model: with more, they are larger.
+/// How many pieces are enough for any model: beyond that, pieces become larger.
 const PIECES: u64 = 1 << 15;
-/// With more ranges than this, not every page is worth a piece of its own.
+/// The number of ranges above which not every page is worth a piece of its own.
 const MANY: usize = 1 << 17;
-/// Pages of what is small then.
+/// Upper bound on the pages of a range that is small then.
 const SMALL_RANGE: u32 = 32;
-/// So many places share a line in the table of an order.
+/// How many places share a line in the table of an order.
 const BLOCK: usize = 128;
 
 /// A place in the table of pieces.
@@ -39,8 +39,8 @@ pub(crate) struct Pieces {
     groups: Vec<Arc<ReadOrder>>,
 }
 
-/// The order in which a group reads. A large model's node has a million places, and they stay as long
-/// as the policy does: what can be counted or looked for in a block is in no table.
+/// The order in which a group reads. A large model's node has a million places, and they live as long
+/// as the policy: facts that can be counted or looked up within a block are in no table.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOrder {
     order: Vec<Piece>,
@@ -108,7 +108,7 @@ impl ReadOrder {
         before + self.pages(number * BLOCK..place)
     }
 
-    /// When a piece is read, if it is.
+    /// The place at which a piece is read, if it is.
     #[must_use]
     pub(crate) fn place(&self, piece: Piece) -> Option<usize> {
         let blocks = self.blocks.iter().zip(self.order.chunks(BLOCK)).enumerate();
@@ -119,7 +119,7 @@ impl ReadOrder {
         })
     }
 
-    /// Where so many pages, and no more, have been read.
+    /// The place up to which at most this many pages have been read.
     #[must_use]
     pub(crate) fn place_after(&self, pages: u64) -> usize {
         let fit = |block: &Block| u64::from(block.before) <= pages;
@@ -135,8 +135,8 @@ impl ReadOrder {
 }
 
 impl Pieces {
-    /// Of the groups' ranges, each in the order in which they are read. What a group reads twice
-    /// counts the first time.
+    /// Cuts the groups' ranges, each group's in reading order. Where a group reads a page twice, the first
+    /// time counts.
     #[must_use]
     pub(crate) fn new(groups: &[Vec<Extent>]) -> Self {
         let groups = &groups[..groups.len().min(MOST_GROUPS)];
@@ -202,7 +202,7 @@ impl Pieces {
         Some(Extent { file, first, pages })
     }
 
-    /// All that anybody reads, in the order of files and places, in runs as long as can be.
+    /// All pages of any group, in the order of files and places, in runs as long as possible.
     #[must_use]
     pub(crate) fn runs(&self) -> Vec<Extent> {
         let pieces = 0..u32::try_from(self.len()).unwrap_or(u32::MAX);
@@ -217,7 +217,7 @@ impl Pieces {
         (page - first < u32::from(pages)).then_some(piece)
     }
 
-    /// The pieces of a file from the one that reaches beyond a page up to and with this one.
+    /// The pieces of a file, from the one that reaches beyond a page through this one.
     #[must_use]
     pub(crate) fn up_to(&self, piece: Piece, page: u32) -> Range<Piece> {
         let last = self.extent(piece);
@@ -253,7 +253,7 @@ impl Pieces {
         all
     }
 
-    /// A range without what nobody reads at its beginning and at its end; `None` if nobody reads any of it.
+    /// A range, trimmed of unread pages at its beginning and at its end; `None` if no group reads any of it.
     #[must_use]
     pub(crate) fn expected_in(&self, range: &Extent) -> Option<Extent> {
         let last = self.up_to_page(range.file, range.end().checked_sub(1)?)?;
@@ -278,7 +278,7 @@ impl Pieces {
         })
     }
 
-    /// The last piece of a file that begins at a page or before.
+    /// The last piece of a file that begins at or before a page.
     fn up_to_page(&self, file: u32, page: u32) -> Option<Piece> {
         let file = file as usize;
         let (start, end) = (*self.files.get(file)?, *self.files.get(file + 1)?);
@@ -343,7 +343,7 @@ impl Pieces {
     }
 }
 
-/// Ranges that do not overlap, in the order of files and places and in runs as long as can be.
+/// The ranges without overlaps, in the order of files and places and in runs as long as possible.
 pub(crate) fn runs(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents.sort_unstable_by_key(|it| (it.file, it.first));
     let mut runs: Vec<Extent> = Vec::new();
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(reach(90, 8), 98, "it reads all of it");
         assert_eq!(reach(90, 40), 130, "it ends too far before");
         assert_eq!(reach(105, 5), 110, "it reads nothing of it");
-        assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "nobody");
+        assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "no group");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The other services that load models on this node: each tells the others which blocks of the files they
-//! share its readers have yet to read.
+//! The other services that load models on this node: each publishes which blocks of shared files its
+//! readers have yet to read.
 
 mod claims;
 mod leases;
@@ -22,7 +22,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// With what our files are, by their numbers.
+    /// Joins with the identities of our files, by their numbers.
     pub(crate) fn join(directory: &Path, keys: Vec<Option<FileKey>>) -> io::Result<Self> {
         let known = |(number, key): (u32, &Option<FileKey>)| Some(((*key)?, number));
         Ok(Self {
@@ -32,7 +32,7 @@ impl Peers {
         })
     }
 
-    /// Tells them what we have yet to read, and returns what they have of our files.
+    /// Publishes what we have yet to read, and returns what the others have yet to read of our files.
     pub(crate) fn exchange(&self, ours: &Claims) -> io::Result<Claims> {
         self.lease.publish(&ours.to_bytes(&self.keys))?;
         let mut theirs = Claims::default();

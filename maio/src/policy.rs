@@ -1,4 +1,4 @@
-//! A model: hears what is read of it, keeps its templates, and turns advice into plans.
+//! A model: receives its events, keeps its templates, and turns advice into plans.
 //!
 //! ```text
 //! files and their headers ─ prepare ─▶ what is going to be read ─┐
@@ -34,31 +34,31 @@ use templates::Search;
 
 pub(crate) use share::Share;
 
-/// While a model is loaded, memory and processes are looked at this often.
+/// How often memory and processes are checked while a model is loaded.
 const TICK: Duration = Duration::from_millis(100);
-/// A reader tells where it is after so many bytes at the latest,
+/// Upper bound on the bytes from one PROGRESS event of a reader to the next,
 const BEACON: u64 = 4 << 20;
-/// and after this part of what may be held.
+/// and the fraction of what may be held that bounds them, too.
 const BEACONS: u64 = 64;
-/// With so much of it cached, in percent, there is nothing to do.
+/// The cached part of a model, in percent, from which on there is nothing to do.
 const CACHED: u64 = 99;
-/// What is loaded before its reader has come does not hold up others.
+/// Priority of loads whose reader has not come: they do not hold up others.
 const BACKGROUND: i32 = -1;
-/// Other services are told and heard this often, in ns.
+/// How often claims are exchanged with other services, in ns.
 const EXCHANGE: u64 = 1_000_000_000;
-/// What was dropped is looked at this often, in ns: mapped pages stay without the module, until they are
+/// How often dropped ranges are checked, in ns: without the module, mapped pages stay until they are
 /// unmapped.
 const LOOK_AGAIN: u64 = 100_000_000;
-/// A load of which so much was not expected, in percent, was not this template's.
+/// The unexpected part of a load's reads, in percent, above which its template no longer fits.
 const DRIFT: u64 = 5;
-/// Less than this is a look at a file, whatever part it is.
+/// Fewer bytes than this are a look at a file, whatever part of the load they are.
 const STRAY: u64 = 1 << 20;
-/// A template that has been right so often need not be written once more to say so.
+/// How many times a template has been right before that is no longer written to it.
 const PROVEN: u32 = 16;
-/// An event waits no longer for what its process is asked, in ns: where other processes have the processors,
-/// the thread that asks may come to it late, and a rank that is not known is another worker's,
+/// How long an event waits for answers about its process, in ns: where other processes have the processors,
+/// the thread that answers may be late, and without its rank a process is taken for another worker.
 const PATIENCE: u64 = 2_000_000_000;
-/// nor while more events than this wait behind it.
+/// How many events may wait behind one that waits.
 const MOST_WAITING: usize = 4096;
 
 /// A model of the mount, and its loads.
@@ -66,14 +66,14 @@ const MOST_WAITING: usize = 4096;
 pub(crate) struct Model {
     key: ModelKey,
     config: Config,
-    /// How the model is split, as far as that is known.
+    /// How the model is split, as far as known.
     layout: Layout,
     service: String,
     files: FileTable,
     forecast: Forecast,
-    /// What that is from; `None`: from headers.
+    /// The template of that forecast; `None`: it is from headers.
     template: Option<Template>,
-    /// It does not fit any more.
+    /// The template does not fit any more.
     stale: bool,
     load: Option<Load>,
     /// Events in their order, the first of which waits for an answer.
@@ -86,7 +86,7 @@ pub(crate) struct Model {
     looked_ns: u64,
     recording: Recorded,
     late: LateReads,
-    /// All of a load is heard, or of what may become one.
+    /// All events of a load are wanted, as one is under way or may be beginning.
     alert: bool,
     wanted: (Kinds, u64),
     others: Vec<Share>,
@@ -98,19 +98,18 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recorded {
     Nothing,
-    /// All, for a template.
+    /// All reads, for a template.
     Whole,
-    /// What comes after the first event, to compare it with the template: until then nothing costs the
-    /// readers anything.
+    /// Reads after the first event, to compare them with the template: until then readers pay nothing.
     Proof,
 }
 
-/// An event that is to be heard when it is known who its process is.
+/// An event that waits until its process is known.
 #[derive(Debug)]
 struct WaitingEvent {
     event: Event,
     since_ns: u64,
-    /// It has been asked whether this process reads around the page cache.
+    /// Of the question whether this process reads around the page cache.
     ticket: Option<u64>,
 }
 
@@ -134,7 +133,7 @@ impl Processes for HostProcesses<'_, '_> {
 }
 
 impl Model {
-    /// Takes in what the threads have found out.
+    /// Takes the threads' answers.
     fn collect(&mut self, host: &Host<'_>) {
         match (self.node.collect(), &mut self.load) {
             (Some(Ok(claims)), Some(load)) => load.set_claims(claims),
@@ -147,7 +146,7 @@ impl Model {
         }
     }
 
-    /// Puts an event behind those that wait, and asks what has to be known of its process.
+    /// Queues an event behind the waiting ones, and asks for the facts needed about its process.
     fn line_up(&mut self, host: &Host<'_>, event: &Event) {
         let mut ticket = None;
         if event.kind != Kind::Lost && !event.direct && (self.load.is_some() || begins(event)) {
@@ -183,8 +182,8 @@ impl Model {
         Ok(())
     }
 
-    /// Hears all that waits, as there will be no other callback: for what the thread has been asked it waits
-    /// no longer than an event does.
+    /// Takes in all waiting events, as no callback follows: waits for the thread's answers no longer than an
+    /// event does.
     fn hear_rest(&mut self, host: &Host<'_>) -> Result<()> {
         let until = Instant::now() + Duration::from_nanos(PATIENCE);
         while let Some(first) = self.waiting.pop_front() {
@@ -196,7 +195,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether all is known that hearing an event takes, or has been waited for long enough.
+    /// Whether all facts that an event needs are known, or it has waited for them long enough.
     fn is_ready(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> bool {
         let event = &waiting.event;
         let heard = self.load.is_some() || begins(event);
@@ -205,7 +204,7 @@ impl Model {
         }
         let patient = host.now() < waiting.since_ns + PATIENCE && self.waiting.len() < MOST_WAITING;
         if !self.node.knows(event.process) {
-            // It may have been asked for a load that is over.
+            // The earlier question may have been for a load that is over.
             self.node.ask_rank(event.process);
             if patient {
                 return false;
@@ -227,13 +226,13 @@ impl Model {
         prepared
     }
 
-    /// What waits is looked at again, at the latest then.
+    /// Asks for a callback if anything waits.
     fn stay_awake(&self, host: &Host<'_>) -> Result<()> {
         if self.load.is_none() && (!self.waiting.is_empty() || self.late.waits()) {
             host.wake(TICK)?;
         }
         if self.has_urgent() {
-            // The wake of the thread that has answered may just have been replaced.
+            // This may just have replaced the wake of the thread that has answered.
             host.wake(Duration::ZERO)?;
         }
         Ok(())
@@ -253,10 +252,10 @@ impl Model {
         self.carry_out(host, &advice, plan)
     }
 
-    /// Nobody loads: as little as possible is to be heard, but nothing of a load that is recorded is
-    /// to be missed.
+    /// No load is under way: wants as few events as possible, but misses none of a load that is to be
+    /// recorded.
     fn rest(&mut self, host: &Host<'_>) {
-        // One without a load was made from headers, or has been wrong.
+        // A template with 0 loads was made from headers, or has been wrong.
         let unproven = self.template.as_ref().is_none_or(|it| it.loads == 0);
         self.recording = match self.config.recording {
             _ if self.templates.is_none() || !host.features().contain(Features::TOUCH) => {
@@ -304,7 +303,7 @@ impl Model {
             return Ok(());
         };
         if event.direct || found_direct == Some(true) {
-            // It has no use for the page cache, and so there is nothing to do for it.
+            // Its process has no use for the page cache, so there is nothing to do for it.
             if let Some(load) = self.load.as_mut().filter(|_| event.length > WEIGHTS) {
                 load.suspect_bypass();
             }
@@ -333,13 +332,13 @@ impl Model {
             && event.kind == Kind::Close
             && load.is_closed(number)
         {
-            // What was mapped until now could not be dropped.
+            // Pages that were mapped until now could not be dropped.
             self.recheck_dropped(host, Some(number));
         }
         Ok(())
     }
 
-    /// What was dropped and has stayed is held, or left to the kernel until its file is closed.
+    /// Dropped pages that have stayed are held, or left to the kernel until their file is closed.
     fn recheck_dropped(&mut self, host: &Host<'_>, closed: Option<u32>) {
         let Some(load) = &mut self.load else {
             return;
@@ -354,8 +353,8 @@ impl Model {
         }
     }
 
-    /// Whether this process has its model, and now reads something else, a tokenizer or an adapter, or of
-    /// what it has open still.
+    /// Whether this process has its model, and now reads another file, a tokenizer or an adapter, or one
+    /// that it still has open.
     fn is_served(&self, event: &Event, file: u32) -> bool {
         let opens = self.wanted.0.contains(Kind::Open);
         let file = self.forecast.files.get(file as usize);
@@ -364,7 +363,7 @@ impl Model {
         self.late.is_served(event.process) && is_late
     }
 
-    /// Whether a file is one that a framework reads: a description of the model is not.
+    /// Whether frameworks read a file: they do not read a description of the model.
     fn is_part(&self, file: u32) -> bool {
         let known = self.forecast.files.len();
         let is_known = known == 0 || usize::try_from(file).is_ok_and(|file| file < known);
@@ -383,7 +382,7 @@ impl Model {
         self.take_up(host, load)
     }
 
-    /// If that is wanted, begins before anything is opened, unless all of it is cached.
+    /// If so configured, begins before anything is opened, unless all of the model is cached.
     fn begin_early(&mut self, host: &Host<'_>) -> Result<()> {
         let beginning = std::mem::replace(&mut self.config.beginning, Beginning::Open);
         if beginning == Beginning::Open
@@ -398,7 +397,7 @@ impl Model {
         self.take_up(host, load)
     }
 
-    /// A load that is to begin now; `midway` it has begun already, with that file and process.
+    /// A load that begins now; `midway` if it has begun before, with that file and process.
     fn new_load(
         &self,
         host: &Host<'_>,
@@ -424,7 +423,7 @@ impl Model {
         host.wake(TICK)
     }
 
-    /// The services that load on this node as well are told of this load.
+    /// Announces this load to the other services that load on this node.
     fn join_peers(&mut self, host: &Host<'_>) {
         let Some(directory) = self.config.leases.clone() else {
             return;
@@ -521,7 +520,7 @@ impl Model {
         } = load.end();
         let drift = unknown + off_course;
         let mib = |pages: u64| (pages * PAGE) >> 20;
-        // Somebody had a look at the configuration.
+        // Without reads, a process only looked at the configuration.
         let level = if read > 0 { Level::Info } else { Level::Debug };
         host.log(
             level,
@@ -536,7 +535,7 @@ impl Model {
             (_, Ok(parts)) if direct => self.keep_bypass(host, &parts),
             (Recorded::Whole, Ok(parts)) => self.keep_recording(host, parts, 1),
             (Recorded::Whole, Err(why)) => {
-                host.log(Level::Info, format_args!("It is not kept: {why}"));
+                host.log(Level::Info, format_args!("The load is not kept: {why}"));
             }
             (Recorded::Proof, Ok(parts)) => self.prove_template(host, parts, off_course),
             _ if self.template.is_some()
@@ -555,8 +554,8 @@ impl Model {
     }
 }
 
-/// What an event is about. A beacon says where a process is, and how much it has read since the last
-/// one, wherever that was.
+/// The range an event is about. A beacon gives the position of a process, and how much it has read since the
+/// last one, wherever that was.
 fn place(event: &Event) -> Range<u64> {
     if event.kind == Kind::Progress {
         let last = event.offset.saturating_sub(1);
@@ -583,7 +582,7 @@ fn io(
     Some(op(id, extent.offset()..extent.offset() + extent.length()))
 }
 
-/// Bytes of it that are cached, if that can be told.
+/// How many bytes of it are cached, if that is known.
 fn resident(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> Option<u64> {
     let id = files.id(host, extent.file)?;
     host.resident(id, extent.offset(), extent.length()).ok()
@@ -594,7 +593,7 @@ fn is_absent(files: &mut FileTable, host: &Host<'_>, extent: &Extent) -> bool {
 }
 
 fn memory(host: &Host<'_>) -> Memory {
-    // Who does not know how much there is had better be modest.
+    // Without knowing how much memory there is, be modest.
     const MODEST: u64 = 1 << 30;
     host.memory().unwrap_or(Memory {
         limit: MODEST,

@@ -1,9 +1,9 @@
-//! A template without a recording: what a framework will read is in the model's own headers.
+//! A template without a recording: the model's own headers show what a framework will read.
 //!
-//! [`predict_reads`] chooses the files that are the model, reads their headers, and says for each worker
-//! which pages it reads in which order. It is a guess, and a careful one: what it does not know to be
-//! shared it gives to all. Where it is wrong, pages are read that nobody needs, or a reader misses as it
-//! would without us; a recording then replaces it. Nothing in a model's files is trusted; what is damaged
+//! [`predict_reads`] chooses the files that are the model, reads their headers, and returns for each worker
+//! which pages it reads in which order. It is a guess, and a careful one: data not known to be
+//! shared goes to all workers. Where it is wrong, unneeded pages are read, or a reader misses as it
+//! would without us; a recording then replaces it. Nothing in a model's files is trusted; a damaged file
 //! is taken in plain order, and a note says so.
 
 mod build;

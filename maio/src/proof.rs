@@ -1,4 +1,4 @@
-//! What a template was worth: a load is recorded beside its replay, and both are compared. Pure.
+//! Whether a template was right: a load is recorded during its replay, and both are compared. Pure.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,11 +8,11 @@ use crate::load::Part;
 use crate::order::Pieces;
 use crate::ranges::Ranges;
 
-/// So much may be wrong, in percent.
+/// Upper bound on the wrong part of a right template, in percent.
 const WRONG: u64 = 2;
-/// So much may come in another order, in percent: threads and processes race.
+/// Upper bound on the part read out of order, in percent: threads and processes race.
 const OUT_OF_ORDER: u64 = 25;
-/// And what comes by less than this part of all before its turn, or after it, has come in its turn.
+/// Pages read earlier or later than expected by less than this fraction of all are in order.
 const TURN: u64 = 16;
 
 /// What was expected and what was read, in pages.
@@ -20,7 +20,7 @@ const TURN: u64 = 16;
 pub(crate) struct Proof {
     /// Read, each page once.
     pub(crate) read: u64,
-    /// Of these, not expected: readers had to bring them in.
+    /// Of these, not expected: readers had to load them themselves.
     pub(crate) missing: u64,
     /// Expected and not read: loaded for nothing.
     pub(crate) unread: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// What was expected, against what each worker has read.
+    /// Compares the expected pages with those that each worker has read.
     pub(crate) fn new(expected: &Pieces, read: &[Part]) -> Self {
         let files = union(read.iter().flat_map(|part| &part.extents));
         let all: u64 = files.values().map(Ranges::pages).sum();
@@ -46,12 +46,12 @@ impl Proof {
         }
     }
 
-    /// Whether the next load may go by the same.
+    /// Whether the next load may replay the same template.
     pub(crate) const fn is_right(&self) -> bool {
         !self.is_incomplete() && self.unread * 100 <= self.read * WRONG
     }
 
-    /// Whether readers had to bring in something themselves, or waited for what came late.
+    /// Whether readers had to load pages themselves, or waited for late ones.
     pub(crate) const fn is_incomplete(&self) -> bool {
         self.missing * 100 > self.read * WRONG || self.late * 100 > self.read * OUT_OF_ORDER
     }
@@ -81,7 +81,7 @@ fn union<'a>(extents: impl Iterator<Item = &'a Extent>) -> HashMap<u32, Ranges> 
     files
 }
 
-/// Pages that a worker has read long after what it was expected to read behind them.
+/// How many pages a worker has read long after others that were expected to follow them.
 fn late(expected: &Pieces, part: &Part) -> u64 {
     let Some(order) = expected.order(part.worker as usize) else {
         return 0;
@@ -173,7 +173,7 @@ mod tests {
         // Of each two the second one first.
         let pairs = forwards.chunks(2).flat_map(|pair| [pair[1], pair[0]]);
         assert!(proof(&forwards, &pairs.collect::<Vec<_>>()).is_right());
-        // A worker that nobody knows has no order.
+        // An unknown worker has no order.
         let mut stranger = part(forwards.clone());
         stranger.worker = 7;
         let proof = Proof::new(&Pieces::new(&[backwards]), &[stranger]);

@@ -12,7 +12,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Adds a range, and hands out in order the parts of it that are new.
+    /// Adds a range, and passes its new parts to `new` in order.
     pub(crate) fn insert(&mut self, range: &Range<u32>, mut new: impl FnMut(Range<u32>)) {
         if range.is_empty() {
             return;
@@ -47,14 +47,14 @@ impl Ranges {
         self.ends.insert(joined.start, joined.end);
     }
 
-    /// Adds all of another one.
+    /// Adds all of another set.
     pub(crate) fn extend(&mut self, other: &Self) {
         for (&start, &end) in &other.ends {
             self.insert(&(start..end), |_| {});
         }
     }
 
-    /// How many pages of a range there are.
+    /// How many pages of a range are in the set.
     #[must_use]
     pub(crate) fn pages_in(&self, range: &Range<u32>) -> u64 {
         if range.is_empty() {
@@ -71,7 +71,7 @@ impl Ranges {
         before.into_iter().chain(after).map(length).sum()
     }
 
-    /// The parts of a range that there are.
+    /// The parts of a range that are in the set.
     pub(crate) fn parts_in(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let (from, to) = (range.start, range.end);
         let before = self.ends.range(..=from).next_back();
@@ -86,7 +86,7 @@ impl Ranges {
             .filter(|part| !part.is_empty())
     }
 
-    /// How many pages there are.
+    /// How many pages are in the set.
     #[must_use]
     pub(crate) const fn pages(&self) -> u64 {
         self.pages

@@ -1,7 +1,7 @@
-//! What one worker reads, as it is heard: an ordered list of ranges, each page once. Pure.
+//! What one worker reads, by its events: an ordered list of ranges, each page once. Pure.
 //!
 //! Events come in pieces, and of several streams at once where a worker has several threads or the
-//! kernel tells late of mappings. A piece goes on one of the last ranges if it touches that, and
+//! kernel reports mappings late. A piece extends one of the last ranges if it touches that, and
 //! begins a new one otherwise.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,33 +9,33 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::extent::Extent;
 use crate::ranges::Ranges;
 
-/// So many streams of one worker are followed.
+/// How many streams of one worker are followed.
 const STREAMS: usize = 32;
-/// Pages of what is small: a table of them, in which late parts are found.
+/// Upper bound on the pages of a small range: a page table of them, in which late parts are found.
 const STRIPE: u32 = 512;
-/// Pages of what may have been no more than a look at where something begins.
+/// Upper bound on the pages of a range that may have been just a look at the beginning of a tensor.
 const HEAD: u32 = 32;
-/// It was a look if the worker has gone on in so many other places since.
+/// In how many other places the worker must have gone on since for it to have been a look.
 const ELSEWHERE: usize = 8;
-/// More ranges are not kept: neighbours with the least between them become one.
+/// Upper bound on the ranges kept: beyond it, neighbours with the smallest gaps become one.
 pub(crate) const MOST_RANGES: usize = 1 << 16;
 
 /// One worker's list.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     extents: Vec<Extent>,
-    /// Those of them that have grown last, the latest at the end.
+    /// The ranges that have grown last, the latest at the end.
     streams: Vec<usize>,
-    /// Those that begin behind what the worker had only looked at.
+    /// The ranges that begin behind a mere look of the worker.
     bodies: HashSet<usize>,
     seen: HashMap<u32, Ranges>,
     pages: u64,
-    /// What may have been mapped only along with what was read before it, the latest at the end.
+    /// Ranges that may only have been mapped along with the read before them, the latest at the end.
     along: VecDeque<Extent>,
 }
 
 impl Record {
-    /// The worker has read this, the pages from `end` on perhaps not: those count if it goes on behind
+    /// The worker has read this, except perhaps the pages from `end` on: those count if it continues behind
     /// them.
     pub(crate) fn add_up_to(&mut self, extent: &Extent, end: u32) -> u64 {
         let end = end.clamp(extent.first, extent.end());
@@ -52,7 +52,7 @@ impl Record {
         pages
     }
 
-    /// The worker has read this; returns how many pages of it for the first time.
+    /// The worker has read this; returns how many of its pages are new.
     pub(crate) fn add(&mut self, extent: &Extent) -> u64 {
         let before = |it: &Extent| it.file == extent.file && it.end() == extent.first;
         let along = self.along.iter().rposition(before);
@@ -125,8 +125,8 @@ impl Record {
         self.join(at);
     }
 
-    /// Whether the worker had only looked at this, and comes back for what is behind it: the look is to stay where
-    /// it was, or a replay would bring the whole tensor for it, and that of the next look would wait for that.
+    /// Whether the worker had only looked at this, and comes back for the data behind it. The look must keep its
+    /// place, or a replay would load the whole tensor for it, and the next look would wait for that.
     fn is_head(&self, at: usize) -> bool {
         let latest = self.streams.iter().rev().take(ELSEWHERE);
         self.extents[at].pages <= HEAD
@@ -134,7 +134,7 @@ impl Record {
             && latest.into_iter().all(|&it| it != at)
     }
 
-    /// A range that has grown may have come to another one that is followed: the earlier one takes it.
+    /// A range that has grown may have reached another followed one: the earlier one takes it over.
     fn join(&mut self, grown: usize) {
         let one = self.extents[grown];
         let meets = |&&at: &&usize| {
@@ -163,13 +163,13 @@ impl Record {
     }
 }
 
-/// Of mappings the kernel may tell every other part at once and of the rest late: what is small and touches what is
-/// small, too, or was read before it, is where the first of both was.
+/// Of mappings the kernel may report every other part at once and the rest late: a small range that touches another
+/// small one, or one that was read before it, is put at the place of the first of both.
 fn without_stripes(extents: Vec<Extent>) -> Vec<Extent> {
     let mut sorted: Vec<(Extent, usize)> = extents.into_iter().zip(0..).collect();
     sorted.sort_unstable_by_key(|(extent, _)| (extent.file, extent.first));
     let mut joined: Vec<(Extent, usize)> = Vec::with_capacity(sorted.len());
-    // How long the last part of the last one is.
+    // The length of the last part of the last range.
     let mut part = 0;
     for (extent, place) in sorted {
         match joined.last_mut() {
@@ -199,7 +199,7 @@ const fn belong(one: (u32, usize), other: (u32, usize)) -> bool {
     }
 }
 
-/// Joins neighbours in the list with the least between them until there are no more than `most`.
+/// Joins neighbours in the list with the smallest gaps until there are no more than `most`.
 fn shorten(mut extents: Vec<Extent>, most: usize) -> Vec<Extent> {
     while extents.len() > most {
         let gap = |pair: &[Extent]| {
@@ -210,7 +210,7 @@ fn shorten(mut extents: Vec<Extent>, most: usize) -> Vec<Extent> {
         let mut gaps: Vec<u32> = extents.windows(2).filter_map(gap).collect();
         let excess = extents.len() - most;
         if gaps.is_empty() {
-            // Nothing belongs together: the first ones are worth as much as any.
+            // No two belong together: the first ones are worth as much as any.
             extents.truncate(most);
             return extents;
         }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_is_told_late_of_a_mapping_makes_no_stripes_and_slices_stay() {
-        // Every other 64 KiB of 8 MiB, and the rest when nobody follows these any more.
+        // Every other 64 KiB of 8 MiB, and the rest when those streams are no longer followed.
         let half = |odd: u32| (0..64).map(move |at: u32| extent(1, (2 * at + odd) * 16, 16));
         let slices = (0..40).map(|at: u32| extent(2, at * 100, 50));
         let all: Vec<_> = half(0).chain(slices).chain(half(1)).collect();

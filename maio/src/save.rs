@@ -1,5 +1,5 @@
-//! Between loads and the store: what was read becomes a template, and a template what will be read. The
-//! store, which may be on a network and slow, is a thread's business.
+//! Between loads and the store: recorded reads become a template, and a template becomes a forecast. A thread
+//! accesses the store, which may be on a network and slow.
 
 use std::collections::HashMap;
 use std::io;
@@ -43,14 +43,14 @@ enum StoreAnswer {
     },
 }
 
-/// What the store has of a service, the best first, or why that is not used.
+/// The store's templates of a service, the best first, or why they are not used.
 pub(crate) type Finding = Result<Vec<FoundTemplate>, TemplateError>;
 
 /// The store, as the policy's callbacks see it.
 #[derive(Debug)]
 pub(crate) struct TemplateThread {
     thread: IoThread<StoreQuestion, StoreAnswer>,
-    /// Of the search whose outcome is still of use.
+    /// The number of the search whose outcome is still wanted.
     ticket: u64,
 }
 
@@ -63,8 +63,8 @@ impl TemplateThread {
         })
     }
 
-    /// Looks for a template of a service: this node's, or what the others of at least so many workers
-    /// make up.
+    /// Looks for a template of a service: this node's, or one composed of the other nodes' with at least
+    /// `workers` workers.
     pub(crate) fn find(&mut self, service: &str, node: &str, workers: u32) {
         self.ticket += 1;
         self.thread.ask(StoreQuestion::Find {
@@ -75,7 +75,7 @@ impl TemplateThread {
         });
     }
 
-    /// What is found from now on is of no use.
+    /// Discards the outcome of the search under way.
     pub(crate) const fn forget(&mut self) {
         self.ticket += 1;
     }
@@ -85,13 +85,13 @@ impl TemplateThread {
         self.thread.ask(StoreQuestion::Save(template));
     }
 
-    /// What was found, if it comes within that time.
+    /// The outcome of the search, if it comes within that time.
     pub(crate) fn wait(&self, host: &Host<'_>, at_most: Duration) -> Option<Finding> {
         let answer = self.thread.wait(at_most)?;
         self.sort(host, answer)
     }
 
-    /// Says what was saved, and returns what was found.
+    /// Logs what was saved, and returns what was found.
     pub(crate) fn collect(&self, host: &Host<'_>) -> Option<Finding> {
         let answers = self.thread.take().into_iter();
         answers.filter_map(|it| self.sort(host, it)).last()
@@ -109,7 +109,7 @@ impl TemplateThread {
             self.sort(host, answer);
         }
         if !sound {
-            host.log(Level::Warn, "The thread that keeps templates has panicked");
+            host.log(Level::Warn, "The thread that saves templates has panicked");
         }
     }
 
@@ -150,7 +150,7 @@ fn answer(store: &Store, question: StoreQuestion) -> StoreAnswer {
     }
 }
 
-/// So many others are looked at beside one's own: files may have changed since that was recorded.
+/// How many templates of other nodes are tried besides this node's: files may have changed since that was recorded.
 const BESIDE: usize = 2;
 
 fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
@@ -173,7 +173,7 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
             let newer = newer.filter(good).take(BESIDE).map(alone);
             std::iter::once(alone(own.clone())).chain(newer).collect()
         }
-        // One that was wrong: another node may have recorded since what is right now.
+        // This node's was wrong: another node may have recorded a right one since.
         Some(own) => {
             let newer = store.load_others(service, node, None)?;
             let newer = newer.filter(|it| good(it) && it.made_s > own.made_s);
@@ -189,7 +189,7 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
     })
 }
 
-/// Adds what was read though nobody heard of it; returns how many pages.
+/// Adds reads that caused no event; returns how many pages.
 pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut [Part]) -> u64 {
     let root = files.root().to_owned();
     let library = HostLibrary {
@@ -220,7 +220,7 @@ pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut
     added
 }
 
-/// A template of what was read, with the files that it was read from.
+/// A template of the recorded reads, with their files.
 pub(crate) fn make_template(
     host: &Host<'_>,
     files: &mut FileTable,
@@ -238,7 +238,7 @@ pub(crate) fn make_template(
             }
             if known[at].is_none() {
                 let Some(identity) = files.identity(host, extent.file, true) else {
-                    // It is gone already, and nobody will read it again.
+                    // It is gone already, and will not be read again.
                     continue;
                 };
                 known[at] = u32::try_from(identities.len()).ok();
@@ -266,7 +266,7 @@ pub(crate) fn make_template(
     })
 }
 
-/// What is going to be read by a template.
+/// The forecast of a template.
 pub(crate) fn forecast_of(host: &Host<'_>, template: &Template) -> Option<Forecast> {
     let groups: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
     match groups {
@@ -286,7 +286,7 @@ pub(crate) fn forecast_of(host: &Host<'_>, template: &Template) -> Option<Foreca
     }
 }
 
-/// The same, by the groups' ranges.
+/// The forecast of the groups' ranges.
 pub(crate) fn forecast(
     files: Vec<(String, u64)>,
     groups: &[Vec<Extent>],

@@ -1,7 +1,7 @@
-//! What tells one service from another: the parameters it was started with.
+//! The identity of a service: the parameters it was started with.
 //!
 //! A template belongs to a service, and is found again by its ID after months and on other machines.
-//! So how an ID is made never changes; the tests hold fixed ones.
+//! So the derivation of an ID never changes; the tests hold fixed ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,33 +9,33 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-/// So many bytes of the hash are in an ID.
+/// How many bytes of the hash are in an ID.
 const BYTES: usize = 16;
 
-/// Why parameters name no service.
+/// Why parameters do not identify a service.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServiceError {
     /// All services would have this ID.
     #[error("A service needs at least one parameter, such as model=NAME")]
     Empty,
-    /// Something between two commas is no parameter.
-    #[error("{0:?} is no key=value; a comma ends a value, it cannot be part of it")]
+    /// The text between two commas is not a parameter.
+    #[error("{0:?} is not key=value; a comma ends a value, it cannot be part of it")]
     Pair(String),
     /// Keys are for machines.
     #[error("The key {0:?} must be of a-z, 0-9, _, . and -, and not empty")]
     Key(String),
-    /// It cannot be seen, so nobody would find the difference.
+    /// It is invisible, so a user could not see how two values differ.
     #[error("The value of {0} has a control character in it")]
     Value(String),
     /// One key has two values.
     #[error("{key} is both {first:?} and {second:?}")]
     Twice {
-        /// Which one.
+        /// The key.
         key: String,
         /// One value.
         first: String,
-        /// The other.
+        /// The other value.
         second: String,
     },
 }
@@ -45,13 +45,13 @@ pub enum ServiceError {
 /// The order of the pairs makes no difference, nor do capitals in a key and blanks around it. A
 /// value is taken as it is, blanks and all.
 ///
-/// It is stable for ever. The pairs are sorted by key; of each are hashed the key's length in bytes
+/// It never changes. The pairs are sorted by key; each is hashed as the key's length in bytes
 /// as 8 bytes little-endian, the key, the value's length likewise, the value; the ID is the first 16
 /// bytes of the SHA-256.
 ///
 /// # Errors
 ///
-/// There is no pair, a key or value is not what it may be, or a key has two values.
+/// There is no pair, a key or value is not valid, or a key has two values.
 pub fn service_id(pairs: &[(String, String)]) -> Result<String, ServiceError> {
     let mut hash = Sha256::new();
     for (key, value) in sorted(pairs)? {
@@ -62,20 +62,20 @@ pub fn service_id(pairs: &[(String, String)]) -> Result<String, ServiceError> {
     }
     let mut id = String::with_capacity(2 * BYTES);
     for byte in hash.finalize().iter().take(BYTES) {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(id, "{byte:02x}");
     }
     Ok(id)
 }
 
-/// Takes apart `key=value,key=value`.
+/// Parses `key=value,key=value`.
 ///
-/// Blanks around keys and values are dropped, as people put them there. A value may have `=` in it,
-/// but no comma: there is no way to quote one. [`service_id`] says whether keys and values will do.
+/// Blanks around keys and values are dropped, as users put them there. A value may contain `=`,
+/// but no comma: there is no way to quote one. [`service_id`] checks keys and values.
 ///
 /// # Errors
 ///
-/// There is nothing, or something without `=`.
+/// The text is empty, or a part has no `=`.
 pub fn parse(text: &str) -> Result<Vec<(String, String)>, ServiceError> {
     if text.trim().is_empty() {
         return Err(ServiceError::Empty);

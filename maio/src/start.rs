@@ -1,5 +1,5 @@
-//! A start, from exec until reading has come to rest: what a command and its children read, of whatever file, is
-//! recorded in the order of first touch, and loaded in that order before they come to it the next time.
+//! A start, from exec until reading has come to rest: everything a command and its children read, of any file, is
+//! recorded in the order of first touch, and loaded in that order ahead of them the next time.
 //!
 //! ```text
 //! template: the last starts ─ expected ─▶ what will be read ─ joined ─▶ plan
@@ -37,13 +37,13 @@ use others::{OtherStarts, Shared};
 use siblings::Siblings;
 use touches::FirstTouches;
 
-/// So many starts are remembered.
+/// How many starts are remembered.
 const STARTS: usize = 3;
-/// Of a start that nothing is known of, so many others are looked at.
+/// How many other starts are consulted for a start without a record.
 const OTHERS: usize = 8;
-/// What still reads something new after so long, in ns, serves: it does not start any more.
+/// Upper bound on the length of a start, in ns: a command that still reads something new after that is serving.
 const LONGEST: u64 = 600_000_000_000;
-/// Less than this is no start worth a template, in pages.
+/// Lower bound on the pages of a start that is worth a template.
 const FEW: u64 = 16;
 
 /// The policy for one start.
@@ -53,38 +53,37 @@ pub struct Start {
     node: String,
     idle: Duration,
     templates: Option<TemplateThread>,
-    /// Its first files are those of the template.
+    /// The first files of the table are those of the template.
     files: FileTable,
     /// Another policy loads what lies in this directory.
     without: Option<String>,
-    /// What they were, and when they were touched first, what they are.
+    /// The files' identities in the template, and their present ones as of their first touch.
     then: Vec<Identity>,
     now: Vec<Option<Identity>>,
     /// The last starts, the newest first.
     before: Vec<Vec<Extent>>,
-    /// If nothing is known of this one.
+    /// Used if this start has no record.
     others: OtherStarts,
     siblings: Option<Siblings>,
     closure: Option<Closure>,
-    /// A start that ends before it is over is kept if it has read at least so much of what the last one did, in
-    /// percent.
+    /// How much of the last start's reads a start that is cut short must have read to be kept, in percent.
     least: u64,
-    /// What has not been asked for yet.
+    /// The ranges that have yet to be asked for.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
     touches: FirstTouches,
-    /// Of these, pages that were not expected.
+    /// How many of these pages were not expected.
     unexpected: u64,
     lost: u64,
     began: SystemTime,
     began_ns: u64,
-    /// When something was touched for the first time.
+    /// When a page was last touched for the first time.
     last_ns: u64,
     over: bool,
 }
 
 impl Start {
-    /// Begins to load what the last starts read, and to hear what this one does.
+    /// Begins to load what the last starts read, and to record this one.
     pub(crate) fn begin(
         host: &Host<'_>,
         name: String,
@@ -146,7 +145,7 @@ impl Start {
         Ok(start)
     }
 
-    /// Hears an event, or goes on with what it asks for.
+    /// Takes in an event, or asks for the next ranges.
     pub(crate) fn prefetch(
         &mut self,
         host: &Host<'_>,
@@ -169,7 +168,7 @@ impl Start {
         let left = self.idle.saturating_sub(rests);
         let lasts = host.now().saturating_sub(self.began_ns);
         if !left.is_zero() && lasts < LONGEST {
-            // A wake takes the place of the thread's.
+            // This wake replaces the threads'.
             let waits = self.siblings.as_ref().is_some_and(Siblings::has_some)
                 || self.closure.as_ref().is_some_and(Closure::has_some);
             return host.wake(if waits { Duration::ZERO } else { left });
@@ -178,11 +177,12 @@ impl Start {
         host.want(ppc::Kinds::default(), 0)
     }
 
-    /// Keeps what was heard, and waits until it is kept.
+    /// Saves what was recorded, and waits until it is saved.
     pub(crate) fn exit(mut self, host: &Host<'_>) {
         if !self.over && self.died() {
             self.over = true;
-            let line = "It is not kept: it ended early, and had read much less than the last one";
+            let line =
+                "The start is not kept: it ended early, and had read much less than the last one";
             host.log(Level::Info, line);
         }
         self.finish(host);
@@ -202,7 +202,7 @@ impl Start {
         self.touches.pages().saturating_mul(100) < self.least.saturating_mul(last)
     }
 
-    /// Asks for as much of what is ahead as the host takes at once.
+    /// Asks for as many of the ranges ahead as the host takes at once.
     fn ask(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
         while let Some(extent) = self.ahead.front() {
             if let Some(id) = self.files.id(host, extent.file) {
@@ -246,7 +246,7 @@ impl Start {
         }
     }
 
-    /// What goes with a file that has been touched for the first time is asked for, if nothing is known of this start.
+    /// Asks for what goes with a file that has been touched for the first time, if this start has no record.
     fn share(&mut self, number: u32) {
         let Some(path) = self.files.path(number).map(str::to_owned) else {
             return;
@@ -326,7 +326,7 @@ impl Start {
             ),
         );
         if self.lost > 0 {
-            let line = format_args!("It is not kept: {} events were lost", self.lost);
+            let line = format_args!("The start is not kept: {} events were lost", self.lost);
             host.log(Level::Info, line);
             return;
         }
@@ -336,7 +336,7 @@ impl Start {
                     templates.save(&template);
                 }
             }
-            Err(error) => host.log(Level::Warn, format_args!("It is not kept: {error}")),
+            Err(error) => host.log(Level::Warn, format_args!("The start is not kept: {error}")),
         }
     }
 

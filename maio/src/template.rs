@@ -2,7 +2,7 @@
 //! read at its last starts ([`TemplateKind`]).
 //!
 //! Recorded on one load, replayed as prefetching on the next. A template is small and made to be
-//! kept: what [`Template::from_bytes`] returns has been checked, whoever wrote it, and ranges are
+//! kept: [`Template::from_bytes`] checks all input, whatever its origin, and ranges are
 //! checked against their files when they are unpacked.
 
 mod diff;
@@ -63,7 +63,7 @@ pub struct Template {
     pub node: String,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
-    /// How many loads went like this.
+    /// How many loads it has been right for.
     pub loads: u32,
     /// What is read; [`Extent::file`] counts in here.
     pub files: Vec<Identity>,

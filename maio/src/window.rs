@@ -6,16 +6,16 @@
 //!                 passed         front                      issued
 //! ```
 //!
-//! Each reader has a front, where it is; what is at least the distance behind it has been passed. A
-//! piece that all its readers have passed may be dropped, and is as soon as room is needed. What is
-//! held, prefetched or kept, stays within the budget. Readers get pieces in turn, the one with the
-//! least ahead first, so that none waits for what another does not need yet.
+//! Each reader has a front, its position; pieces at least the distance behind it have been passed. A
+//! piece that all its readers have passed may be dropped, and is as soon as room is needed. Held
+//! pieces, prefetched or kept, stay within the budget. Readers get pieces in turn, the one with the
+//! least ahead first, so that none waits for pieces that another does not need yet.
 //!
-//! A reader that misses what has been issued has overtaken the loader, unless that is just there, and
-//! the loader goes on from where it is. One that is somewhere else altogether is believed when it has
-//! read on there for a while: a look into the last file, as some readers have it before they begin, is
-//! not where it is. One that is elsewhere again and again has no order: what it has yet to read is loaded in
-//! the order of the device.
+//! A reader that misses an issued piece has overtaken the loader, unless the loader is about to reach it;
+//! the loader then continues from the reader's position. A reader that jumps somewhere else counts as
+//! being there once it has read on for a while: a look into the last file, as some readers have before
+//! they begin, is not a jump. One that jumps again and again has no order: what it has yet to read is
+//! loaded in the order of the device.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,65 +30,65 @@ use cache::{Cache, MOST_READERS, PieceState};
 use loose::Loose;
 use overtaken::LeftOut;
 
-/// Never keep more behind a reader than this.
+/// Upper bound on the pages kept behind a reader,
 const DISTANCE: u64 = (1 << 30) / PAGE;
-/// Or than this part of the budget.
+/// and the fraction of the budget that bounds them, too.
 const DISTANCE_PART: u64 = 10;
-/// Keep this much, if that is not half of all.
+/// Lower bound on the pages kept behind a reader, unless that is half of all.
 const TABLES: u64 = (4 << 20) / PAGE;
-/// Pages that are mapped at once.
+/// How many pages are mapped at once.
 pub(crate) const TABLE: u32 = 512;
-/// Readers go on in steps of at most this part of the budget.
+/// The fraction of the budget that bounds the steps in which readers advance.
 const STEPS: u64 = 32;
-/// So far a reader has to come elsewhere to be believed.
+/// How many pages a reader has to read elsewhere before its jump counts.
 const BELIEVED: u64 = (1 << 20) / PAGE;
-/// Who reads on so far after a jump will not come back for what it has skipped.
+/// How many pages a reader has to read after a jump before it will no longer come back for what it skipped.
 const SETTLED: u64 = (64 << 20) / PAGE;
-/// A reader that overtakes the loader is heard again when it is so much further on.
+/// How many pages further on a reader may again be taken to have overtaken the loader.
 const OVERTAKEN_AGAIN: u64 = (64 << 20) / PAGE;
-/// With less than this part of the budget ahead, a reader takes the place of what other services need.
+/// The fraction of the budget ahead of a reader below which it displaces pages that other services need.
 const AHEAD_PART: u64 = 16;
-/// Where the kernel has to make room, no more than this part of the budget is held.
+/// The fraction of the budget that is held at most where the kernel has to make room.
 const HELD_PART: u64 = 2;
-/// If more of the budget than this is mapped, the kernel has to: what goes file by file is less, mostly.
+/// The mapped fraction of the budget above which the kernel has to: pages that go file by file are mostly fewer.
 const STUCK: (u64, u64) = (5, 8);
-/// So many ranges are planned at once: more are there before these are loaded.
+/// Upper bound on the ranges planned at once: the next ones follow before these are loaded.
 const MOST_ISSUES: usize = 4096;
-/// A reader whose place has changed so often does not follow its order.
+/// How many changes of place show that a reader does not follow its order.
 const STRAYS: u32 = 16;
 
-/// What an event tells of a reader.
+/// What an event shows of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It waits for this page.
     Miss,
-    /// It has read up to and with this page.
+    /// It has read through this page.
     Read,
-    /// The same, or it has got all of the table of pages that this one is in.
+    /// The same, or it has got the whole page table that this page is in.
     Beacon,
 }
 
-/// What has come of an event.
+/// The result of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expectation {
     /// The page is in the order of this reader.
     Own,
-    /// Only in that of others.
+    /// Only in other readers' orders.
     Others,
     /// No reader was expected to read it.
     Unexpected,
 }
 
-/// To load, for a reader.
+/// A range to load for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefetch {
-    /// Which one: the groups have one each, in their order, and then come those that joined.
+    /// The reader's number: first one for each group, in their order, then the readers that joined.
     pub(crate) reader: usize,
-    /// What.
+    /// The range.
     pub(crate) extent: Extent,
-    /// It takes the place of what is left of older ones of this reader.
+    /// It replaces the waiting loads of this reader.
     pub(crate) instead: bool,
-    /// The kernel is to take other cache first, as it has to make room by itself.
+    /// The kernel shall reclaim other cache first, as it has to make room by itself.
     pub(crate) hold: bool,
 }
 
@@ -102,22 +102,22 @@ struct Reader {
     gone: bool,
     /// How many pages of its order have been read, or are coming in.
     seen: u64,
-    /// How far it has come where it seems to have gone, and where that is.
+    /// How far it has come since an apparent jump, and where that led.
     elsewhere: Option<(u64, u64)>,
-    /// Places that it went past without reading them, which stay, as it may come back: until it has
-    /// come so far.
+    /// Places that it skipped, which stay, as it may come back, until it has come as far as
+    /// the number says.
     skipped: Vec<Range<usize>>,
     settled: u64,
-    /// Where it waits for what has been issued, and may have overtaken the loader.
+    /// The place at which it waits for an issued piece, and may have overtaken the loader.
     waits: Option<usize>,
     /// Where it did so last, in pages.
     overtaken: Option<u64>,
-    /// Up to this place it is issued once more: what is there already costs nothing.
+    /// Pieces up to this place are issued once more: cached ones cost nothing.
     again: usize,
-    /// What is issued next takes the place of what was before.
+    /// The next issue replaces the waiting ones.
     instead: bool,
     strays: u32,
-    /// It does not follow its order.
+    /// Set if it does not follow its order.
     loose: Option<Loose>,
     left_out: LeftOut,
 }
@@ -152,7 +152,7 @@ impl Reader {
         self.loose.is_none()
     }
 
-    /// What it has not come past.
+    /// The pieces it has not come past.
     fn left(&self) -> impl Iterator<Item = Piece> {
         let skipped = self.skipped.iter().cloned().flatten();
         let places = skipped.chain(self.passed..self.order.len());
@@ -160,13 +160,13 @@ impl Reader {
     }
 }
 
-/// Where an event shows a reader: in pages of its order, as far as it has been read or is coming in.
+/// The position of a reader by an event: in pages of its order, read or coming in.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     place: usize,
     at: u64,
     to: u64,
-    /// So many pages it has read since the last one.
+    /// How many pages it has read since the last event.
     read: u64,
     misses: bool,
 }
@@ -182,7 +182,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Nobody has read anything; so many pages may be held.
+    /// A window in which nothing has been read; `budget` is how many pages may be held.
     #[must_use]
     pub(crate) fn new(pieces: Arc<Pieces>, budget: u64) -> Self {
         let readers = (0..pieces.groups()).filter_map(|number| pieces.order(number));
@@ -206,13 +206,13 @@ impl Window {
         self.cache.held()
     }
 
-    /// Pages that somebody read and nobody was expected to.
+    /// How many unexpected pages have been read.
     #[must_use]
     pub(crate) const fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// Somebody reads what nobody was expected to.
+    /// Counts the read of a range that no reader was expected to read.
     pub(crate) fn count_unexpected(&mut self, extent: &Extent) {
         self.unknown += u64::from(extent.pages);
     }
@@ -223,7 +223,7 @@ impl Window {
         self.readers.len()
     }
 
-    /// Pages that somebody has come past, each once.
+    /// How many pages readers have come past, each once.
     #[must_use]
     pub(crate) fn passed(&self) -> u64 {
         let mut seen = vec![false; self.pieces.len()];
@@ -238,7 +238,7 @@ impl Window {
         pages
     }
 
-    /// How far a reader has come, of how many pages.
+    /// How many pages of its order a reader has come past, and how many the order has.
     #[must_use]
     pub(crate) fn progress(&self, number: usize) -> (u64, u64) {
         let reader = self.readers.get(number);
@@ -248,14 +248,13 @@ impl Window {
         })
     }
 
-    /// So many pages may be held from now on.
+    /// Sets how many pages may be held from now on.
     pub(crate) fn set_budget(&mut self, pages: u64) {
         self.budget = pages;
     }
 
-    /// Nothing is to be loaded any more, for now. Returns what is `absent` still of what has been issued,
-    /// which is to be taken out of what waits to be loaded; it is issued anew when [`Self::loads`] is
-    /// asked for again.
+    /// Stops loading for now. Returns the issued ranges that are still `absent`, whose waiting loads are to be
+    /// cancelled; they are issued anew at the next call of [`Self::loads`].
     pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
         let mut given_up = Vec::new();
         for reader in &mut self.readers {
@@ -263,7 +262,7 @@ impl Window {
             let issued = reader.front.min(reader.issued)..reader.issued;
             let loose = reader.loose.iter_mut().flat_map(Loose::take_back);
             let in_order = issued.rev().filter_map(|place| order.piece(place));
-            // Pieces come in one after the other: what is before the last one that is there is, too.
+            // Pieces come in one after the other: those before the last one that has come have come, too.
             for piece in loose.chain(in_order) {
                 if self.cache.state(piece) != PieceState::Held {
                     continue;
@@ -281,8 +280,8 @@ impl Window {
         runs(given_up)
     }
 
-    /// What has been issued and not been read is issued once more: where it is, that costs nothing. Returns it, to be
-    /// taken out of what waits to be loaded.
+    /// Issues all issued and unread pieces once more: cached ones cost nothing. Returns them, so that their waiting
+    /// loads are cancelled.
     pub(crate) fn issue_again(&mut self) -> Vec<Extent> {
         let mut issued = BTreeSet::new();
         for reader in &mut self.readers {
@@ -296,8 +295,8 @@ impl Window {
         runs(extents.collect())
     }
 
-    /// What is `there` of those that were dropped since it was asked last: mapped pages are, without the
-    /// module. If they are too many they are left to the kernel, and what is ahead is loaded once more, to
+    /// Checks which of the pieces dropped since the last call are still `there`: mapped ones are, without the
+    /// module. If they are too many they are left to the kernel, and the pieces ahead are loaded once more, to
     /// be held.
     pub(crate) fn recheck_dropped(&mut self, there: impl FnMut(&Extent) -> Leftover) {
         self.cache.recheck_dropped(there);
@@ -309,12 +308,12 @@ impl Window {
         }
     }
 
-    /// What has stayed of a file can be dropped now.
+    /// The pages of a file that have stayed can be dropped now.
     pub(crate) fn release_file(&mut self, file: u32) {
         self.cache.release_file(file);
     }
 
-    /// How much may be held. Where the kernel has to make room it takes what has been used last among the
+    /// How many pages may be held. Where the kernel has to make room it takes what has been used last among the
     /// first half of all, so what is read later than that would be gone, or never go.
     fn room(&self) -> u64 {
         if self.cache.leaves() {
@@ -324,7 +323,7 @@ impl Window {
         }
     }
 
-    /// What other services of this node have yet to read: it is dropped last.
+    /// Sets what other services of this node have yet to read: it is dropped last.
     pub(crate) fn set_claims(&mut self, claims: Claims) {
         self.cache.set_claims(claims);
     }
@@ -334,7 +333,7 @@ impl Window {
         self.cache.claims()
     }
 
-    /// A reader does something with a range of a file, after it has read so many pages.
+    /// Takes in an event of a reader on a range of a file; `read` is how many pages it has read since the last one.
     pub(crate) fn hear(
         &mut self,
         number: usize,
@@ -390,8 +389,8 @@ impl Window {
         Expectation::Own
     }
 
-    /// A beacon of a reader stands on the part of another: who reads through a mapping gets a table at
-    /// once, whoever's parts are in it. It has come to its own part before that at least.
+    /// A beacon of a reader stands on the part of another: a reader of a mapping gets a table at
+    /// once, and other readers' parts may be in it. It has at least come to its own part before that.
     fn beside(&mut self, number: usize, piece: Piece, at: (u32, u32), read: u64) -> Expectation {
         let reader = &self.readers[number];
         let own = |piece: &Piece| {
@@ -418,7 +417,7 @@ impl Window {
         Expectation::Own
     }
 
-    /// One more reader of a group's order, from the beginning; returns its number, unless there are
+    /// Adds a reader of a group's order, from the beginning; returns its number, unless there are
     /// too many.
     pub(crate) fn join(&mut self, group: usize) -> Option<usize> {
         let order = Arc::clone(self.pieces.order(group)?);
@@ -431,7 +430,7 @@ impl Window {
         Some(number)
     }
 
-    /// A reader reads no more, as far as anybody knows.
+    /// A reader is not expected to read any more.
     pub(crate) fn leave(&mut self, number: usize) {
         let Some(reader) = self.readers.get_mut(number).filter(|reader| !reader.gone) else {
             return;
@@ -443,7 +442,7 @@ impl Window {
         self.pass(number, usize::MAX);
     }
 
-    /// One that has left goes on where it was.
+    /// A reader that has left continues where it was.
     pub(crate) fn resume(&mut self, number: usize) {
         let Some(reader) = self.readers.get_mut(number).filter(|reader| reader.gone) else {
             return;
@@ -460,15 +459,15 @@ impl Window {
         self.wait_for(number, from);
     }
 
-    /// From a place on, what this reader needs stays until it has passed it, and is loaded once more if
-    /// it has been dropped.
+    /// From a place on, keeps the pieces of this reader until it has passed them, and loads dropped ones
+    /// once more.
     fn wait_for(&mut self, number: usize, from: usize) {
         let order = &self.readers[number].order;
         let pieces = (from..order.len()).filter_map(|place| order.piece(place));
         self.cache.need(pieces);
     }
 
-    /// What is to be loaded now; see also [`Self::drops`].
+    /// The ranges to load now; see also [`Self::drops`].
     pub(crate) fn loads(&mut self) -> Vec<Prefetch> {
         self.cache.settle();
         let mut loads: Vec<Prefetch> = Vec::new();
@@ -482,12 +481,12 @@ impl Window {
         loads
     }
 
-    /// What is to be dropped, before what is to be loaded is.
+    /// The ranges to drop, before any are loaded.
     pub(crate) fn drops(&mut self) -> Vec<Extent> {
         self.cache.drops()
     }
 
-    /// Drops all that may be, as memory is short.
+    /// Drops all droppable pieces, as memory is short.
     pub(crate) fn drop_all(&mut self) {
         self.cache.drop_all();
     }
@@ -496,7 +495,7 @@ impl Window {
         let readers = self.readers.iter().filter(|reader| !reader.gone).count();
         let readers = u64::try_from(readers).unwrap_or(1).max(1);
         let usual = (self.budget / DISTANCE_PART).min(DISTANCE) / readers;
-        // Who reads through a mapping is somewhere in the last tables that it has got.
+        // A reader of a mapping is somewhere in the last page tables that it has got.
         usual.max(TABLES.min(self.budget / 2 / readers))
     }
 
@@ -518,7 +517,7 @@ impl Window {
         // By the way, or by a jump.
         let far = far.max(news.read.saturating_mul(2));
         let reader = &mut self.readers[number];
-        // What is told of mappings may be told late; who waits for a page is there.
+        // Events of mappings may come late; a reader that waits for a page is at that page.
         if news.misses && news.place < reader.passed {
             reader.strays += 1;
         }
@@ -535,7 +534,7 @@ impl Window {
             return self.elsewhere(number, news, far);
         }
         reader.elsewhere = None;
-        // One of several threads, say.
+        // It may be one of several threads.
         if news.place > reader.issued && news.at > reader.seen + overtaken::AT_ONCE {
             reader.left_out.up_to(news.place);
         }
@@ -591,7 +590,7 @@ impl Window {
         self.pass(number, passed);
     }
 
-    /// The reader needs nothing any more before this place; at the end, nor what it has skipped.
+    /// The reader no longer needs anything before this place; at the end, not even what it has skipped.
     fn pass(&mut self, number: usize, place: usize) {
         let reader = &mut self.readers[number];
         let end = reader.order.len();
@@ -604,7 +603,7 @@ impl Window {
         self.release(number, places);
     }
 
-    /// The reader does not need what is at these places.
+    /// The reader no longer needs the pieces at these places.
     fn release(&mut self, number: usize, places: Vec<Range<usize>>) {
         let order = Arc::clone(&self.readers[number].order);
         let pieces = places.into_iter().flatten();
@@ -613,8 +612,8 @@ impl Window {
         }
     }
 
-    /// Whose turn it is: of those that follow their order, who has the least ahead; then those that do not, and
-    /// those for which something has been left out.
+    /// The reader whose turn it is: of those that follow their order, the one with the least ahead; then those that do
+    /// not, and those for which pieces have been left out.
     fn next_reader(&self) -> Option<usize> {
         let wants = |reader: &Reader| {
             !reader.gone && reader.follows() && reader.issued < reader.order.len()
@@ -644,7 +643,7 @@ impl Window {
         };
         let again = reader.issued < reader.again && self.cache.is_needed(piece);
         if self.cache.state(piece) == PieceState::Absent {
-            // What is here and needed elsewhere is worth more than what will be needed here one day.
+            // Cached pages that another service needs are worth more than pages needed here one day.
             let (room, spares) = (self.room(), reader.ahead() * AHEAD_PART > self.budget);
             if !self.cache.hold_within(piece, room, spares) {
                 return false;
@@ -668,7 +667,7 @@ impl Window {
     }
 }
 
-/// Adds a piece, to the last one of the same reader if it goes on there.
+/// Adds a piece, merged into the last load of the same reader if it continues that.
 fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut bool, hold: bool) {
     if let Some(last) = loads.iter_mut().rev().find(|load| load.reader == number)
         && last.extent.file == extent.file

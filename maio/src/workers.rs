@@ -1,8 +1,8 @@
-//! Which process is which worker. Pure: what is known of a process is handed in.
+//! Which process is which worker. Pure: the facts of processes are passed in.
 //!
-//! A worker is a process. Which group of a template it is, is told by its rank, or by the accelerator
-//! it works on, or by what it reads first; a process that reads what another group does is taken for
-//! that one. Processes beyond those that were expected read some group's order as well.
+//! A worker is a process. Its group in a template follows from its rank, or from the accelerator
+//! it works on, or from its first reads; a process that reads another group's part is taken for
+//! that group. Processes beyond the expected ones follow some group's order, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,22 +27,22 @@ pub(crate) struct ExpectedWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) facts: ProcessFacts,
-    /// The group it reads like, and who it is among the readers.
+    /// The group whose order it follows, and its number among the readers.
     pub(crate) place: Option<(usize, usize)>,
-    /// When it was heard last.
+    /// When its last event was.
     pub(crate) heard_ns: u64,
     pub(crate) gone: bool,
-    /// Pages that it has read of others' courses, less those of its own since.
+    /// How many pages of other courses it has read, less those of its own since.
     pub(crate) strayed: u64,
     /// It reads another course than its rank's.
     pub(crate) by_course: bool,
 }
 
-/// Who takes part in a load.
+/// The processes that take part in a load.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     expected: Vec<ExpectedWorker>,
-    /// Which of them somebody is.
+    /// Whether a process has been assigned to each of them.
     taken: Vec<bool>,
     members: BTreeMap<u32, Worker>,
     order: Vec<u32>,
@@ -51,9 +51,9 @@ pub(crate) struct Workers {
 /// Where a process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assignment {
-    /// It is the one that was expected.
+    /// The expected worker of this group.
     Expected(usize),
-    /// One more that reads what this group does.
+    /// An additional reader of this group's order.
     Extra(usize),
 }
 
@@ -98,14 +98,14 @@ impl Workers {
         group(rank).or_else(|| group(tensor?))
     }
 
-    /// Whether another process that reads has this one's rank: then it is neither's.
+    /// Whether another reading process has the same rank: then it counts for neither.
     fn shares_rank(&self, process: u32, rank: Option<u32>) -> bool {
         let mut others = self.members.iter().filter(|(other, _)| **other != process);
         let same = |it: &Worker| it.facts.rank == rank && it.place.is_some() && !it.gone;
         rank.is_some() && others.any(|(_, it)| same(it))
     }
 
-    /// The group of a process by its rank, unless that tells nothing.
+    /// The group of a process by its rank, if that identifies one.
     pub(crate) fn ranked(&self, process: u32) -> Option<usize> {
         let member = self.members.get(&process)?;
         let rank = member.facts.rank;
@@ -113,23 +113,23 @@ impl Workers {
             .filter(|_| !self.shares_rank(process, rank))
     }
 
-    /// The group of a rank that nobody has been yet.
+    /// The group of a rank, if no process has been assigned to it.
     pub(crate) fn unassigned_of_rank(&self, rank: Option<u32>) -> Option<usize> {
         self.of_rank(rank).filter(|&group| !self.taken[group])
     }
 
-    /// The number of the worker that a group is of.
+    /// The number of a group's worker.
     pub(crate) fn expected(&self, group: usize) -> Option<u32> {
         self.expected.get(group).map(|group| group.worker)
     }
 
-    /// The groups that nobody has turned out to be.
+    /// The groups without a process.
     pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
         let taken = self.taken.iter().enumerate();
         taken.filter(|&(_, taken)| !taken).map(|(group, _)| group)
     }
 
-    /// The process that a reader is, and the accelerator it is near.
+    /// The process of a reader, and the accelerator it is near.
     pub(crate) fn reader(&self, reader: usize) -> (Option<u32>, Option<Xpu>) {
         let found = self
             .members
@@ -142,7 +142,7 @@ impl Workers {
         }
     }
 
-    /// A process is heard for the first time.
+    /// Adds a process at its first event.
     pub(crate) fn add(&mut self, process: u32, facts: ProcessFacts, now_ns: u64) {
         self.order.push(process);
         let member = Worker {
@@ -156,8 +156,8 @@ impl Workers {
         self.members.insert(process, member);
     }
 
-    /// Where a process belongs that reads something in the orders of the groups that `fits` is true
-    /// for; `None` if it is on none.
+    /// The assignment of a process whose read is in the orders of the groups that `fits` accepts;
+    /// `None` if it is in none.
     pub(crate) fn choose(&self, process: u32, fits: impl Fn(usize) -> bool) -> Option<Assignment> {
         let facts = self
             .members
@@ -165,7 +165,7 @@ impl Workers {
             .map(|it| it.facts)
             .unwrap_or_default();
         let all = || (0..self.expected.len()).filter(|&group| fits(group));
-        // Who has a rank knows better than what it looks at first, which may be a header.
+        // A rank says more than the first read, which may be of a header.
         let by_course = self.members.get(&process).is_some_and(|it| it.by_course);
         let by_rank = self.ranked(process).filter(|_| !by_course);
         let xpu = |it: &usize| facts.xpu.is_some() && facts.xpu == self.expected[*it].xpu;
@@ -179,7 +179,7 @@ impl Workers {
         })
     }
 
-    /// It is there now.
+    /// Assigns a process to a group, as this reader.
     pub(crate) fn assign(&mut self, process: u32, group: usize, reader: usize) {
         if let Some(taken) = self.taken.get_mut(reader) {
             *taken = true;
@@ -189,7 +189,7 @@ impl Workers {
         }
     }
 
-    /// It was not there, as it turns out; returns the reader it was thought to be.
+    /// Takes an assignment back that was wrong; returns the reader the process was taken for.
     pub(crate) fn unassign(&mut self, process: u32) -> Option<usize> {
         let (_, reader) = self.members.get_mut(&process)?.place.take()?;
         if let Some(taken) = self.taken.get_mut(reader) {
@@ -198,8 +198,8 @@ impl Workers {
         Some(reader)
     }
 
-    /// Numbers for processes, from 0, those of which no two are the same kept: by rank, then by
-    /// accelerator, then by who came first.
+    /// Unique numbers for processes, from 0: unambiguous ranks are kept; the rest go by accelerator, then by
+    /// order of arrival.
     pub(crate) fn numbers(&self, of: impl Fn(u32) -> bool) -> BTreeMap<u32, u32> {
         let mut all: Vec<_> = self
             .order

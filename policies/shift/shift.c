@@ -2,7 +2,7 @@
 /*
  * shift - load a segment to the right of each miss, drop one to its left
  *
- * The smallest policy that does both, and all of a policy in C: nothing but
+ * The smallest policy that does both, and a complete policy in C that needs only
  * ppc.h and the C library. Setting: length=BYTES of the segment, such as 8M.
  */
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static int shift_prefetch(void *self, const struct ppc_event *event, struct ppc_
 	struct ppc_io io = {
 		.struct_size = PPC_INIT(struct ppc_io),
 		.op = PPC_OP_LOAD,
-		/* A reader that is here waits for nothing of an older segment. */
+		/* A reader at this place no longer waits for an older segment. */
 		.flags = PPC_IO_REPLACE,
 		.length = shift->length,
 	};

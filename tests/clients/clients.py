@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Frameworks as they are on a model of ours: natively, with their own prefetching, and with MAIO through every
-backend that this machine has. Whoever gets other bytes than are in the files, has failed.
+backend that this machine has. A framework that gets other bytes than are in the files has failed.
 
     clients.py [--client TEXT] [--rounds N] [--disk DIR] [--layers N] [--output FILE]
 """

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-# A page that somebody just looks at stays.
+# A page that another process is just accessing stays.
 TRIES = 100
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""One number for all tensors of a model, whoever has loaded them."""
+"""One number for all tensors of a model, whichever framework has loaded them."""
 
 from __future__ import annotations
 

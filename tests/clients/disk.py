@@ -63,7 +63,7 @@ class Plain:
     def __init__(self, folder: Path, why: str) -> None:
         self.path = folder
         self.exact = False
-        # Nobody knows.
+        # Unknown.
         self.bandwidth = 0
         device = os.stat(folder).st_dev
         self.counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")

@@ -326,7 +326,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Of threads that still read ahead nobody waits.
+    # Exits without waiting for threads that still read ahead.
     code = main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)

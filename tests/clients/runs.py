@@ -71,7 +71,7 @@ def command(client: Client, way: Way, folder: Path, place: Place) -> list[str]:
 
 
 def store(client: Client, way: Way, place: Place) -> Path:
-    """Of templates; whoever comes first finds it empty."""
+    """The store of templates; the first run finds it empty."""
     return place.stores / f"{client.name}-{way.backend}"
 
 

@@ -123,7 +123,7 @@ class Suite:
                     'Acquire::Languages "none";',
                     'APT::Architecture "amd64";',
                     'APT::Architectures { "amd64"; };',
-                    # The cache belongs to whoever runs this, which apt's own user need not be able to write.
+                    # The cache belongs to the user who runs this; apt's own user may be unable to write to it.
                     'APT::Sandbox::User "";',
                     f'Dir::State "{self.root}/state";',
                     f'Dir::State::status "{self.root}/status";',

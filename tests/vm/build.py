@@ -37,7 +37,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """A module as it was built: its bytes are kept, since somebody else may build anew at any time."""
+    """A module as it was built: its bytes are kept, since another run may build anew at any time."""
 
     path: Path
     data: bytes

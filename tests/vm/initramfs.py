@@ -76,7 +76,7 @@ class Initramfs:
 
 
 def host_program(name: str) -> Path:
-    """A program of this machine; /sbin is not on everybody's path."""
+    """A program of this machine; /sbin is not on every user's path."""
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if found is None:
         raise ArchiveError(f"{name} is not installed; `make deps` installs what the rig needs")
@@ -114,7 +114,7 @@ def add_programs(root: Initramfs, tree: Path) -> None:
             root.link(f"bin/{applet}", "/bin/busybox")
     libraries: set[Path] = set()
     for name, path in programs.items():
-        # Whatever the umask here was: what root runs in the guest, nobody else may write.
+        # Whatever the umask here was: only root may write to programs that root runs in the guest.
         root.file(name, path.read_bytes(), path.stat().st_mode & 0o755)
         libraries.update(libraries_of(path))
     for library in sorted(libraries):

@@ -133,7 +133,7 @@ def command_build(args: argparse.Namespace) -> int:
 
 
 def tell(line: str) -> None:
-    """Prints a line at once, also where somebody only collects it."""
+    """Prints a line at once, even if the output is only collected."""
     print(line, flush=True)
 
 

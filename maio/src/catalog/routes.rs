@@ -9,18 +9,18 @@ use crate::host::{HostLibrary, files_below, info_of};
 use crate::models::{Folders as _, ModelKey, Revisions, join, model_of, repository, snapshot};
 use crate::template::MAX_FILES;
 
-/// The name of a revision is not longer.
+/// Upper bound on the length of a revision's name.
 const LONGEST: usize = 128;
 
 /// A file of several revisions of a repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shared {
     pub(super) repository: String,
-    /// Where it is in each.
+    /// Its path in each revision.
     paths: BTreeMap<String, String>,
 }
 
-/// Whose a file is.
+/// Which model a file belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Nothing,
@@ -28,12 +28,12 @@ pub(super) enum Route {
     Shared(Arc<Shared>),
 }
 
-/// What is known of files, as long as they keep their numbers.
+/// The routes of files, valid as long as files keep their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     known: HashMap<FileId, Route>,
     revisions: Revisions,
-    /// What a process loads of a repository.
+    /// The revision that a process loads, by repository and process.
     loaded: HashMap<(String, u32), ModelKey>,
 }
 
@@ -56,8 +56,8 @@ impl Routes {
         self.revisions = Revisions::default();
     }
 
-    /// The revision that a process reads this file of: what it opens narrows that down; if more are left it is
-    /// the one that is being `loading`, or the one that the repository's branch names.
+    /// The revision that a process reads this file of. The files it opens narrow that down; if several are left it is
+    /// the one that is `loading`, or the one that the repository's branch names.
     pub(super) fn narrow(
         &mut self,
         host: &Host<'_>,

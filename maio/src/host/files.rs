@@ -1,4 +1,4 @@
-//! The files of a model: by number as MAIO counts them, by id as the host does, and as what they are.
+//! The files of a model: MAIO's numbers, the host's ids, and the files' identities.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -10,11 +10,11 @@ use crate::peers::FileKey;
 use crate::predict::{Library, indexed};
 use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
 
-/// Those that are known, in the order in which they came to be, by their paths from the model's folder.
+/// The known files, in the order in which they became known, by their paths from the model's folder.
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     root: String,
-    /// What is in that folder, by device and inode: events name what its links lead to.
+    /// The links in that folder, by device and inode of their targets: events name the targets.
     links: HashMap<(u64, u64), String>,
     paths: Vec<String>,
     numbers: HashMap<String, u32>,
@@ -23,7 +23,7 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    /// These, the first of them number 0.
+    /// A table of these paths, the first of them number 0.
     pub(crate) fn new(paths: impl IntoIterator<Item = String>) -> Self {
         let mut files = Self::default();
         for path in paths {
@@ -32,7 +32,7 @@ impl FileTable {
         files
     }
 
-    /// The same of a model that is in this folder of the mount.
+    /// A table for a model in this folder of the mount.
     pub(crate) fn below(root: &str, paths: impl IntoIterator<Item = String>) -> Self {
         Self {
             root: root.to_owned(),
@@ -56,7 +56,7 @@ impl FileTable {
     fn add(&mut self, path: String) -> Option<u32> {
         let number = u32::try_from(self.paths.len()).ok()?;
         if self.paths.len() >= MAX_FILES {
-            // Nobody's model has so many.
+            // No model has more files.
             return None;
         }
         self.numbers.insert(path.clone(), number);
@@ -104,7 +104,7 @@ impl FileTable {
         self.links.get(&key).cloned()
     }
 
-    /// What the host calls a file.
+    /// The host's id of a file.
     pub(crate) fn id(&mut self, host: &Host<'_>, number: u32) -> Option<FileId> {
         let at = usize::try_from(number).ok()?;
         if let Some(known) = self.open.get(at)? {
@@ -122,7 +122,7 @@ impl FileTable {
             .map(String::as_str)
     }
 
-    /// Gives back what was opened.
+    /// Closes the files that were opened.
     pub(crate) fn close(&mut self, host: &Host<'_>) {
         for id in self.open.iter_mut().filter_map(Option::take) {
             // It can only be gone already.
@@ -132,7 +132,7 @@ impl FileTable {
         self.links.clear();
     }
 
-    /// What a file is on this node.
+    /// The identity of a file on this node.
     pub(crate) fn key(&mut self, host: &Host<'_>, number: u32) -> Option<FileKey> {
         let info = host.info(self.id(host, number)?).ok()?;
         Some(FileKey {
@@ -142,7 +142,7 @@ impl FileTable {
         })
     }
 
-    /// What a file is now, its beginning read as well if that is wanted.
+    /// The present identity of a file, with a hash of its beginning if `header` is set.
     pub(crate) fn identity(
         &mut self,
         host: &Host<'_>,
@@ -185,7 +185,7 @@ fn beginning(host: &Host<'_>, id: FileId, most: usize) -> ppc::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a file is that the mount has at this path.
+/// Size and identity of the mount's file at this path.
 pub(crate) fn info_of(host: &Host<'_>, path: &str) -> Option<FileInfo> {
     let id = host.open(path).ok()?;
     let info = host.info(id).ok();
@@ -204,7 +204,7 @@ pub(crate) fn files_below(host: &Host<'_>, root: &str) -> Vec<(String, u64)> {
     entries.into_iter().filter_map(file).collect()
 }
 
-/// A model's files, to say from their headers what will be read.
+/// A model's files, to predict from their headers what will be read.
 pub(crate) struct HostLibrary<'a, 'b> {
     pub(crate) host: &'a Host<'b>,
     /// Its folder,

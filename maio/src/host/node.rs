@@ -1,5 +1,5 @@
-//! What events do not tell: the ranks of readers, which of them are gone or read directly, and what other
-//! services have yet to read. A thread finds it out, from `/proc` and the leases.
+//! Facts that events lack: the ranks of readers, which of them are gone or read directly, and what other
+//! services have yet to read. A thread finds them, in `/proc` and the leases.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,7 +13,7 @@ use super::processes;
 use super::thread::{IoThread, Reply};
 use crate::peers::{Claims, FileKey, Peers};
 
-/// Of more processes nothing is kept.
+/// Upper bound on processes that are remembered.
 const MOST_PROCESSES: usize = 1 << 14;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ enum NodeQuestion {
     Leave,
 }
 
-/// What a process says of itself.
+/// What a process's title, environment and command line say of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessWords {
     rank: Option<u32>,
@@ -42,11 +42,11 @@ enum NodeAnswer {
     Words(u32, ProcessWords),
     Direct(u64, bool),
     Gone(HashSet<u32>),
-    /// Of this load, as files have other numbers in the next one.
+    /// Valid for the numbered load only, as files have other numbers in the next one.
     Claims(u64, Result<Claims, String>),
 }
 
-/// What is known so far. Ranks and the dead are those of one load, as numbers of processes come again.
+/// The answers up to now. Ranks and dead processes are kept for one load only, as process numbers are reused.
 #[derive(Debug)]
 pub(crate) struct NodeWatch {
     thread: IoThread<NodeQuestion, NodeAnswer>,
@@ -55,9 +55,9 @@ pub(crate) struct NodeWatch {
     direct: HashMap<u64, bool>,
     tickets: u64,
     gone: HashSet<u32>,
-    /// It has been asked who is gone, and has not answered.
+    /// The thread has been asked which processes are gone, and has not answered.
     looks: bool,
-    /// Loads so far that other services were told of.
+    /// How many loads have been announced to other services.
     load: u64,
 }
 
@@ -77,7 +77,7 @@ impl NodeWatch {
         })
     }
 
-    /// Takes in what has been found out; returns what is new of other services.
+    /// Takes the thread's answers; returns the latest claims of other services.
     pub(crate) fn collect(&mut self) -> Option<Result<Claims, String>> {
         let answers = self.thread.take().into_iter();
         answers.filter_map(|answer| self.sort(answer)).last()
@@ -108,10 +108,10 @@ impl NodeWatch {
         self.thread.has_urgent()
     }
 
-    /// Has the rank of a process found out, once.
+    /// Asks the thread for the rank of a process, once.
     pub(crate) fn ask_rank(&mut self, process: u32) {
         if self.asked.len() >= MOST_PROCESSES {
-            // They are asked for once more.
+            // All are asked for once more.
             self.asked.clear();
             self.words.clear();
         }
@@ -120,12 +120,12 @@ impl NodeWatch {
         }
     }
 
-    /// Whether the rank of a process has been found out, or that it has none.
+    /// Whether the question for a process's rank has been answered, if only with none.
     pub(crate) fn knows(&self, process: u32) -> bool {
         self.words.contains_key(&process)
     }
 
-    /// It took too long: the process is taken to have no rank.
+    /// Takes a process to have no rank, as the answer took too long.
     pub(crate) fn give_up_rank(&mut self, process: u32) {
         self.words.entry(process).or_default();
     }
@@ -139,7 +139,7 @@ impl NodeWatch {
         self.words.get(&process)?.layout
     }
 
-    /// Asks whether a process has a file open for I/O around the page cache; by this number it is told.
+    /// Asks whether a process has a file open for I/O around the page cache; returns the ticket of the answer.
     pub(crate) fn ask_direct(&mut self, process: u32, inode: u64) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -151,36 +151,36 @@ impl NodeWatch {
         ticket
     }
 
-    /// What came of that question, if that is known by now.
+    /// The answer to that question, if there is one yet.
     pub(crate) fn direct(&self, ticket: u64) -> Option<bool> {
         self.direct.get(&ticket).copied()
     }
 
-    /// The same, for the last time.
+    /// The same, and forgets it.
     pub(crate) fn take_direct(&mut self, ticket: u64) -> Option<bool> {
         self.direct.remove(&ticket)
     }
 
-    /// Has found out which of these processes are gone, unless that is being done.
+    /// Asks which of these processes are gone, unless that question is pending.
     pub(crate) fn look_for(&mut self, processes: Vec<u32>) {
         if !std::mem::replace(&mut self.looks, true) {
             self.thread.ask(NodeQuestion::Gone(processes));
         }
     }
 
-    /// Whether a process was gone when that was found out last.
+    /// Whether a process was gone at the last answer.
     pub(crate) fn is_gone(&self, process: u32) -> bool {
         self.gone.contains(&process)
     }
 
-    /// A load begins: other services are told there, and heard.
+    /// A load begins: exchanges claims with other services in this directory from now on.
     pub(crate) fn join_peers(&mut self, directory: PathBuf, keys: Vec<Option<FileKey>>) {
         self.load += 1;
         self.thread
             .ask(NodeQuestion::Join(self.load, directory, keys));
     }
 
-    /// Tells other services what this one has yet to read.
+    /// Publishes what this service has yet to read.
     pub(crate) fn exchange(&self, claims: Claims) {
         self.thread.ask(NodeQuestion::Exchange(claims));
     }
@@ -217,13 +217,15 @@ fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<N
             Reply::Quiet(NodeAnswer::Gone(all.into_iter().collect()))
         }
         NodeQuestion::Join(load, directory, keys) => {
-            // The lease of a load before it goes first.
+            // The lease of an earlier load goes first.
             *peers = None;
             match Peers::join(&directory, keys) {
                 Ok(joined) => *peers = Some((load, joined)),
                 Err(error) => {
                     let directory = directory.display();
-                    let line = format!("Other services are not heard in {directory}: {error}");
+                    let line = format!(
+                        "Cannot exchange claims with other services in {directory}: {error}"
+                    );
                     return Reply::Quiet(NodeAnswer::Claims(load, Err(line)));
                 }
             }
@@ -236,7 +238,7 @@ fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<N
             let load = *load;
             let theirs = joined.exchange(&ours).map_err(|error| {
                 *peers = None;
-                format!("Other services are not told any more: {error}")
+                format!("No longer exchanges claims with other services: {error}")
             });
             Reply::Quiet(NodeAnswer::Claims(load, theirs))
         }

@@ -1,4 +1,4 @@
-//! What `/proc` says of a process that reads.
+//! Facts of a reader from `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use ppc::ranks::Layout;
 
 use super::ranks::{layout_of, rank_of};
 
-/// Above a worker are its engine, the server and what started that: no more say how many workers there are.
+/// How many processes may say how many workers there are: a worker, its engine, the server and what started that.
 const ANCESTORS: usize = 6;
 
 fn folder(process: u32) -> PathBuf {
@@ -19,7 +19,7 @@ pub(super) fn is_alive(process: u32) -> bool {
     folder(process).exists()
 }
 
-/// Its number among the workers of its service, by what it calls itself or the variables of the usual launchers.
+/// Its number among the workers of its service, by its title or the variables of the usual launchers.
 pub(super) fn read_rank(process: u32) -> Option<u32> {
     let folder = folder(process);
     let environment = fs::read(folder.join("environ")).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Which worker of its service a process is, and how that splits its model, by what they were started with. Pure.
+//! A process's rank in its service, and how the service splits its model, by command lines and environment. Pure.
 
 use ppc::ranks::{self, Layout, Ranks};
 
-/// Its number among all workers, by its command line and its environment, both as `/proc` has them. A title
-/// is a worker's own; variables may be those of the process that started all workers.
+/// Its number among all workers, by its command line and its environment, both as in `/proc`. A title
+/// is the worker's own; variables may be inherited from the process that started all workers.
 pub(super) fn rank_of(environment: &[u8], title: &[u8]) -> Option<u32> {
     let variable = |name: &str| {
         let all = environment.split(|&byte| byte == 0);

@@ -1,5 +1,5 @@
-//! A thread that does I/O for the policy, so that no callback waits for any. It is asked questions in turn;
-//! the policy takes the answers in its next callback, and is woken for those that it cannot go on without.
+//! A thread that does I/O for the policy, so that no callback waits for any. It answers questions in turn;
+//! the policy takes the answers in its next callback, and is woken for answers that it cannot go on without.
 
 use std::io;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use ppc::Waker;
 
-/// What comes of a question.
+/// The answer to a question.
 pub(crate) enum Reply<A> {
     Nothing,
-    /// The policy takes it when it is called anyway.
+    /// The policy takes it at its next call.
     Quiet(A),
     /// The policy waits for it.
     Urgent(A),
 }
 
-/// The thread, as callbacks see it. When this goes the thread answers what it has been asked and ends.
+/// The callbacks' handle of the thread. When it is dropped, the thread answers the questions left and ends.
 #[derive(Debug)]
 pub(crate) struct IoThread<Q, A> {
     /// `None`: no more questions.
@@ -47,7 +47,7 @@ impl<Q: Send + 'static, A: Send + 'static> IoThread<Q, A> {
                     Reply::Quiet(answer) => (answer, false),
                     Reply::Urgent(answer) => (answer, true),
                 };
-                // A policy that has gone wants no answers, but what it asked for is done.
+                // A policy that is gone takes no answers, but its questions are still worked off.
                 let _ = answers.send(answer);
                 if waits {
                     count.fetch_add(1, Ordering::Release);
@@ -63,7 +63,7 @@ impl<Q: Send + 'static, A: Send + 'static> IoThread<Q, A> {
         })
     }
 
-    /// Asks. A thread that has panicked does not answer.
+    /// Queues a question. A thread that has panicked does not answer.
     pub(crate) fn ask(&self, question: Q) {
         if let Some(questions) = &self.questions {
             let _ = questions.send(question);
@@ -81,13 +81,13 @@ impl<Q: Send + 'static, A: Send + 'static> IoThread<Q, A> {
         self.answers.recv_timeout(at_most).ok()
     }
 
-    /// Whether there is an answer that the policy waits for. A wake that the policy asks for takes the
-    /// place of the thread's, so look here after that.
+    /// Whether there is an answer that the policy waits for. A wake that the policy asks for replaces
+    /// the thread's, so check this afterwards.
     pub(crate) fn has_urgent(&self) -> bool {
         self.urgent.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until all that has been asked is done, and returns the answers that are left. False if the
+    /// Waits until all questions are answered, and returns the remaining answers. False if the
     /// thread has panicked.
     pub(crate) fn finish(&mut self) -> (Vec<A>, bool) {
         self.questions = None;
@@ -100,7 +100,7 @@ impl<Q, A> Drop for IoThread<Q, A> {
     fn drop(&mut self) {
         self.questions = None;
         if let Some(thread) = self.thread.take() {
-            // A policy joins its threads; no callback follows that could tell of a panic.
+            // A policy joins its threads; no callback follows that could report a panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What a load came to, when it is over.
+//! The outcome of a load.
 
 use std::collections::HashMap;
 
@@ -17,23 +17,23 @@ pub(crate) struct Part {
     pub(crate) extents: Vec<Extent>,
 }
 
-/// What a load came to.
+/// The outcome of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What was recorded, unless it is not to be trusted.
+    /// What was recorded, or why that is not to be trusted.
     pub(crate) parts: Result<Vec<Part>, &'static str>,
-    /// Pages read, as far as heard, pages that were expected, and pages that nobody expected.
+    /// Pages known to be read, expected pages, and unexpected pages.
     pub(crate) read: u64,
     pub(crate) expected: u64,
     pub(crate) unknown: u64,
-    /// Readers of the weights bypassed the page cache; what else was recorded are the parts.
+    /// Readers of the weights bypassed the page cache; the parts are everything else that was recorded.
     pub(crate) direct: bool,
     /// Pages that were another worker's, by the ranks of both.
     pub(crate) off_course: u64,
 }
 
 impl Load {
-    /// It is over.
+    /// Ends the load.
     pub(crate) fn end(self) -> Outcome {
         let (read, expected) = (self.read(), self.pieces.total());
         let (unknown, off_course) = (self.window.unknown(), self.off_course);
@@ -42,9 +42,9 @@ impl Load {
         } else if self.bypass.is_likely() && self.records.is_some() {
             Ok(self.parts().unwrap_or_default())
         } else if self.midway.is_some() {
-            Err("it had begun before")
+            Err("it had begun before recording did")
         } else if self.cut_short {
-            Err("a reader ended in the midst of it")
+            Err("a reader ended midway")
         } else {
             self.parts()
         };
@@ -88,8 +88,8 @@ impl Load {
         Ok(parts)
     }
 
-    /// Who was which worker: as the parts number them if it was `recorded` from its beginning, otherwise as
-    /// they were expected.
+    /// The worker of each process: by the parts' numbers if the load was `recorded` from its beginning, otherwise by
+    /// the expected ones.
     pub(crate) fn seats(&self, recorded: bool) -> HashMap<u32, Option<u32>> {
         let workers = self.workers();
         let numbers = self.workers.numbers(|process| workers.contains(&process));

@@ -209,7 +209,7 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     reads(&mut load, 10, &[extent(0, 10 * PAGES)], 1000, &fake);
     fake.dead.insert(10);
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
-    assert!(load.tick(ns(3), IDLE, &fake), "nobody is left");
+    assert!(load.tick(ns(3), IDLE, &fake), "no reader is left");
     assert!(load.end().parts.is_err());
     // One that ends when all has been read did mean to.
     let mut fake = FakeProcesses::default();
@@ -233,7 +233,7 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     load.record(Some((0, 10)));
     load.hear(&event(Kind::Open, 11, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
-    assert!(load.end().parts.is_err(), "somebody else has opened it");
+    assert!(load.end().parts.is_err(), "another process has opened it");
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
     load.lose();

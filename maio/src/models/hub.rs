@@ -1,6 +1,6 @@
-//! The cache of Hugging Face: `models--OWNER--NAME` has files in `blobs`, and for each revision a folder in
-//! `snapshots` with links to them. Revisions share what is the same in both, so what a reader opens is a
-//! file of several of them; all that it has opened says which one it loads. Pure.
+//! The Hugging Face cache: `models--OWNER--NAME` has files in `blobs`, and for each revision a folder in
+//! `snapshots` with links to them. Revisions share identical files, so a file that a reader opens may belong to
+//! several of them; all the files it has opened together show which one it loads. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::{Folders, join};
 
 const BLOBS: &str = "blobs";
 const SNAPSHOTS: &str = "snapshots";
-/// Of more processes it is forgotten which revision they load.
+/// Upper bound on the processes whose revisions are remembered.
 const MOST: usize = 1024;
 
-/// The folder of the repository that a file is of, if it is one of such a cache.
+/// The folder of a file's repository, if it is in such a cache.
 pub(crate) fn repository<'p>(path: &'p str, folders: &dyn Folders) -> Option<&'p str> {
     let mut at = 0;
     for part in path.split('/') {
@@ -36,7 +36,7 @@ pub(crate) fn snapshot(repository: &str, revision: &str) -> String {
     join(repository, &format!("{SNAPSHOTS}/{revision}"))
 }
 
-/// The revision that a path is of.
+/// The revision that a path belongs to.
 pub(crate) fn revision<'p>(repository: &str, path: &'p str) -> Option<&'p str> {
     let below = super::below(&join(repository, SNAPSHOTS), path)?;
     below.split('/').next().filter(|it| !it.is_empty())
@@ -49,8 +49,8 @@ pub(crate) struct Revisions {
 }
 
 impl Revisions {
-    /// A process opens a file that is in `these` revisions of a repository: the one that it loads, the
-    /// one that is `preferred` if more are left.
+    /// A process opens a file that is in `these` revisions of a repository. Returns the one that it loads, the
+    /// `preferred` one if several are left.
     pub(crate) fn narrow(
         &mut self,
         repository: &str,
@@ -64,7 +64,7 @@ impl Revisions {
         let key = (repository.to_owned(), process);
         let left = self.left.entry(key).or_insert_with(|| these.clone());
         let both: BTreeSet<String> = left.intersection(these).cloned().collect();
-        // One that is in none of them begins another load.
+        // A file that is in none of them begins another load.
         *left = if both.is_empty() { these.clone() } else { both };
         let preferred = preferred.filter(|it| left.contains(*it));
         let last = left.last().map(String::as_str);

@@ -1,13 +1,13 @@
-//! What services of one node have yet to read, as they tell each other. Pure.
+//! Claims: what services of one node have yet to read, as they publish it to each other. Pure.
 //!
-//! A service says which blocks of which files its readers still need. Others that share files with it
-//! drop those blocks last. It is advice about tomorrow: one that is wrong costs a load, never a byte.
+//! A service publishes which blocks of which files its readers still need. Others that share files with
+//! it drop those blocks last. A claim is advice: a wrong one costs a load, never correctness.
 
 use std::collections::HashMap;
 
 use crate::extent::Extent;
 
-/// What a file is on this node, whatever path it is known by.
+/// The identity of a file on this node, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileKey {
     pub(crate) device: u64,
@@ -22,14 +22,14 @@ const MAGIC: u64 = u64::from_le_bytes(*b"maioCLM1");
 /// Words in front of each file's blocks: its key and how many words those take.
 const HEAD: usize = 4;
 
-/// Blocks of files, by the numbers that the files have for whoever holds this.
+/// Blocks of files, by the owner's numbers of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     files: Vec<Vec<u64>>,
 }
 
 impl Claims {
-    /// All blocks that a range has a part of.
+    /// Adds all blocks that a range overlaps.
     pub(crate) fn add(&mut self, extent: &Extent) {
         let file = extent.file as usize;
         if self.files.len() <= file {
@@ -56,7 +56,7 @@ impl Claims {
         self.files.iter().flatten().all(|&word| word == 0)
     }
 
-    /// For others, with what our files are.
+    /// The encoding for other services, with the identities of our files.
     pub(crate) fn to_bytes(&self, keys: &[Option<FileKey>]) -> Vec<u8> {
         let mut words = vec![MAGIC];
         for (blocks, key) in self.files.iter().zip(keys) {
@@ -70,7 +70,7 @@ impl Claims {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Takes in what another one has said of our files; what makes no sense is passed over.
+    /// Adds another service's claims on our files; nonsense is skipped.
     pub(crate) fn merge(&mut self, bytes: &[u8], numbers: &HashMap<FileKey, u32>) {
         let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).collect();

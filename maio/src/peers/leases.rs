@@ -1,5 +1,5 @@
-//! A directory with a file for each load of this node that is under way. Its lock says that the service
-//! that wrote it is alive.
+//! A directory with a file, the lease, for each load under way on this node. Its lock shows that the
+//! service that wrote it is alive.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -7,14 +7,14 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// No claims of a node are larger: 64 TiB of files.
+/// Upper bound on the size of a lease: claims on 64 TiB of files.
 const LARGEST: u64 = 8 << 20;
-/// More services than this do not load at once.
+/// Upper bound on the services that load at once.
 const MOST: usize = 64;
-/// A lease has its own name at once: after so long, its process ended before it had.
+/// How long a lease may have its temporary name: after that, its process has ended before renaming it.
 const NAMELESS: Duration = Duration::from_mins(1);
 
-/// Ours. Gone when it is dropped, and not believed any more when this process is gone.
+/// Our lease. It is removed when dropped, and no longer valid once this process is gone.
 #[derive(Debug)]
 pub(crate) struct Lease {
     directory: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Makes one, which says nothing yet.
+    /// Creates one without claims.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(directory)?;
@@ -34,7 +34,7 @@ impl Lease {
         let file = options.write(true).create_new(true).mode(0o600);
         let file = file.open(&hidden)?;
         file.lock()?;
-        // Nobody is to see it without its lock.
+        // It must not be visible without its lock.
         fs::rename(&hidden, &path)?;
         Ok(Self {
             directory: directory.to_owned(),
@@ -43,13 +43,13 @@ impl Lease {
         })
     }
 
-    /// Takes the place of what was said before.
+    /// Replaces the claims published before.
     pub(crate) fn publish(&self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, 0)?;
         self.file.set_len(bytes.len() as u64)
     }
 
-    /// What the others say. Files of those that are gone are removed.
+    /// The claims of the others. Leases of services that are gone are removed.
     pub(crate) fn read_others(&self) -> Vec<Vec<u8>> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -73,13 +73,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Without it the next one that looks removes it.
+        // If this fails, the next service that reads the directory removes it.
         let _ = fs::remove_file(self.directory.join(&self.name));
     }
 }
 
-/// Numbers of processes are one's own in each PID namespace, so no two leases of containers that share the directory
-/// are told apart by them.
+/// Each PID namespace has its own process numbers, so they cannot distinguish the leases of containers that share the
+/// directory.
 fn new_name() -> io::Result<String> {
     let mut random = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -114,7 +114,7 @@ fn read_lease(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Where they are unless that is said: none for a user without a directory of that kind.
+/// The default directory; none for a user without a runtime directory.
 pub(crate) fn default_directory() -> Option<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Some(PathBuf::from("/run/ppc/leases"));

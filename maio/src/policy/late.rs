@@ -1,23 +1,23 @@
-//! What a process reads when its load is over: a tokenizer, a page of the weights that it had no need of
-//! before. It begins no load, but the template is to have it, behind the rest. Pure.
+//! Reads of a process after its load is over: a tokenizer, a page of the weights that it had no need of
+//! before. They begin no load, but are appended to the template. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::extent::Extent;
 use crate::ranges::Ranges;
 
-/// More processes than that are not remembered.
+/// Upper bound on remembered processes.
 const MOST: usize = 1 << 12;
-/// A part of the template: with more than that behind it, a load that is over before would seem to read too
-/// little of it.
+/// The fraction of the template that late reads may have: with more, a load that ends before them would seem to
+/// read too little of it.
 const PART: u64 = 100;
 
 /// Processes that have their model, and what they have read since.
 #[derive(Debug, Default)]
 pub(super) struct LateReads {
-    /// Which worker they are; of one that is none, nothing is kept.
+    /// The worker of each process; reads of processes that are no worker are not kept.
     served: HashMap<u32, Option<u32>>,
-    /// What is known to be read by a worker.
+    /// The pages that each worker is known to read.
     known: HashMap<u32, HashMap<u32, Ranges>>,
     new: BTreeMap<u32, Vec<Extent>>,
     heard_ns: u64,
@@ -38,7 +38,7 @@ impl LateReads {
         self.served.contains_key(&process)
     }
 
-    /// One of them reads this; what its worker is known to read is asked for once.
+    /// Adds a read of one of them; `group` returns what its worker is known to read, and is called once.
     pub(super) fn add(
         &mut self,
         process: u32,
@@ -69,13 +69,13 @@ impl LateReads {
         });
     }
 
-    /// Whether anything of it has not been taken.
+    /// Whether any new reads have not been taken.
     pub(super) fn waits(&self) -> bool {
         self.new.values().any(|new| !new.is_empty())
     }
 
-    /// What each worker has read, when none has for so long: in all no more than a small part of so many
-    /// pages that the template has.
+    /// The new reads of each worker, once there has been none for `idle_ns`; `None` if they exceed a small part of
+    /// the template's `pages`.
     pub(super) fn take(
         &mut self,
         now_ns: u64,

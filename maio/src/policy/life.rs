@@ -17,7 +17,7 @@ use crate::models::ModelKey;
 use crate::save::{TemplateThread, forecast};
 
 impl Model {
-    /// One whose template is looked for; nothing waits for that.
+    /// Opens a model and starts the search for its template, without waiting for that.
     pub(crate) fn open(
         host: &Host<'_>,
         config: Config,
@@ -30,7 +30,7 @@ impl Model {
         Ok(model)
     }
 
-    /// The same at the beginning, when nothing is read yet and a template may be waited for.
+    /// The same at the beginning, when nothing is read yet and waiting for a template does no harm.
     pub(crate) fn open_first(
         host: &Host<'_>,
         config: Config,
@@ -123,17 +123,17 @@ impl Model {
         Ok(())
     }
 
-    /// When it begins to be loaded, from now on.
+    /// Sets when it begins to be loaded, from now on.
     pub(crate) const fn set_beginning(&mut self, beginning: Beginning) {
         self.config.beginning = beginning;
     }
 
-    /// What it wants to hear, and how often of progress.
+    /// The kinds of events it wants, and the bytes from one PROGRESS to the next.
     pub(crate) const fn wanted(&self) -> (Kinds, u64) {
         self.wanted
     }
 
-    /// While it is loaded: how much is held for it, and how much there is of it.
+    /// While it is loaded: how many bytes are held for it, and how many it has.
     pub(crate) fn loads(&self) -> Option<Share> {
         let load = self.load.as_ref()?;
         Some(Share {
@@ -152,14 +152,14 @@ impl Model {
         self.others = others;
     }
 
-    /// Whether anything that another callback has to wait for is there.
+    /// Whether an answer has arrived that the next callback waits for.
     pub(crate) fn has_urgent(&self) -> bool {
         let templates = self.templates.as_ref();
         self.node.has_urgent() || templates.is_some_and(TemplateThread::has_urgent)
     }
 
-    /// It turns out that another model is loaded, and so far no reader has read any of this one's weights.
-    /// Says whether that is so.
+    /// Abandons the load, as another model turns out to be loaded, unless a reader has read this one's weights.
+    /// Returns whether it did.
     pub(crate) fn abandon(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<bool> {
         let Some(mut load) = self.load.take_if(|load| !load.has_workers()) else {
             return Ok(false);

@@ -1,16 +1,16 @@
-//! What each of several loads may take of the memory. Pure.
+//! How several loads share the memory. Pure.
 
 use ppc::Memory;
 
-/// A load that is under way: bytes that are held for it, and that it is of.
+/// A load that is under way: how many bytes are held for it, and how many its model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) held: u64,
     pub(crate) total: u64,
 }
 
-/// The memory as a load sees it that holds so much, with what the `others` hold and may have yet taken
-/// out: no more than an even part each, and no more than they are of.
+/// The memory available to a load that holds `held`, without the parts that the `others` hold and may still take:
+/// no more than an even part each, and no more than the size of their models.
 pub(super) fn share(memory: Memory, held: u64, others: &[Share]) -> Memory {
     if others.is_empty() {
         return memory;

@@ -1,4 +1,4 @@
-//! Which template a load goes by: what the store has, whether that fits the files, and what comes of it
+//! Which template a load replays: searches the store, checks that templates fit the files, and updates them
 //! when the load is over.
 
 use std::collections::BTreeMap;
@@ -21,27 +21,27 @@ use crate::service::service_id;
 use crate::template::{FoundTemplate, Group, Sameness, Template, valid_name};
 use crate::workers::ExpectedWorker;
 
-/// A store that takes longer is not waited for at the beginning,
+/// How long the policy waits for the store at the beginning,
 const FIRST: Duration = Duration::from_secs(1);
-/// nor for more than so many deadlines of callbacks, of which the first has ten.
+/// in any case no longer than this many deadlines of callbacks; `init` has ten.
 const FIRST_DEADLINES: u32 = 5;
-/// And a load does not wait for it for so long, in ns.
+/// How long a load waits for the store, in ns.
 const SEARCH: u64 = 2_000_000_000;
 
-/// What the store has been asked.
+/// The state of the search in the store.
 #[derive(Debug, Default)]
 pub(super) enum Search {
-    /// Nothing that is not known by now.
+    /// No question is pending.
     #[default]
     Idle,
-    /// What it has, at this time.
+    /// Asked at this time.
     Asked(u64),
-    /// That, and the answer is to be looked at.
+    /// Answered; the templates have yet to be used.
     Done(Vec<FoundTemplate>),
 }
 
 impl Model {
-    /// Asks the store what it has of this service, unless that is known to be of no use.
+    /// Asks the store for templates of this service, unless that is known to be useless.
     pub(super) fn search_store(&mut self, host: &Host<'_>) {
         self.search = match self.templates.as_mut().filter(|_| !self.stale) {
             Some(templates) => {
@@ -53,8 +53,8 @@ impl Model {
         };
     }
 
-    /// At the beginning a template is waited for, as nothing is read yet; a store that takes longer is
-    /// heard later.
+    /// Waits for a template at the beginning, as nothing is read yet; the answer of a slower store is
+    /// taken later.
     pub(super) fn prepare_first(&mut self, host: &Host<'_>) {
         self.search_store(host);
         if let (Some(templates), Search::Asked(_)) = (&self.templates, &self.search) {
@@ -63,7 +63,7 @@ impl Model {
                 Some(found) => self.search = Search::Done(self.usable(host, found)),
                 None => host.log(
                     Level::Info,
-                    "The store of templates is slow: it is not waited for",
+                    "The store of templates is slow: starts without it",
                 ),
             }
         }
@@ -86,8 +86,8 @@ impl Model {
         }
     }
 
-    /// Whether it is known what a load that begins now reads. If files have changed the store is asked
-    /// again, as it may have a template of these by now.
+    /// Whether the forecast for a load that begins now is ready. If files have changed the store is asked
+    /// again, as it may have a template of the new ones by now.
     pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> bool {
         if matches!(self.search, Search::Idle) {
             if !self.has_changed(host) {
@@ -101,7 +101,7 @@ impl Model {
                 return false;
             }
             Search::Done(found) => found,
-            // What the store says later is for the next load.
+            // A later answer of the store is for the next load.
             Search::Asked(_) | Search::Idle if !self.has_changed(host) => return true,
             Search::Asked(_) | Search::Idle => Vec::new(),
         };
@@ -110,7 +110,7 @@ impl Model {
         true
     }
 
-    /// The command of who reads first says how the model is split, which headers do not.
+    /// The command line of the first reader shows how the model is split, which headers do not.
     pub(super) fn fit_layout(&mut self, host: &Host<'_>, process: u32) {
         let Some(layout) = self.node.layout(process) else {
             return;
@@ -122,10 +122,10 @@ impl Model {
         }
     }
 
-    /// Finds out what is going to be read: by a template that fits, if one was found, otherwise by the files'
+    /// Makes the forecast: from a template that fits, if one was found, otherwise from the files'
     /// headers.
     fn prepare(&mut self, host: &Host<'_>, found: Vec<FoundTemplate>) {
-        // Headers tell more than a record of readers that bypassed the page cache and do so no longer.
+        // Headers are better than a record of readers that bypassed the page cache and no longer do.
         let outdated = |it: &Template| it.loads == 0 && it.bypasses_cache();
         let root = &self.key.root;
         let mut found = found.into_iter().filter(|found| !outdated(&found.template));
@@ -133,7 +133,7 @@ impl Model {
         let by_template = fitting.and_then(|found| {
             let forecast = forecast_of(host, &found.template)?;
             let several = found.several;
-            // Whichever node's it was, what comes of it is this node's.
+            // Whichever node recorded it, its successor is this node's.
             let node = self.config.node.clone();
             let template = Template {
                 node,
@@ -207,8 +207,8 @@ impl Model {
         forecast(prediction.files, &prediction.groups, expected)
     }
 
-    /// Whether a file that is going to be read is another than when that was found out, or there was
-    /// none yet.
+    /// Whether a file of the forecast has changed since that was made, or there is no forecast
+    /// yet.
     fn has_changed(&mut self, host: &Host<'_>) -> bool {
         let then = Arc::clone(&self.forecast.files);
         let changed = |(number, (_, size)): (u32, &(String, u64))| {
@@ -218,7 +218,7 @@ impl Model {
         then.is_empty() || (0..).zip(then.iter()).any(changed)
     }
 
-    /// The template is not used any more, and whoever finds it in the store has the next load recorded.
+    /// Stops using the template, and marks it in the store, so that the node that finds it records the next load.
     pub(super) fn distrust_template(&mut self, host: &Host<'_>) {
         if let Some(template) = self.template.take() {
             self.save(&Template {
@@ -231,7 +231,7 @@ impl Model {
         self.prepare(host, Vec::new());
     }
 
-    /// One load more went by this template.
+    /// Counts one more load that replayed this template.
     pub(super) fn confirm_template(&mut self) {
         let Some(mut template) = self.template.take_if(|it| it.loads < PROVEN) else {
             return;
@@ -247,7 +247,7 @@ impl Model {
         }
     }
 
-    /// What the store has is older than what is known.
+    /// Discards the answer of the store, which is older than what is known here.
     fn forget_search(&mut self) {
         self.search = Search::Idle;
         if let Some(templates) = &mut self.templates {
@@ -255,9 +255,9 @@ impl Model {
         }
     }
 
-    /// Compares the template with a load that went by it. Where it was wrong the next load is recorded from
-    /// its beginning, and goes by what was read now if something was missing; what was only not read this
-    /// time stays until that is known to be so.
+    /// Compares the template with a load that replayed it. Where it was wrong the next load is recorded from
+    /// its beginning, and replays this load's reads if the template lacked some; pages that were merely not read
+    /// this time stay until that recording confirms it.
     pub(super) fn prove_template(
         &mut self,
         host: &Host<'_>,
@@ -269,7 +269,7 @@ impl Model {
             complete_parts(host, &mut self.files, &mut parts);
             proof = Proof::new(&self.forecast.pieces, &parts);
         }
-        // Each page may be one that several workers read.
+        // Several workers may read the same page.
         let of_others = off_course * 100 > proof.read * DRIFT;
         if proof.is_right() && !of_others {
             host.log(Level::Debug, format_args!("The template is right: {proof}"));
@@ -277,12 +277,12 @@ impl Model {
         }
         if of_others {
             let mib = (off_course * PAGE) >> 20;
-            let line = format_args!("{mib} MiB were read by other workers than the template says");
+            let line = format_args!("{mib} MiB were read by other workers than in the template");
             host.log(Level::Info, line);
         }
         host.log(
             Level::Info,
-            format_args!("The template is not right, {proof}: the next load is recorded"),
+            format_args!("The template was wrong, {proof}: the next load is recorded"),
         );
         if proof.is_incomplete() || of_others {
             self.keep_recording(host, parts, 0);
@@ -293,26 +293,25 @@ impl Model {
         }
     }
 
-    /// What was read is the template from now on, of so many loads: of none if the next one is to be recorded, too.
+    /// Makes the recorded reads the template, valid for `loads` loads: 0 if the next one is to be recorded, too.
     pub(super) fn keep_recording(&mut self, host: &Host<'_>, mut parts: Vec<Part>, loads: u32) {
         let added = complete_parts(host, &mut self.files, &mut parts);
         if added > 0 {
             let kib = (added * PAGE) >> 10;
-            let line =
-                format_args!("{kib} KiB that were not heard of belong to tensors that were read");
+            let line = format_args!("Added {kib} KiB without events, of tensors that were read");
             host.log(Level::Info, line);
         }
         let parts = &parts[..];
         let template = match make_template(host, &mut self.files, parts) {
             Ok(made) => self.own(made, loads),
             Err(error) => {
-                return host.log(Level::Warn, format_args!("It is not kept: {error}"));
+                return host.log(Level::Warn, format_args!("The load is not kept: {error}"));
             }
         };
         self.keep(host, template);
     }
 
-    /// The readers of the weights bypass the page cache: what is remembered is what else was read, and that nothing
+    /// The readers of the weights bypass the page cache: keeps a template of their other reads, and that nothing
     /// more is to be loaded for them.
     pub(super) fn keep_bypass(&mut self, host: &Host<'_>, parts: &[Part]) {
         let made = make_template(host, &mut self.files, parts);
@@ -327,7 +326,7 @@ impl Model {
         }
         host.log(
             Level::Info,
-            "Its readers bypass the page cache: the next load is left to them",
+            "The readers bypass the page cache: nothing is loaded for them next time",
         );
         self.keep(host, template);
     }
@@ -349,7 +348,7 @@ impl Model {
         self.adopt_template(host, template);
     }
 
-    /// A process that has its model reads of it.
+    /// A process that has its model reads more of it.
     pub(super) fn hear_late(&mut self, event: &Event, number: u32) {
         let Some(template) = &self.template else {
             return;
@@ -362,7 +361,7 @@ impl Model {
         }
     }
 
-    /// What was read after the end comes behind the rest, when it has been quiet for so long.
+    /// Appends reads after the end to the template, once it has been quiet for `idle`.
     pub(super) fn extend_template(&mut self, host: &Host<'_>, idle: Duration) {
         let wanted = self.late.waits() && self.config.recording != Recording::Never;
         if self.load.is_some() || !wanted {
@@ -387,7 +386,7 @@ impl Model {
         }
     }
 
-    /// The next load goes by this template.
+    /// Makes this the template of the next load.
     fn adopt_template(&mut self, host: &Host<'_>, template: Template) {
         if let Some(forecast) = forecast_of(host, &template) {
             self.expect(host, forecast);
@@ -396,13 +395,13 @@ impl Model {
     }
 }
 
-/// What a worker reads by a template.
+/// A worker's reads in a template.
 fn extents_of(template: &Template, worker: u32) -> Option<Vec<Extent>> {
     let mut groups = template.groups.iter();
     groups.find(|it| it.worker == worker)?.extents().ok()
 }
 
-/// A template with what its workers have read besides.
+/// A template with later reads of its workers appended.
 fn extended(
     host: &Host<'_>,
     files: &mut FileTable,
@@ -437,7 +436,7 @@ fn fits(host: &Host<'_>, root: &str, template: &Template) -> bool {
     let paths = template.files.iter().map(|file| file.path.clone());
     let mut files = FileTable::below(root, paths);
     let changed = (0..).zip(&template.files).find(|(number, then)| {
-        // Its beginning is only read where times do not tell.
+        // Its beginning is only read where times do not settle it.
         let mut like = |header| {
             let now = files.identity(host, *number, header);
             now.map_or(Sameness::Changed, |now| then.same(&now))
@@ -453,8 +452,8 @@ fn fits(host: &Host<'_>, root: &str, template: &Template) -> bool {
     changed.is_none()
 }
 
-/// What a model's templates are called: after the service, which each of several models of a mount has
-/// its own of, or if that has no name after the files, the same for the same ones.
+/// The service name of a model's templates: that of the service, with a suffix for each of several models of a mount;
+/// without a service, a name that depends on the model's files only.
 pub(super) fn name_of(
     host: &Host<'_>,
     service: Option<&str>,

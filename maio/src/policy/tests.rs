@@ -352,7 +352,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["a.bin"]);
-    // Another process reads another file, and nobody hears more of it than that.
+    // Another process reads another file, and no other event comes of that.
     let mut miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
     miss.process = 1;
     hear_first(&host, &mut maio, &miss);
@@ -367,7 +367,10 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     assert_eq!(kept.map(|kept| kept.loads), Some(0));
     host.start::<Library>(&settings).expect("it starts");
     let wanted = host.wanted().0;
-    assert!(wanted.contains(Kind::Touch), "whoever finds it is warned");
+    assert!(
+        wanted.contains(Kind::Touch),
+        "the next reader of it records"
+    );
 }
 
 #[test]
@@ -478,7 +481,7 @@ fn with_little_memory_no_more_than_that_is_held() {
         plan.iter().all(|io| !io.flags.contain(IoFlags::REPLACE)),
         "{plan:?}"
     );
-    // When somebody else needs memory, what has been read goes.
+    // When other processes need memory, pages that have been read go.
     let beacon = event(&host, Kind::Progress, "b.bin", MIB, 2 * MIB, 2);
     maio.prefetch(Some(&beacon)).expect("a plan");
     host.set_memory(memory(8 * MIB));

@@ -8,19 +8,19 @@ use super::tp::{self, Share};
 use super::{Deployment, Format, Library, Order, Prediction, gguf, names, safetensors};
 use crate::template::{MAX_EXTENTS, MAX_FILES};
 
-/// So much of headers is read for one model; the largest models have 15 MiB.
+/// Upper bound on the bytes of headers read for one model; the largest models have 15 MiB.
 pub(super) const HEADERS: u64 = 128 << 20;
-/// So many ranges are written down for all workers together, in 192 MiB. What comes after is taken in
-/// whole files.
+/// Upper bound on the ranges recorded for all workers together, in 192 MiB. Files beyond it are taken
+/// whole.
 const RANGES: u32 = 1 << 24;
-/// And so many for one, three times what the largest models have. What comes after makes them no more than
-/// twice as many and a range for each file, which a template still takes.
+/// Upper bound on the ranges of one worker, three times what the largest models have. Files beyond it at most
+/// double that and add a range each, which a template still takes.
 const RANGES_OF_ONE: u32 = 1 << 18;
 const _: () = assert!(2 * RANGES_OF_ONE as usize + MAX_FILES < MAX_EXTENTS);
 /// vLLM makes the vocabulary a multiple of this before it is cut.
 const VLLM_PADDING: u64 = 64;
 
-/// Sentences for people, of which nobody reads very many.
+/// Sentences for users; beyond a limit they are only counted.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     said: Vec<String>,
@@ -51,12 +51,12 @@ impl Notes {
 pub(super) struct PredictionBuilder<'a> {
     library: &'a dyn Library,
     order: Order,
-    /// Each expert is one worker's, and headers do not tell whose.
+    /// Each expert is one worker's, and headers do not show whose.
     whole_experts: bool,
     heads: Heads,
     files: Vec<(String, u64)>,
     groups: Vec<WorkerPages>,
-    /// What may still be read of headers.
+    /// How many bytes of headers may still be read.
     left: u64,
     notes: Notes,
 }

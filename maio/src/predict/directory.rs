@@ -1,4 +1,4 @@
-//! A model's folder on disk, for tools: the policy reads by its host.
+//! A model's folder on disk, for tools: the policy reads through its host.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Library;
 
-/// No model nests deeper; a loop of mounts would.
+/// Upper bound on the nesting of a model's folders; a loop of mounts would exceed it.
 const DEEPEST: usize = 8;
-/// More than a model has, few enough to list in a second.
+/// Upper bound on the files: more than a model has, few enough to list in a second.
 const MOST_ENTRIES: usize = 100_000;
 
 /// The files below a folder.
@@ -29,7 +29,7 @@ impl Directory {
 
     /// Lists a folder, and puts the folders in it on the list of those to do.
     fn list(&self, folder: &str, left: &mut usize, todo: &mut Vec<String>) -> Vec<(String, u64)> {
-        // What may not be looked into is not read by the framework either.
+        // A folder that may not be listed is not read by the framework either.
         let Ok(entries) = fs::read_dir(self.root.join(folder)) else {
             return Vec::new();
         };
@@ -79,7 +79,7 @@ impl Library for Directory {
         if !Path::new(path).components().all(below) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // Not waiting, should there be a pipe by now.
+        // Does not wait if a pipe has taken the file's place.
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)

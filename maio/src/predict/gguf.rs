@@ -10,9 +10,9 @@ use std::ops::Range;
 use super::error::Damage;
 use super::{Library, read};
 
-/// Neither tensors nor metadata are so many; the largest models have 2,000 tensors in a file.
+/// Upper bound on tensors, and on metadata; the largest models have 2,000 tensors in a file.
 const MOST: u64 = 1 << 20;
-/// Where a header ends at the latest. Vocabularies, which are part of it, have 10 MiB.
+/// Upper bound on the size of a header. Vocabularies, which are part of it, have 10 MiB.
 const LARGEST: u64 = 256 << 20;
 const LONGEST_TEXT: u64 = 16 << 20;
 const LONGEST_NAME: u64 = 64 << 10;
@@ -45,7 +45,7 @@ impl GgufLayout {
     }
 }
 
-/// Reads the header of a file of this size, if that much may still be read.
+/// Reads the header of a file of this size, within the budget of bytes that may still be read.
 pub(super) fn layout(
     library: &dyn Library,
     path: &str,
@@ -103,7 +103,7 @@ fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<Gguf
     })
 }
 
-/// Passes a key and its value, and returns the alignment if that is what it is.
+/// Skips a key and its value; returns the alignment if the key is that of the alignment.
 fn pair(source: &mut Source<'_>) -> Result<Option<u32>, Damage> {
     let length = source.length(LONGEST_NAME)?;
     let is_alignment = if length == ALIGNMENT_KEY.len() as u64 {
@@ -143,7 +143,7 @@ fn array(source: &mut Source<'_>, depth: usize) -> Result<(), Damage> {
         let length = width(kind)?.checked_mul(count);
         return source.skip(length.unwrap_or(u64::MAX));
     }
-    // Each is some bytes long, so the end of the header comes before that of a count which lies.
+    // Each entry takes some bytes, so a false count hits the end of the header.
     for _ in 0..count {
         value(source, kind, depth)?;
     }
@@ -161,7 +161,7 @@ const fn width(kind: u32) -> Result<u64, Damage> {
     }
 }
 
-/// Passes what is said of a tensor, and returns its place behind the header.
+/// Skips the description of a tensor, and returns its place behind the header.
 fn tensor(source: &mut Source<'_>, alignment: u32) -> Result<u64, Damage> {
     let length = source.length(LONGEST_NAME)?;
     source.skip(length)?;
@@ -184,7 +184,7 @@ struct Source<'a> {
     path: &'a str,
     /// Nothing is read from here on.
     limit: u64,
-    /// What may still be read for this model.
+    /// How many bytes may still be read for this model.
     left: &'a mut u64,
     at: u64,
     buffer: Vec<u8>,
@@ -206,7 +206,7 @@ impl Source<'_> {
         }
     }
 
-    /// Reads on from here, so much at least.
+    /// Reads at least this many bytes from here on.
     fn fill(&mut self, least: u64) -> Result<(), Damage> {
         let room = self.limit.saturating_sub(self.at);
         if room < least {

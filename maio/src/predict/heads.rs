@@ -1,10 +1,10 @@
-//! What a model's config.json says that decides how layers are cut.
+//! The parts of a model's config.json that decide how layers are cut.
 
 use serde_json::Value;
 
 use super::{Library, read};
 
-/// Real ones have a few kilobytes.
+/// Upper bound on its size; real ones have a few kilobytes.
 const LARGEST: u64 = 1 << 20;
 
 /// How many heads attention has.
@@ -17,7 +17,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Nothing is known without a file that says it.
+    /// The heads, unknown without a configuration.
     pub(super) fn of(library: &dyn Library) -> Self {
         let mut start = Vec::new();
         while (start.len() as u64) < LARGEST {
@@ -37,7 +37,7 @@ impl Heads {
         let Ok(config) = serde_json::from_slice::<Value>(text) else {
             return Self::default();
         };
-        // Models that also see or hear have a part for what reads.
+        // Models that also see or hear have a section for the text model.
         let part = ["text_config", "llm_config"]
             .into_iter()
             .find_map(|name| config.get(name).filter(|part| part.is_object()))

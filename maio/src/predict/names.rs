@@ -9,7 +9,7 @@
 pub(super) enum Cut {
     /// All of it.
     Whole,
-    /// Rows, of each of so many layers that lie one behind the other in this tensor.
+    /// Rows, of each of several layers that lie one behind the other in this tensor.
     Rows {
         /// How many.
         fused: u64,

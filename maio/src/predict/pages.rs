@@ -1,4 +1,4 @@
-//! What one worker reads, written down in order and each page once.
+//! What one worker reads, recorded in order and each page once.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(super) const LARGEST: u64 = u32::MAX as u64 * PAGE;
 #[derive(Debug)]
 pub(super) struct WorkerPages {
     extents: Vec<Extent>,
-    /// More are not written down one by one.
+    /// Upper bound on the ranges recorded one by one.
     most: usize,
     full: bool,
     file: u32,

@@ -6,7 +6,7 @@ use std::io;
 use super::Library;
 use super::error::Damage;
 
-/// So much is asked for at once: few reads, and little memory for a lie.
+/// How many bytes are read at once: few reads, and little memory for a false length.
 pub(super) const CHUNK: u64 = 1 << 20;
 
 /// Reads a range of a file, all of it or nothing.

@@ -33,7 +33,7 @@ pub(super) struct SafetensorsHeader {
     pub(super) tensors: Vec<Tensor>,
 }
 
-/// Reads the header of a file of this size, if that much may still be read.
+/// Reads the header of a file of this size, within the budget of bytes that may still be read.
 pub(super) fn header(
     library: &dyn Library,
     path: &str,
@@ -56,7 +56,7 @@ pub(super) fn header(
     })
 }
 
-/// The tensors of a header, in front of so many bytes of data from `start` on.
+/// The tensors of a header, whose `data` bytes of data begin at `start`.
 fn parse(text: &[u8], start: u64, data: u64) -> Result<Vec<Tensor>, Damage> {
     let TensorEntries(entries) = serde_json::from_slice(text)?;
     let mut tensors = Vec::with_capacity(entries.len());
@@ -105,7 +105,7 @@ struct TensorEntry<'a> {
     data_offsets: (u64, u64),
 }
 
-/// All that a header names, but what it says about itself.
+/// All entries of a header, except its metadata.
 struct TensorEntries<'a>(Vec<(String, TensorEntry<'a>)>);
 
 impl<'de> Deserialize<'de> for TensorEntries<'de> {
@@ -190,18 +190,18 @@ mod tests {
                 r#"{{"x":{{"dtype":"I8","shape":{shape},"data_offsets":{offsets}}}}}"#
             ))
         };
-        assert_eq!(entry("[9]", "[0,9]"), "says that x lies where it cannot");
-        assert_eq!(entry("[1]", "[2,1]"), "says that x lies where it cannot");
+        assert_eq!(entry("[9]", "[0,9]"), "has x at an impossible place");
+        assert_eq!(entry("[1]", "[2,1]"), "has x at an impossible place");
         assert_eq!(
             entry("[3]", "[0,4]"),
-            "says that x is of another size than its shape"
+            "has x with a size that contradicts its shape"
         );
         assert!(entry("[-1]", "[0,1]").starts_with("has a header that does not parse"));
         assert!(entry("[1]", "[0,1,2]").starts_with("has a header that does not parse"));
         assert!(entry("[1]", "[0]").starts_with("has a header that does not parse"));
         let two = r#"{"x":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},
                       "y":{"dtype":"I8","shape":[4],"data_offsets":[3,7]}}"#;
-        assert_eq!(of(two), "has the tensors x and y in one place");
+        assert_eq!(of(two), "has the overlapping tensors x and y");
         // Beyond counting is not checked, and not computed either.
         let huge =
             r#"{"x":{"dtype":"F64","shape":[9999999999999,9999999999],"data_offsets":[0,4]}}"#;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::natural;
 
-/// So much of small files is read in advance; tokenizers have up to 30 MiB.
+/// Upper bound on the bytes of small files loaded in advance; tokenizers have up to 30 MiB.
 const MOST: u64 = 64 << 20;
 
 /// In the order of a usual start. An index comes last, as it is read right before the weights.

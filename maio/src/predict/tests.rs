@@ -274,14 +274,14 @@ fn damaged_files_are_taken_in_plain_order_and_noted() {
     assert_eq!(ranges(&prediction.groups[0]), expected);
     assert_eq!(prediction.notes.len(), 2);
     assert!(prediction.notes[0].starts_with("model-2.safetensors has a header of"));
-    let place = "model-3.safetensors says that c lies where it cannot; it is taken in plain order";
+    let place = "model-3.safetensors has c at an impossible place; it is taken in plain order";
     assert_eq!(prediction.notes[1], place);
 
     let mut library = FakeLibrary::default();
     library.add("a.gguf", b"GGUF\x01\0\0\0");
     let prediction = made(&library, Deployment::default());
     assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 1)]);
-    let note = "a.gguf is no GGUF of a version that is known; it is taken in plain order";
+    let note = "a.gguf is not a GGUF file of a known version; it is taken in plain order";
     assert_eq!(prediction.notes, [note]);
 }
 

@@ -7,8 +7,8 @@ use super::names::Cut;
 use super::safetensors::Tensor;
 use crate::PAGE;
 
-/// Shorter pieces of rows are not told apart: what is between them comes along anyway, as the kernel
-/// reads around a fault, and a template of millions of ranges helps nobody.
+/// Lower bound on separate pieces of rows, in bytes: the kernel reads around a fault, so the gaps between shorter
+/// pieces come along anyway, and a template of millions of ranges would be useless.
 const SHORTEST: u64 = 16 * PAGE;
 
 /// One of the workers that share a model.
@@ -115,7 +115,7 @@ impl Rows {
         }
     }
 
-    /// One of so many equal parts; `None` if they would not be equal.
+    /// One of several equal parts; `None` if they would not be equal.
     fn part(&self, at: u64, of: u64) -> Option<Self> {
         let count = self.count.checked_div(of)?;
         (count * of == self.count).then(|| self.some(&(at * count..(at + 1) * count)))

@@ -1,8 +1,8 @@
-//! What a start that nothing is known of will link: the shared objects that those need which have been touched, and what
-//! these need. The linker opens one after the other; asked for as soon as they are known they come side by side.
+//! What a start without a record will link: the shared objects that touched ones depend on, directly or
+//! indirectly. The linker opens them one after the other; asked for as soon as they are known, they load side by side.
 //!
-//! Where an object is, is found as the linker finds it, but for its cache and the environment: in the folders that the
-//! object itself names, in that of the linker, and in the usual ones. What is not found there is left to the linker.
+//! Objects are searched for as the linker does, except for its cache and the environment: in the folders that the
+//! object itself names, in that of the linker, and in the usual ones. Objects not found there are left to the linker.
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata, OpenOptions};
@@ -17,12 +17,12 @@ use super::dynamic::{Dynamic, dynamic};
 use super::object::{self, HEADER};
 use crate::host::{IoThread, Reply};
 
-/// So many objects are looked at; no start links more.
+/// Upper bound on the objects examined; no start links more.
 const MOST: usize = 4096;
-/// Where objects are that nothing says another place of, below the root.
+/// The default folders of objects, below the root.
 const FOLDERS: [&str; 5] = ["lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib"];
 
-/// Of an object: what is read of it, and which others it needs.
+/// An examined object: its path, what is read of it, and which others it needs.
 #[derive(Debug)]
 pub(super) struct Linked {
     /// From the root of the machine, without the slash.
@@ -31,7 +31,7 @@ pub(super) struct Linked {
     needs: Vec<String>,
 }
 
-/// What is asked for because of what has been touched.
+/// The objects to ask for, found from those that have been touched.
 #[derive(Debug)]
 pub(super) struct Closure {
     asked: HashSet<String>,
@@ -55,7 +55,7 @@ impl Closure {
         }
     }
 
-    /// Objects that have been looked at; those that they need are, from now on.
+    /// Takes the objects examined since; the examination of those they need begins.
     pub(super) fn take(&mut self) -> Vec<Linked> {
         let found = self.thread.take();
         for path in found.iter().flat_map(|object| &object.needs) {
@@ -64,13 +64,13 @@ impl Closure {
         found
     }
 
-    /// Whether there are some that have not been taken.
+    /// Whether any objects have not been taken.
     pub(super) fn has_some(&self) -> bool {
         self.thread.has_urgent()
     }
 }
 
-/// A directory that programs see as their root, and where its linker is, if that is known.
+/// A directory that programs see as their root, and the place of its linker, if known.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
@@ -98,7 +98,7 @@ impl Linker {
         }
     }
 
-    /// Looks at a file; `None` if it is neither an executable nor a shared object.
+    /// Examines a file; `None` if it is neither an executable nor a shared object.
     fn look(&mut self, path: String) -> Option<Linked> {
         let place = self.base.join(&path);
         let (size, header, found) = read(&place)?;
@@ -117,7 +117,7 @@ impl Linker {
         })
     }
 
-    /// An executable names its linker as it sees it: that says which directory is its root.
+    /// An executable names the path of its linker as it sees it: that shows which directory is its root.
     fn learn(&mut self, executable: &Path, interpreter: &Path) {
         let Ok(interpreter) = interpreter.strip_prefix("/") else {
             return;
@@ -128,7 +128,7 @@ impl Linker {
         let Some(nearest) = above.next() else {
             return;
         };
-        // In /usr there is one, too, where /lib is a link into it.
+        // Where /lib is a link into /usr, the linker is in /usr, too.
         let is_merged = nearest.ends_with("usr");
         let path = above.next().filter(|_| is_merged).unwrap_or(nearest);
         let is_known = |root: &Root| root.path == path && root.linker.is_some();
@@ -141,7 +141,7 @@ impl Linker {
         }
     }
 
-    /// Where an object is that another needs, without links in it.
+    /// The path of an object that another needs, with links resolved.
     fn find(&self, root: &Root, needing: &Path, of: &Dynamic, name: &str) -> Option<String> {
         if name.contains('/') {
             return None;
@@ -160,7 +160,7 @@ impl Linker {
     }
 }
 
-/// A folder as an object names it, which lies in `origin`.
+/// A folder that an object in `origin` names.
 fn within(root: &Root, origin: &Path, folder: &str) -> PathBuf {
     for word in ["$ORIGIN", "${ORIGIN}"] {
         if let Some(rest) = folder.strip_prefix(word) {
@@ -170,12 +170,12 @@ fn within(root: &Root, origin: &Path, folder: &str) -> PathBuf {
     root.path.join(folder.trim_start_matches('/'))
 }
 
-/// The size of an ELF file, its beginning and what it asks for.
+/// The size of an ELF file, its beginning and its requests to the linker.
 fn read(path: &Path) -> Option<(u64, Vec<u8>, Dynamic)> {
     if !may_be_linked(path, &path.symlink_metadata().ok()?) {
         return None;
     }
-    // Should it be something else by now, it is neither waited for nor followed.
+    // If it has been replaced by a pipe or a link, do not wait for it or follow it.
     let options = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new()
         .read(true)
@@ -196,7 +196,7 @@ fn may_be_linked(path: &Path, metadata: &Metadata) -> bool {
     metadata.is_file() && (is_named_so || metadata.mode() & EXECUTABLE != 0)
 }
 
-/// What there is of a range.
+/// The bytes of a range, up to the end of the file.
 fn part(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
     let length = range.end.saturating_sub(range.start);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];

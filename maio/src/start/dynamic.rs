@@ -1,17 +1,17 @@
-//! What an executable or a shared object asks the linker for: other objects, by name, and where to look for them. Pure
-//! but for a function that reads.
+//! What an executable or a shared object asks the linker for: other objects, by name, and the folders to search. Pure
+//! except for a function that reads.
 
 use std::ops::Range;
 
 use super::object::{HEADER, LOAD, Segment, long, segments};
 
-/// An object with more needs than this is none.
+/// Upper bound on the objects that an object needs; one with more is not taken for one.
 const NEEDS: usize = 512;
-/// A table of more entries is none.
+/// Upper bound on the entries of a table; one with more is not taken for one.
 const ENTRIES: usize = 4096;
-/// An entry of the dynamic table of 64 bits: what, and its value.
+/// Bytes of an entry of the 64-bit dynamic table: tag and value.
 const ENTRY: usize = 16;
-/// Names and search paths are shorter.
+/// Upper bound on the length of names and search paths.
 const NAME: u64 = 1024;
 
 const DYNAMIC: u32 = 2;
@@ -27,14 +27,14 @@ const RUN_PATH: u64 = 29;
 pub(super) struct Dynamic {
     /// The names of objects.
     pub(super) needed: Vec<String>,
-    /// Where they are looked for first.
+    /// The folders searched for them first.
     pub(super) folders: Vec<String>,
     /// Executables have one: the linker.
     pub(super) interpreter: Option<String>,
 }
 
-/// What the file asks for that begins with `header`; `None` if it is no ELF file. `read` returns what there is of a
-/// range.
+/// The requests of the file that begins with `header`; `None` if it is not an ELF file. `read` returns the existing
+/// bytes of a range.
 pub(super) fn dynamic(
     header: &[u8],
     mut read: impl FnMut(Range<u64>) -> Vec<u8>,
@@ -75,19 +75,19 @@ pub(super) fn dynamic(
     Some(found)
 }
 
-/// One of the table's, up to its end.
+/// An entry of the table; `None` at its end.
 fn entry(bytes: &[u8]) -> Option<(u64, u64)> {
     let what = long(bytes, 0)?;
     (what != 0).then_some((what, long(bytes, 8)?))
 }
 
-/// The name that a segment is.
+/// The range of the name that a segment holds.
 fn name_at(segment: &Segment) -> Option<Range<u64>> {
     let start = segment.range.start;
     Some(start..start.checked_add(NAME)?)
 }
 
-/// Where in the file an address is.
+/// The offset of an address in the file.
 fn place(segments: &[Segment], address: u64) -> Option<u64> {
     segments
         .iter()

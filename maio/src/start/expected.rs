@@ -1,17 +1,17 @@
-//! What the next start will read, by what the last ones did. Pure.
+//! What the next start will read, predicted from the last ones. Pure.
 //!
-//! Two starts read nearly the same, never just the same: names of temporary files, hash seeds, an odd run in between.
-//! What two of the last three did not read goes; the order is that of the newest one.
+//! Two starts read nearly the same, never exactly: names of temporary files, hash seeds, an odd run in between.
+//! Ranges that two of the last three did not read are left out; the order is that of the newest one.
 
 use std::collections::HashMap;
 
 use crate::extent::Extent;
 use crate::ranges::Ranges;
 
-/// Two ranges of a file are loaded as one if so many pages lie between them at most: what lies there costs less than
+/// Upper bound on the pages between two ranges of a file that are loaded as one: those pages cost less than
 /// another request.
 const GAP: u32 = 64;
-/// One range to load has so many pages at most, or the beginning of a file would bring in all of it.
+/// Upper bound on the pages of one range to load, or the beginning of a file would bring in all of it.
 const LONGEST: u32 = 1024;
 
 /// What one start read, by file.
@@ -26,7 +26,7 @@ fn pages_of(start: &[Extent]) -> Pages {
     pages
 }
 
-/// What the next start is given, in order, by what the last ones read, the newest first.
+/// What to load for the next start, in order, from the reads of the last ones, the newest first.
 pub(super) fn ahead(starts: &[Vec<Extent>]) -> Vec<Extent> {
     joined(expected(starts))
 }
@@ -44,7 +44,7 @@ fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
                     .enumerate()
                     .filter(|&(other, _)| other != number)
             };
-            // A file that no other start knows is new, as after an upgrade, if it is the newest that read it.
+            // A file that only the newest start read is new, as after an upgrade.
             let is_new =
                 number == 0 && others().all(|(_, other)| !other.contains_key(&extent.file));
             let whole = extent.first..extent.end();
@@ -71,7 +71,7 @@ fn expected(starts: &[Vec<Extent>]) -> Vec<Extent> {
     order
 }
 
-/// The same with what lies close together in a file as one range, at the place of what of it comes first.
+/// Joins ranges that lie close together in a file, at the place of the first of them.
 fn joined(order: Vec<Extent>) -> Vec<Extent> {
     let mut numbered: Vec<(usize, Extent)> = order.into_iter().enumerate().collect();
     numbered.sort_unstable_by_key(|(_, extent)| (extent.file, extent.first));

@@ -1,11 +1,11 @@
-//! What a template of a start comes to, for tools: the decision is the policy's own. Pure.
+//! What a template of a start makes the policy load, for tools: decided by the policy's own code. Pure.
 
 use super::expected::ahead;
 use super::{STARTS, Template, TemplateError};
 use crate::extent::Extent;
 use crate::template::{Group, TemplateKind};
 
-/// What is known of a start, and what its next one is given.
+/// The record of a start, and what is loaded for the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextStart {
     /// What each of the last starts read, in its order, the newest start first.
@@ -14,11 +14,11 @@ pub struct NextStart {
     pub ahead: Vec<Extent>,
 }
 
-/// Unpacks a template of a start, and decides by it as the policy does.
+/// Unpacks a template of a start, and decides on it as the policy does.
 ///
 /// # Errors
 /// [`TemplateError::OfAModel`] if it is not marked as a start's; [`TemplateError::Inconsistent`] if it has ranges
-/// that cannot be.
+/// that are impossible.
 pub fn next_start(template: &Template) -> Result<NextStart, TemplateError> {
     if template.kind != TemplateKind::Start {
         return Err(TemplateError::OfAModel);

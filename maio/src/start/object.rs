@@ -1,31 +1,31 @@
-//! What is read of a shared object by all that use it: the linker goes through its tables and relocates its data before
-//! anything of it runs. Pure.
+//! The parts of a shared object that all its users read: the linker goes through its tables and relocates its data
+//! before any of it runs. Pure.
 
 use std::ops::Range;
 
-/// So much of its beginning says where they are.
+/// How many bytes at its beginning show where those parts are.
 pub(super) const HEADER: usize = 4096;
-/// An object that is no larger is needed nearly whole.
+/// Upper bound on the size of an object that is needed nearly whole.
 const SMALL: u64 = 4 << 20;
-/// Tables that are larger are something else,
+/// Upper bound on the tables; larger ones are something else.
 const TABLES: u64 = 64 << 20;
-/// and so is data: most of it is not relocated.
+/// Upper bound on the data; most of larger data is not relocated.
 const DATA: u64 = 16 << 20;
 
 pub(super) const LOAD: u32 = 1;
 const RELRO: u32 = 0x6474_e552;
 const EXECUTABLE: u32 = 1;
 const WRITABLE: u32 = 2;
-/// An entry of the program header of 64 bits.
+/// Bytes of an entry of the 64-bit program header.
 const ENTRY: usize = 56;
 
-/// Whether a file is called like one.
+/// Whether a file has the name of a shared object.
 pub(super) fn is_object(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.split('.').skip(1).any(|part| part == "so")
 }
 
-/// What is read of an object of that size with this beginning, in bytes.
+/// The bytes that are read of an object of this size with this beginning.
 pub(super) fn needed(size: u64, header: &[u8]) -> Vec<Range<u64>> {
     if size <= SMALL {
         return std::iter::once(0..size)
@@ -52,7 +52,7 @@ pub(super) struct Segment {
     flags: u32,
     /// In the file.
     pub(super) range: Range<u64>,
-    /// Where it is in memory, from where the object is.
+    /// Its address in memory, relative to the object.
     pub(super) address: u64,
 }
 
@@ -62,7 +62,7 @@ impl Segment {
     }
 }
 
-/// Those of an ELF file of 64 bits, of this machine's byte order. `None` of anything else.
+/// The segments of a 64-bit ELF file of this machine's byte order; `None` for any other file.
 pub(super) fn segments(header: &[u8]) -> Option<Vec<Segment>> {
     const WIDTH_64: u8 = 2;
 

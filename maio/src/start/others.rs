@@ -1,7 +1,7 @@
-//! What a start that nothing is known of shares with others: interpreter, packages, shared objects. Pure.
+//! What a start without a record shares with others: interpreter, packages, shared objects. Pure.
 //!
-//! What one of them reads of a package is asked for as soon as this one touches the package; of a file that is in none,
-//! when it touches the file. A start that imports nothing of what others do is given nothing of it.
+//! When this start touches a package, what another one read of that package is asked for; likewise for a file that is
+//! in no package. Nothing is loaded of packages that this start does not touch.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::expected::ahead;
 use crate::extent::Extent;
 use crate::template::{Group, Template};
 
-/// Directories that have packages in them, one in each of their entries.
+/// Directories whose entries are packages.
 const OF_PACKAGES: [&str; 3] = ["site-packages", "dist-packages", "node_modules"];
 /// The standard library of an interpreter is one package.
 const LIBRARY: &str = "python3.";
@@ -27,7 +27,7 @@ pub(super) struct Shared {
 pub(super) struct OtherStarts(HashMap<String, Vec<Shared>>);
 
 impl OtherStarts {
-    /// The first of these is the one to go by, where several know a package.
+    /// Where several templates have a package, the first one counts.
     pub(super) fn new(templates: Vec<Template>) -> Self {
         let mut packages = HashMap::new();
         for template in templates {
@@ -38,13 +38,13 @@ impl OtherStarts {
         Self(packages)
     }
 
-    /// What others read of the package that this file is of, once.
+    /// What others read of this file's package; empty from the second call for a package on.
     pub(super) fn touched(&mut self, path: &str) -> Vec<Shared> {
         self.0.remove(package(path)).unwrap_or_default()
     }
 }
 
-/// In the order of need.
+/// The template's reads by package, in the order of need.
 fn of_template(template: &Template) -> HashMap<String, Vec<Shared>> {
     let starts: Result<Vec<_>, _> = template.groups.iter().map(Group::extents).collect();
     let mut packages: HashMap<String, Vec<Shared>> = HashMap::new();
@@ -63,7 +63,7 @@ fn of_template(template: &Template) -> HashMap<String, Vec<Shared>> {
     packages
 }
 
-/// The package that a file is of, by its path; a file that is in none is one by itself.
+/// The package of a file, by its path; a file that is in none counts as a package by itself.
 fn package(path: &str) -> &str {
     let mut end = 0;
     let mut within = false;

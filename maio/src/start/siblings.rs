@@ -1,5 +1,5 @@
-//! What a start that nothing is known of will import: more modules of a directory of which it has imported two. What is
-//! decided is pure; the thread lists directories.
+//! What a start without a record will import: more modules of a directory of which it has imported two. The
+//! decision is pure; the thread lists directories.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -12,23 +12,23 @@ use ppc::Waker;
 use crate::extent::Extent;
 use crate::host::{IoThread, Reply};
 
-/// Endings of what interpreters import, a file for each module.
+/// Suffixes of files that interpreters import, one file per module.
 const MODULES: [&str; 8] = ["pyc", "py", "js", "mjs", "cjs", "rb", "lua", "php"];
-/// A directory is listed when so many of its modules have been touched.
+/// How many of a directory's modules must have been touched for it to be listed.
 const SOME: u32 = 2;
-/// It is believed to be one of modules if it has no more of them than this.
+/// Upper bound on the modules of a directory; one with more is not taken for one of modules.
 const MOST: usize = 4096;
-/// So much is asked for of each: nearly all of them are shorter.
+/// How many pages are asked for of each module: nearly all of them are shorter.
 const MODULE: u32 = 64;
 
-/// A directory, and how its modules end.
+/// A directory, and the suffix of its modules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ModuleDirectory {
     path: String,
     ending: String,
 }
 
-/// Which directories have been touched how often.
+/// How often modules of each directory have been touched.
 #[derive(Debug, Default)]
 struct Touched(HashMap<ModuleDirectory, u32>);
 
@@ -50,7 +50,7 @@ impl Touched {
     }
 }
 
-/// What is asked for because of what has been touched.
+/// The modules to ask for, beside those that have been touched.
 #[derive(Debug)]
 pub(super) struct Siblings {
     touched: Touched,
@@ -78,13 +78,13 @@ impl Siblings {
         self.thread.take().concat()
     }
 
-    /// Whether there are some that have not been taken.
+    /// Whether any modules have not been taken.
     pub(super) fn has_some(&self) -> bool {
         self.thread.has_urgent()
     }
 }
 
-/// So much of a module.
+/// The range to ask for of a module.
 pub(super) const fn module(file: u32) -> Extent {
     Extent {
         file,

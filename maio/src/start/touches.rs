@@ -1,4 +1,4 @@
-//! What is touched, in the order in which it is touched first. Pure.
+//! The touched pages, in the order of first touch. Pure.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::extent::Extent;
 use crate::ranges::Ranges;
 use crate::template::MAX_EXTENTS;
 
-/// What goes on where the file was touched last is part of the same range, up to so many pages: with longer ones
+/// Upper bound on the pages of a range, which grows while touches continue at its end: with longer ranges
 /// there would be no order between files that are read side by side.
 const LONGEST: u32 = 1024;
 
@@ -15,7 +15,7 @@ const LONGEST: u32 = 1024;
 pub(super) struct FirstTouches {
     seen: HashMap<u32, Ranges>,
     order: Vec<Extent>,
-    /// Where in the order the last range of a file is.
+    /// The place of each file's last range in the order.
     last: HashMap<u32, usize>,
     pages: u64,
 }

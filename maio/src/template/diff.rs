@@ -1,7 +1,7 @@
 //! What differs between two templates.
 //!
-//! For tools: `ppcctl template diff` shows it, and the fuzzer compares with it what it has made. The policy
-//! has no use for it.
+//! For tools: `ppcctl template diff` shows it, and the fuzzer compares its own templates with it. The policy
+//! does not use it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -33,8 +33,8 @@ pub struct WorkerDiff {
     pub only_b: u64,
     /// What it reads in both.
     pub both: u64,
-    /// How much of that can be had in the order of both, 0 to 1: the most bytes that come one
-    /// after the other in `a` and in `b`. 1 where nothing is read in both.
+    /// The largest fraction of that which comes in the same order in `a` and in `b`, 0 to 1, by
+    /// bytes. 1 where nothing is read in both.
     pub order: f64,
 }
 
@@ -78,7 +78,7 @@ impl Diff {
 /// Compares two templates. Files are matched by their paths, whatever they contain.
 ///
 /// # Errors
-/// [`TemplateError::Inconsistent`] if the ranges of either cannot be.
+/// [`TemplateError::Inconsistent`] if ranges of either are impossible.
 pub fn diff(a: &Template, b: &Template) -> Result<Diff, TemplateError> {
     let mut paths = HashMap::new();
     let mut reads = BTreeMap::<u32, [Vec<Extent>; 2]>::new();

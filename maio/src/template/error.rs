@@ -1,4 +1,4 @@
-//! Why there is no template, in a sentence for the one who asked for it.
+//! Why there is no template, in a sentence for the user who asked for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,71 +9,71 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// It does not begin like one.
+    /// Its magic number is missing.
     #[error("This is not a template")]
     NotATemplate,
     /// It ends early.
     #[error("The template is truncated; remove it, the next load records a new one")]
     Truncated,
-    /// The checksum says so.
+    /// The checksum does not match.
     #[error("The template is damaged; remove it, the next load records a new one")]
     Damaged,
     /// Written by a later version.
     #[error("The template has version {0} of the format; install a newer MAIO to read it")]
     Future(u32),
-    /// Beyond what is kept or read.
+    /// Larger than templates are kept or read.
     #[error("The template of {0} bytes is too large")]
     TooLarge(u64),
-    /// The checksum is right and the contents make no sense.
+    /// The checksum is right, but the contents make no sense.
     #[error("The template is inconsistent: {0}")]
     Inconsistent(&'static str),
-    /// A model's was asked for, and this is a start's.
+    /// A model's template was asked for, and this is a start's.
     #[error("The template is of a start, not of a model; give one of them another service ID")]
     OfAStart,
-    /// The other way round, or a start's of before they were marked.
+    /// The other way round, or a start's template from before they were marked.
     #[error(
         "The template is not marked as a start's: it is of a model, or was recorded by an older MAIO; \
          then the next 'ppcctl run -- COMMAND' marks it"
     )]
     OfAModel,
-    /// What cannot be a file's name everywhere.
+    /// A name that is not valid for files everywhere.
     #[error(
         "{0:?} is no name of a service or node: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not \
          beginning with '.'"
     )]
     Name(String),
-    /// There is something else in its place.
+    /// The path is not a regular file.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// It may be anybody's.
-    #[error("{} is not believed, as {why}: remove it, or give it to the user who reads it and to no other",
+    /// Another user may have written it.
+    #[error("{} is not trusted, as {why}: remove it, or make the user who reads it its only owner and writer",
         path.display())]
     Untrusted {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// Nothing can be kept there. Loads go on without.
+    /// The store is not writable. Loads go on without it.
     #[error("{} cannot be written to: {source}", path.display())]
     ReadOnly {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The rest of what the kernel says.
+    /// Any other error of the kernel.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl TemplateError {
-    /// For `map_err`, of something that reads.
+    /// For `map_err`, of a failed read.
     pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
         |source| Self::Io {
             path: path.to_owned(),
@@ -81,7 +81,7 @@ impl TemplateError {
         }
     }
 
-    /// For `map_err`, of something that writes.
+    /// For `map_err`, of a failed write.
     pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> Self {
         |source| {
             let path = path.to_owned();

@@ -8,11 +8,11 @@
 //! 52  body              in bincode's format, of fixed-size integers
 //! ```
 //!
-//! Version 1 is of a model. Version 2 is of what its body's first byte says, which is the only difference: a start.
-//! Models are written as ever, so that a MAIO that knows version 1 alone reads them, and refuses starts by their version.
+//! Version 1 is of a model. Version 2 differs only in the first byte of its body, which names its kind: a start.
+//! Models are still written as version 1, so that a MAIO that knows only that one reads them and refuses starts.
 //!
-//! Nothing of the body is believed before its checksum is right, and nothing after: who writes
-//! templates can write checksums.
+//! The body is not trusted before its checksum is verified, nor afterwards: a writer of templates can
+//! write checksums, too.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};
@@ -120,7 +120,7 @@ impl Template {
         }
     }
 
-    /// Reads what was kept, whoever wrote it. Ranges are checked when they are unpacked.
+    /// Decodes a kept template, whatever its origin. Ranges are checked when they are unpacked.
     ///
     /// # Errors
     /// Any but those of names, paths and input.

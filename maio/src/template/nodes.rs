@@ -1,18 +1,18 @@
-//! What a node that has recorded nothing can learn from the others of its service. Pure.
+//! What a node without a recording can learn from the other nodes of its service. Pure.
 //!
-//! Nodes may be copies of each other, each with all workers, or share the workers of one model. Of the
-//! former any template will do. Of the latter each has the groups of its own workers; a node whose name
-//! is new, as names of containers are, gets whatever ranks it gets, and replays the groups of these.
+//! Nodes may be copies of each other, each with all workers, or share the workers of one model. In the
+//! first case any template will do. In the second each has the groups of its own workers; a node whose name
+//! is new, as names of containers are, may get any ranks, and replays the groups of these.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Group, Template};
 use crate::Extent;
 
-/// Templates of so many nodes tell what there is to know of a service.
+/// How many nodes' templates are enough to know a service.
 const MOST_NODES: usize = 64;
 
-/// What the others have recorded, put together.
+/// The combined recordings of the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundTemplate {
     /// Never a load of this node's: 0 are counted where it is from several.
@@ -21,8 +21,8 @@ pub struct FoundTemplate {
     pub several: bool,
 }
 
-/// Of the templates of other nodes, newest first, of a service of at least so many workers in all;
-/// `None` if they do not know all of them.
+/// Combines the templates of other nodes, newest first, of a service with at least this many workers in
+/// all; `None` if they do not know all of them.
 #[must_use]
 pub fn learn(others: impl Iterator<Item = Template>, workers: u32) -> Option<FoundTemplate> {
     let others: Vec<Template> = others.take(MOST_NODES).collect();
@@ -64,7 +64,7 @@ fn together(templates: Vec<Template>) -> Option<Template> {
     Some(all)
 }
 
-/// What the files of another template are called in this one.
+/// The numbers in this template of another template's files.
 fn add_files(all: &mut Template, more: &Template) -> Vec<u32> {
     let files = all.files.iter().zip(0..);
     let mut numbers: HashMap<String, u32> = files
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(
             learn(std::iter::once(newest), 4),
             None,
-            "who else reads what, nobody knows"
+            "the other workers' reads are unknown"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Ranges in reading order, made small.
+//! Packs ranges in reading order.
 //!
-//! Models are regular: what is read of an expert is what was read of the one before, some megabytes
-//! further on. So a range is told by its gap to where the file was read last, and gap and length by
-//! how they differ from those some ranges ago, the stride, which is the number of ranges that an
+//! Models are regular: the reads of an expert are those of the one before, some megabytes
+//! further on. So a range is encoded by its gap to the last read of the file, and gap and length by
+//! their difference from those some ranges ago, the stride, which is the number of ranges that an
 //! expert has, or eight experts where they do not fill whole pages. Few of these differences are
-//! not 0, and deflate makes little of the rest.
+//! not 0, and deflate compresses the rest well.
 //!
 //! ```text
 //! u32 size of the rest when inflated, then deflated:
@@ -26,26 +26,26 @@ use crate::Extent;
 
 /// The longest stride that is tried. Eight experts of six tensors each are 48 ranges.
 const MAX_STRIDE: usize = 64;
-/// So many ranges decide on the stride.
+/// How many ranges decide on the stride.
 const SAMPLE: usize = 8192;
-/// What the deflate of this format can make of a byte at most.
+/// Upper bound on the bytes that one byte of this format inflates to.
 const MAX_RATIO: usize = 1032;
 /// Some milliseconds more than 6 for the largest groups, up to a tenth less bytes.
 const LEVEL: u8 = 9;
 
-/// What an extent takes at most, in all columns.
+/// Upper bound on the bytes of an extent, in all columns,
 const EXTENT_BYTES: usize = 16;
-/// And the numbers before the columns.
+/// and on those of the numbers before the columns.
 const HEAD_BYTES: usize = 16;
 
-/// A range as it is told.
+/// A range as it is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Delta {
     gap: i64,
     pages: i64,
 }
 
-/// What is known while reading on: where each file was read last.
+/// The state of encoding and decoding: where each file was read last.
 #[derive(Debug, Default)]
 struct Cursors(Vec<u32>);
 
@@ -60,7 +60,7 @@ impl Cursors {
     }
 }
 
-/// Packs ranges that [`check`] has found good.
+/// Packs ranges that [`check`] has accepted.
 pub(super) fn pack(extents: &[Extent]) -> Vec<u8> {
     let mut cursors = Cursors::default();
     let steps: Vec<Delta> = extents
@@ -99,7 +99,7 @@ pub(super) fn check(extents: &[Extent]) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Unpacks ranges and checks them; against how many pages the files have, if that is known.
+/// Unpacks ranges and checks them; also against the files' sizes in pages, if known.
 pub(super) fn unpack(
     packed: &[u8],
     count: usize,
@@ -172,7 +172,7 @@ fn extent(file: u32, cursor: u32, step: Delta, limit: u32) -> Result<Extent, Tem
     }
 }
 
-/// The steps of the last stride, by which the next ones are told.
+/// The steps of the last stride, relative to which the next ones are encoded.
 struct History {
     steps: Vec<Delta>,
     at: usize,
@@ -188,7 +188,7 @@ impl History {
         }
     }
 
-    /// The step that differs so from the one a stride ago.
+    /// The step with this difference from the one a stride ago.
     fn next(&mut self, gap: i64, pages: i64) -> Result<Delta, TemplateError> {
         let before = &mut self.steps[self.at];
         let (Some(gap), Some(pages)) =

@@ -1,8 +1,8 @@
 //! Where templates are kept: `ROOT/SERVICE/NODE.maio`.
 //!
-//! The root may be shared by nodes, and read-only for some. Each node writes its own template, by
-//! renaming, so that readers see the old one or the new one. Names of temporary files begin with a
-//! dot, which names of nodes do not.
+//! Nodes may share the root, and for some it may be read-only. Each node writes its own template, by
+//! renaming, so that readers see either the old one or the new one. Names of temporary files begin with a
+//! dot, unlike names of nodes.
 
 mod life;
 mod recent;
@@ -33,7 +33,7 @@ pub fn valid_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
 }
 
-/// What this node is called, if nobody says otherwise: by its host's name.
+/// The default name of this node: its host name.
 #[must_use]
 pub fn this_node() -> String {
     let name = nix::unistd::gethostname().ok();
@@ -42,8 +42,8 @@ pub fn this_node() -> String {
         .unwrap_or_else(|| "node".to_owned())
 }
 
-/// Where templates are kept if nobody says otherwise: `/var/lib/ppc/templates` for root, for others
-/// in their home. `None` if they have none.
+/// The default place of templates: `/var/lib/ppc/templates` for root, in their home for other
+/// users. `None` if they have none.
 #[must_use]
 pub fn default_root() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
@@ -278,7 +278,7 @@ impl Store {
     pub fn remove(&self, service: &str, node: Option<&str>) -> Result<usize, TemplateError> {
         let folder = self.folder(service)?;
         if is_link(&folder) {
-            return Err(untrusted(&folder, "it is no directory of its own"));
+            return Err(untrusted(&folder, "it is a link, not a directory"));
         }
         let nodes = match node {
             Some(node) => vec![node.to_owned()],
@@ -315,7 +315,7 @@ fn file_name(node: &str) -> Result<String, TemplateError> {
     Ok(format!("{}{SUFFIX}", checked(node)?))
 }
 
-/// Of nobody else's choosing: processes of several nodes can have the same number.
+/// A name that no other process chooses: processes of several nodes can have the same number.
 fn temporary_name(node: &str) -> String {
     let process = std::process::id();
     let random = RandomState::new().build_hasher().finish();

@@ -1,7 +1,7 @@
-//! A template for people, and for programs that read JSON.
+//! A template for users, and for programs that read JSON.
 //!
-//! For tools: `ppcctl template show` prints it, and the fuzzer checks that whatever is read can be shown. The
-//! policy has no use for it.
+//! For tools: `ppcctl template show` prints it, and the fuzzer checks that every decoded template can be shown. The
+//! policy does not use it.
 
 use ppc::Ranks;
 use serde::Serialize;
@@ -20,11 +20,11 @@ pub struct View<'a> {
     pub node: &'a str,
     /// When it was made, in seconds since 1970.
     pub made: u64,
-    /// How many loads went like this.
+    /// How many loads it has been right for.
     pub loads: u32,
     /// What is read.
     pub files: Vec<FileView<'a>>,
-    /// Who reads it; of a start, at which of the last ones.
+    /// Its workers; of a start, the last starts.
     pub groups: Vec<GroupView<'a>>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
     /// Shows a template.
     ///
     /// # Errors
-    /// [`TemplateError::Inconsistent`] if its ranges cannot be.
+    /// [`TemplateError::Inconsistent`] if its ranges are impossible.
     pub fn of(template: &'a Template) -> Result<Self, TemplateError> {
         let group = |group| GroupView::of(group, &template.files);
         Ok(Self {

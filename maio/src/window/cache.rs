@@ -1,4 +1,4 @@
-//! The pieces of a window: which are held, how many have yet to read each, and which go first. Pure.
+//! The pieces of a window: which are held, how many readers have yet to read each, and which go first. Pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use crate::extent::Extent;
 use crate::order::{Piece, Pieces};
 use crate::peers::Claims;
 
-/// So many can be counted to wait for a piece.
+/// Upper bound on the counted readers of a piece.
 pub(super) const MOST_READERS: usize = 63;
-/// Large pages are no larger than this, in pages, and go as a whole.
+/// Upper bound on a folio, in pages; folios are dropped as a whole.
 const FOLIO: u32 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum PieceState {
     Dropped,
 }
 
-/// The state of a piece, and how many have yet to come past it: a byte, as a large model's node has half a million.
+/// The state of a piece, and how many readers have yet to pass it: a byte, as a large model's node has half a million.
 #[derive(Clone, Copy, Debug)]
 struct Slot(u8);
 
@@ -46,13 +46,13 @@ impl Slot {
     }
 }
 
-/// What is there of a piece that was dropped.
+/// How much of a dropped piece is still cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leftover {
     Nothing,
-    /// Some, which may be dropped once more.
+    /// Some pages, which may be dropped once more.
     Part,
-    /// So much that somebody must map it, and drops are in vain: it is the kernel's to take.
+    /// So many pages that a process must map them, so drops are in vain: the kernel has to reclaim them.
     Mapped,
 }
 
@@ -66,13 +66,13 @@ pub(super) struct Cache {
     claimed: VecDeque<Piece>,
     claims: Claims,
     held: u64,
-    /// Of these, pages that are about to be dropped: their place is free the next time.
+    /// How many of these pages are about to be dropped: their room is free the next time.
     going: u64,
     drops: Vec<Extent>,
-    /// Dropped, as far as is known; and whether they have been seen since.
+    /// Pieces believed to be dropped; and whether they have been seen since.
     gone: Vec<(Piece, bool)>,
-    /// Dropped in vain, as somebody maps them, and what else may go of their files. They are held until
-    /// those are closed; or, if they are too many, left to the kernel.
+    /// Dropped in vain, as processes map them, and other droppable pieces of their files. They are held until
+    /// those files are closed; or, if they are too many, left to the kernel.
     stuck: Vec<Piece>,
     mapped: BTreeSet<u32>,
     leaves: bool,
@@ -104,22 +104,22 @@ impl Cache {
         self.slots[piece as usize].state()
     }
 
-    /// Whether anybody has yet to come past a piece.
+    /// Whether any reader has yet to come past a piece.
     pub(super) fn is_needed(&self, piece: Piece) -> bool {
         self.slots[piece as usize].left() > 0
     }
 
-    /// Pages that are held, without those that are about to go.
+    /// How many pages are held, without those that are about to go.
     pub(super) const fn held(&self) -> u64 {
         self.held.saturating_sub(self.going)
     }
 
-    /// What was about to go is gone.
+    /// The pages that were about to go are gone.
     pub(super) fn settle(&mut self) {
         self.held -= std::mem::take(&mut self.going).min(self.held);
     }
 
-    /// One more will come past these; what has been dropped is to be loaded again.
+    /// One more reader will pass these pieces; dropped ones are to be loaded again.
     pub(super) fn need(&mut self, pieces: impl Iterator<Item = Piece>) {
         for piece in pieces {
             let slot = self.slot(piece);
@@ -135,7 +135,7 @@ impl Cache {
         self.stuck.retain(waits);
     }
 
-    /// One less.
+    /// One reader fewer will pass this piece.
     pub(super) fn release(&mut self, piece: Piece) {
         let slot = self.slot(piece);
         slot.count(slot.left().saturating_sub(1));
@@ -144,8 +144,8 @@ impl Cache {
         }
     }
 
-    /// It has come in, or is about to. False if there is no room for it, whatever may go; that `spares`
-    /// what is claimed or not.
+    /// Holds a piece that has come in, or is about to. False if there is no room for it even after dropping others;
+    /// `spares` excludes claimed ones from that.
     pub(super) fn hold_within(&mut self, piece: Piece, budget: u64, spares: bool) -> bool {
         let pages = self.pieces.pages(piece);
         while self.held() + pages > budget {
@@ -162,14 +162,14 @@ impl Cache {
         true
     }
 
-    /// It has been issued, and is not to come any more.
+    /// A piece has been issued, but will no longer come.
     pub(super) fn give_up(&mut self, piece: Piece) {
         let pages = self.pieces.pages(piece);
         self.held = self.held.saturating_sub(pages);
         self.slot(piece).set(PieceState::Absent);
     }
 
-    /// A reader has had it brought in, be there room or not.
+    /// A reader has brought a piece in, whether there was room or not.
     pub(super) fn came_in(&mut self, piece: Piece) {
         if self.state(piece) == PieceState::Held {
             return;
@@ -177,7 +177,7 @@ impl Cache {
         self.slot(piece).set(PieceState::Held);
         self.held += self.pieces.pages(piece);
         if !self.is_needed(piece) {
-            // It was dropped too early, or is read again.
+            // The piece was dropped too early, or is read again.
             self.may_go(piece);
         }
     }
@@ -204,7 +204,7 @@ impl Cache {
         self.pieces.extent(piece)
     }
 
-    /// What other services have yet to read, from now on.
+    /// Sets what other services have yet to read.
     pub(super) fn set_claims(&mut self, claims: Claims) {
         if self.claims == claims {
             return;
@@ -222,8 +222,8 @@ impl Cache {
         file.is_some_and(|file| self.mapped.contains(&file))
     }
 
-    /// What is there of what was dropped is held again. What seems to be mapped twice in a row, as it may
-    /// not have been dropped yet, is stuck.
+    /// Dropped pieces that are still there are held again. A piece that seems mapped twice in a row is stuck; once
+    /// proves nothing, as it may not have been dropped yet.
     pub(super) fn recheck_dropped(&mut self, mut there: impl FnMut(&Extent) -> Leftover) {
         for (piece, before) in std::mem::take(&mut self.gone) {
             let Some(extent) = self.extent(piece) else {
@@ -259,13 +259,13 @@ impl Cache {
         }
     }
 
-    /// Whether what is mapped is left to the kernel.
+    /// Whether mapped pieces are left to the kernel.
     pub(super) const fn leaves(&self) -> bool {
         self.leaves
     }
 
-    /// From now on what is mapped is left to the kernel, if that is more than so many pages. False if it
-    /// was before, or is not.
+    /// Leaves mapped pieces to the kernel from now on, if they are more than `most` pages. False if they
+    /// were left to it before, or are fewer.
     pub(super) fn leave_more_than(&mut self, most: u64) -> bool {
         let pages = |&piece: &Piece| self.pieces.pages(piece);
         if self.leaves || self.stuck.iter().map(pages).sum::<u64>() <= most {
@@ -273,7 +273,7 @@ impl Cache {
         }
         self.leaves = true;
         let mut stuck = std::mem::take(&mut self.stuck);
-        // In their order they are few ranges.
+        // Sorted, they are few ranges.
         stuck.sort_unstable();
         for &piece in &stuck {
             self.slot(piece).set(PieceState::Dropped);
@@ -284,7 +284,7 @@ impl Cache {
         true
     }
 
-    /// What was stuck of a file may go now.
+    /// The stuck pieces of a file may go now.
     pub(super) fn release_file(&mut self, file: u32) {
         if !self.mapped.remove(&file) {
             return;
@@ -315,7 +315,7 @@ impl Cache {
         claims
     }
 
-    /// Drops all that may go; what is claimed, only if there is nothing else.
+    /// Drops all pieces that may go; claimed ones only if there are no others.
     pub(super) fn drop_all(&mut self) {
         let claimed = self.droppable.is_empty();
         while (claimed || !self.droppable.is_empty()) && self.drop_next() {}
@@ -331,7 +331,7 @@ impl Cache {
             let Some(piece) = next else {
                 return false;
             };
-            // It may have been given up since.
+            // The piece may have been given up since.
             if self.state(piece) == PieceState::Held {
                 break piece;
             }
@@ -343,7 +343,7 @@ impl Cache {
         true
     }
 
-    /// Has a piece dropped.
+    /// Asks for a piece to be dropped.
     fn ask_for(&mut self, piece: Piece) {
         let Some(extent) = self.around(piece) else {
             return;
@@ -360,8 +360,8 @@ impl Cache {
         }
     }
 
-    /// A piece with what has been dropped beside it: large pages that it has a part of went with none
-    /// of the two.
+    /// A piece with the dropped pages beside it: a folio that lies in both could be dropped with neither
+    /// alone.
     fn around(&self, piece: Piece) -> Option<Extent> {
         let mut extent = self.extent(piece)?;
         let gone = |piece: Piece| {
@@ -383,7 +383,7 @@ impl Cache {
             }
             extent.pages += after.pages;
         }
-        // Not all of a long one: as much as a page may have.
+        // Not all of a long neighbour: as many pages as a folio may have.
         let end = extent.end().min(most);
         let first = extent.first.max(least);
         Some(Extent {

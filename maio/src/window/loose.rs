@@ -7,12 +7,12 @@ use super::{Prefetch, Window, add};
 use crate::extent::Extent;
 use crate::order::Piece;
 
-/// What is known of it.
+/// The state of such a reader.
 #[derive(Debug)]
 pub(super) struct Loose {
-    /// What it had not read when it left its order, by place.
+    /// The pieces it had not read when it left its order, by place.
     left: Vec<Piece>,
-    /// Before this one all has been issued.
+    /// The first one that has not been issued.
     next: usize,
     /// How many pages of a piece it has read since; `None` when it needs the piece no more.
     read: HashMap<Piece, Option<u64>>,
@@ -28,7 +28,7 @@ impl Loose {
         }
     }
 
-    /// It has read so many pages of a piece that has so many in all. Says whether that was the last of it.
+    /// It has read `pages` of a piece of `all` pages. Returns whether that completes the piece.
     pub(super) fn reads(&mut self, piece: Piece, pages: u64, all: u64) -> bool {
         if self.left.binary_search(&piece).is_err() {
             return false;
@@ -48,17 +48,17 @@ impl Loose {
         !matches!(self.read.get(&piece), Some(None))
     }
 
-    /// What it has yet to read.
+    /// The pieces it has yet to read.
     pub(super) fn needed(&self) -> impl Iterator<Item = Piece> {
         self.left.iter().copied().filter(|it| self.needs(*it))
     }
 
-    /// Whether there may be more to issue.
+    /// Whether there may be more pieces to issue.
     pub(super) fn has_more(&self) -> bool {
         self.next < self.left.len()
     }
 
-    /// What is to be issued next.
+    /// The piece to issue next.
     pub(super) fn next(&mut self) -> Option<Piece> {
         while let Some(&piece) = self.left.get(self.next) {
             if self.needs(piece) {
@@ -69,17 +69,17 @@ impl Loose {
         None
     }
 
-    /// That has been issued, or is there.
+    /// That piece has been issued, or is there.
     pub(super) fn step(&mut self) {
         self.next += 1;
     }
 
-    /// All is issued again.
+    /// Issues all pieces again.
     pub(super) fn restart(&mut self) {
         self.next = 0;
     }
 
-    /// What has been issued, the last first; it is issued again.
+    /// The issued pieces, the last first; they are issued again.
     pub(super) fn take_back(&mut self) -> impl Iterator<Item = Piece> {
         let issued = std::mem::take(&mut self.next);
         self.left[..issued].iter().rev().copied()
@@ -114,14 +114,14 @@ impl Window {
         let Some(piece) = loose.next() else {
             return true;
         };
-        // What seems to have been passed may not have been read, and is not dropped for this.
+        // Pieces that seem passed may not have been read, and are not dropped for this one.
         let fits = self.cache.held() + self.pieces.pages(piece) <= room;
         let state = self.cache.state(piece);
         if state == PieceState::Absent && !(fits && self.cache.hold_within(piece, room, true)) {
             return false;
         }
-        // What is held may have been taken out of the loader's queue by the jumps before this, and what is there
-        // costs nothing.
+        // Earlier jumps may have taken held pieces out of the loader's queue, and cached ones cost
+        // nothing.
         if state != PieceState::Dropped
             && let Some(extent) = self.pieces.extent(piece)
         {

@@ -1,26 +1,26 @@
-//! Readers that are further on than the loader: it goes on from there, and comes back for what it had left out.
+//! Readers that have overtaken the loader: it continues from their position, and comes back for what it left out.
 
 use super::cache::PieceState;
 use super::{Prefetch, Window, add};
 use crate::extent::{Extent, PAGE};
 use crate::order::Piece;
 
-/// The loader is just where a reader waits if anything is there within so many pages behind that, which
-/// come in at the same time.
+/// How many pages behind a waiting reader's position come in at the same time: if any of them is cached, the
+/// loader is about to reach the reader.
 pub(super) const AT_ONCE: u64 = (8 << 20) / PAGE;
 
-/// No more pieces than this are looked for: each look opens a file.
+/// Upper bound on the pieces checked at a time: each check opens a file.
 const LOOKS: usize = 512;
 
-/// What has been issued and then replaced before it came, or was not issued, as the reader seemed to be past it.
+/// Pieces that were issued and replaced before they came, or were not issued, as the reader seemed to be past them.
 ///
-/// That a reader is further on does not mean that it has read what is before: those that take tensors by name go
-/// back and forth. What it has read is there, so what is not has yet to be read.
+/// A reader that is further on has not necessarily read what comes before: readers that take tensors by name go
+/// back and forth. Pieces it has read are cached, so absent ones have yet to be read.
 #[derive(Debug)]
 pub(super) struct LeftOut {
-    /// Before this place there is some, which has not been looked for yet.
+    /// Pieces before this place may have been left out, and have not been checked yet.
     before: usize,
-    /// The last one comes first.
+    /// In reverse order, the last one first.
     pieces: Vec<Piece>,
 }
 
@@ -32,7 +32,7 @@ impl LeftOut {
         }
     }
 
-    /// What has not come of what is before this place will not come by itself.
+    /// Pieces before this place that have not come will not come by themselves.
     pub(super) fn up_to(&mut self, place: usize) {
         self.before = self.before.max(place);
     }
@@ -43,8 +43,8 @@ impl LeftOut {
 }
 
 impl Window {
-    /// For readers that wait for what has been issued, it is issued once more from there on, in place of
-    /// what was before, if all behind that is `absent`. What is absent of that comes at the end.
+    /// For readers that wait for an issued piece, issues the pieces from there on once more, replacing the earlier
+    /// ones, if the next [`AT_ONCE`] pages are all `absent`. Absent earlier pieces come at the end.
     pub(crate) fn reissue_overtaken(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
         for reader in &mut self.readers {
             if let Some(place) = reader.waits.take() {
@@ -64,7 +64,7 @@ impl Window {
                     reader.left_out.up_to(place);
                 }
             }
-            // What is ahead comes first.
+            // Pieces ahead come first.
             if reader.left_out.before > 0 && reader.issued == reader.order.len() {
                 let before = std::mem::take(&mut reader.left_out.before);
                 let pieces = (0..before).rev().filter_map(|it| reader.order.piece(it));
@@ -80,7 +80,7 @@ impl Window {
         }
     }
 
-    /// Issues the next piece that has been left out, and is still to be there.
+    /// Issues the next left-out piece that is still needed.
     pub(super) fn load_left_out(&mut self, number: usize, loads: &mut Vec<Prefetch>) -> bool {
         let room = self.room();
         let reader = &mut self.readers[number];

@@ -48,7 +48,7 @@ struct Node {
     queues: Vec<VecDeque<Extent>>,
     misses: u64,
     over_budget: bool,
-    /// What somebody will still read may be dropped: that is counted, not forbidden.
+    /// Pages that will still be read may be dropped: that is counted, not forbidden.
     bears: bool,
     /// One event in so many is not heard.
     lost: Option<u32>,
@@ -437,7 +437,7 @@ proptest! {
         }
         prop_assert!(window.is_done());
         window.drop_all();
-        prop_assert_eq!(window.held(), 0, "nobody needs anything");
+        prop_assert_eq!(window.held(), 0, "no reader needs anything");
     }
 }
 

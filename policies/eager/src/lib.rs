@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use ppc::{Event, Features, Host, Kind, Plan, Policy, Prefetch, Result, Settings};
 
-/// What is to be loaded, until it has been.
+/// The policy, with the path to load until that has been loaded.
 #[derive(Debug)]
 pub struct Eager(Option<String>);
 
@@ -14,7 +14,7 @@ impl Policy for Eager {
     const DESCRIPTION: &'static CStr = c"Loads everything at the first event";
 
     fn init(host: &Host<'_>, settings: &mut Settings, _: &mut Plan<'_>) -> Result<Self> {
-        // An OPEN comes before its first MISS, by whatever the reader does in between.
+        // An OPEN comes earlier than the first MISS, by the time the reader spends in between.
         if host.features().contain(Features::OPEN) {
             host.want(Kind::Miss | Kind::Open, 0)?;
         }

@@ -1,13 +1,13 @@
-//! The policy that has no opinion: the smallest there is.
+//! The smallest policy: it decides nothing.
 //!
 //! It leaves reading ahead and reclaiming to the kernel, as it implements none of [`ppc::Prefetch`],
-//! [`ppc::Evict`] and [`ppc::Configure`]. `../README.md` tells how to write one that has a say.
+//! [`ppc::Evict`] and [`ppc::Configure`]. `../README.md` describes how to write a policy that decides.
 
 use std::ffi::CStr;
 
 use ppc::{Host, Plan, Policy, Result, Settings};
 
-/// What the policy knows from one callback to the next: nothing.
+/// The policy, which has no state.
 #[derive(Debug)]
 pub struct Null;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, on both sides of the contract.
+//! Errors on both sides of the contract.
 
 use std::io;
 
@@ -11,28 +11,28 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The host could not do it.
+    /// A service of the host failed.
     #[error("{service}: {}", io::Error::from_raw_os_error(*errno))]
     Host {
         /// The service's name in `ppc.h`.
         service: &'static str,
-        /// What it said, positive.
+        /// Its errno, positive.
         errno: i32,
     },
     /// A setting's value makes no sense.
     #[error("Setting {key}={value}: {problem}")]
     Setting {
-        /// Which one.
+        /// The setting.
         key: String,
-        /// As it was given.
+        /// Its value, as given.
         value: String,
-        /// What would make sense.
+        /// What is wrong with it.
         problem: &'static str,
     },
     /// The policy has no such settings.
     #[error("Unknown setting: {0}")]
     UnknownSettings(String),
-    /// A path or message that C cannot take.
+    /// A path or message that C cannot represent.
     #[error("NUL byte in {0:?}")]
     Nul(String),
     /// An errno of the policy's own, positive.
@@ -41,7 +41,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What crosses the contract, negated.
+    /// The positive errno; its negation crosses the contract.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -51,15 +51,15 @@ impl Error {
     }
 }
 
-/// Why a host does not take a policy, in a sentence for the one who registered it.
+/// Why a host refuses a policy, in a sentence for the user who registered it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The dynamic linker says no.
+    /// The dynamic linker refuses it.
     #[error("The library does not open: {0}")]
     Open(String),
-    /// It is a library, but no policy.
-    #[error("It exports no ppc_policy, so it is no policy; see ppc.h")]
+    /// It is a library, but not a policy.
+    #[error("It exports no ppc_policy, so it is not a policy; see ppc.h")]
     NoSymbol,
     /// Built with a newer `ppc.h`.
     #[error(
@@ -67,38 +67,38 @@ pub enum LoadError {
          host, or build the policy with this one's header"
     )]
     Newer {
-        /// What the policy has.
+        /// The policy's version.
         policy: u32,
-        /// What this host has.
+        /// This host's version.
         host: u32,
     },
-    /// The version or size no header ever had.
+    /// Its version or size is one that no header ever had.
     #[error(
         "ppc_policy is damaged (version {version}, {size} bytes); is it registered by \
          PPC_POLICY()?"
     )]
     Damaged {
-        /// What it says is its version.
+        /// The version it claims.
         version: u32,
-        /// What it says is its size.
+        /// The size it claims.
         size: u32,
     },
-    /// The name is missing or not what names are.
+    /// The name is missing or not valid.
     #[error("The policy's name must be of a-z, 0-9 and -, and at most 64 bytes long")]
     Name,
     /// It needs features that this version does not have.
     #[error("The policy needs features that version {0} of ppc.h does not have")]
     UnknownNeeds(u32),
-    /// The mount cannot do what the policy needs.
-    #[error("The policy needs what this mount cannot do: features {0:#x}")]
+    /// The mount lacks features that the policy needs.
+    #[error("The policy needs features that this mount does not have: {0:#x}")]
     Needs(u64),
     /// Settings for a policy that reads none.
     #[error("The policy takes no settings")]
     NoSettings,
-    /// A key or value that C cannot take.
+    /// A key or value that C cannot represent.
     #[error("NUL byte in a setting")]
     Nul,
-    /// Its `init` said no; the reason is what it logged last.
+    /// Its `init` failed; the reason is its last log line.
     #[error("The policy refused: {}", io::Error::from_raw_os_error(*.0))]
     Init(i32),
 }

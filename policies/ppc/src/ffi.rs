@@ -1,7 +1,7 @@
-//! The room of unsafe code: `ppc.h` in Rust, field by field, and what crosses it.
+//! All unsafe code: `ppc.h` in Rust, field by field, and the calls across it.
 //!
-//! This file mirrors the structures and is compared with the C compiler's idea of them by
-//! `tests/layout.rs`. `guest`, `callbacks` and `waker` are the policy's side, `embed` and `desk` the host's.
+//! This file mirrors the structures; `tests/layout.rs` compares them with the C compiler's view.
+//! `guest`, `callbacks` and `waker` are the policy's side, `embed` and `desk` the host's.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -17,7 +17,7 @@ pub(crate) mod waker;
 
 /// The version of the header that this crate mirrors.
 pub const ABI_VERSION: u32 = 1;
-/// No older policy is shorter.
+/// Lower bound on the size of a policy, version 1's.
 pub const POLICY_SIZE_V1: u32 = 80;
 /// `PPC_EV_MMAP`
 pub const EV_MMAP: u32 = 1 << 0;
@@ -42,7 +42,7 @@ pub const fn size<T>() -> u32 {
 /// `struct ppc_event`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_event {
     pub struct_size: u32,
     pub kind: u32,
@@ -60,7 +60,7 @@ pub struct ppc_event {
 /// `struct ppc_io`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_io {
     pub struct_size: u32,
     pub op: u32,
@@ -76,7 +76,7 @@ pub struct ppc_io {
 /// `struct ppc_setting`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_setting {
     pub key: *const c_char,
     pub value: *const c_char,
@@ -85,7 +85,7 @@ pub struct ppc_setting {
 /// `struct ppc_file`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_file {
     pub struct_size: u32,
     pub reserved: u32,
@@ -98,7 +98,7 @@ pub struct ppc_file {
 /// `struct ppc_entry`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_entry {
     pub struct_size: u32,
     pub r#type: u32,
@@ -109,7 +109,7 @@ pub struct ppc_entry {
 /// `struct ppc_memory`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_memory {
     pub struct_size: u32,
     pub reserved: u32,
@@ -134,7 +134,7 @@ type Id = u64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[rustfmt::skip]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_host {
     pub struct_size: u32,
     pub abi_version: u32,
@@ -172,7 +172,7 @@ pub type Set =
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[rustfmt::skip]
-#[allow(missing_docs, reason = "told in ppc.h")]
+#[allow(missing_docs, reason = "documented in ppc.h")]
 pub struct ppc_policy {
     pub struct_size: u32,
     pub abi_version: u32,

@@ -1,11 +1,11 @@
 //! Cache policies in Rust.
 //!
-//! A policy hears what misses the page cache and says what to bring in and what to drop. The
-//! contract between it and its host is `policies/ppc.h`, told there in prose; this crate is that
-//! contract in Rust, for both sides.
+//! A policy receives page-cache misses and decides what to load and what to drop. The
+//! contract between it and its host is `policies/ppc.h`, described there in prose; this crate is
+//! that contract in Rust, for both sides.
 //!
 //! A policy is a type, its [`Policy`] implementation, those of [`Prefetch`], [`Evict`] and
-//! [`Configure`] that it has a use for, and one line that makes a library of it:
+//! [`Configure`] that it needs, and one line that makes a library of it:
 //!
 //! ```
 //! use ppc::{Event, Host, Io, Plan, Policy, Prefetch, Result, Settings};
@@ -52,8 +52,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`host`] is the other side: what loads a policy, checks it and calls it. [`testing`] is a host
-//! that only remembers.
+//! [`host`] is the other side: it loads a policy, checks it and calls it. [`testing`] is a host
+//! that only records.
 //!
 //! # Unsafe code
 //!
@@ -112,14 +112,14 @@ macro_rules! callbacks {
     };
 }
 
-/// Exports a [`Policy`] as `ppc_policy`, which makes the library a policy. Once in a library, at the
-/// top of it.
+/// Exports a [`Policy`] as `ppc_policy`, which makes the library a policy. Use it once in a library, at
+/// its top level.
 #[macro_export]
 macro_rules! export_policy {
     ($policy:ty) => {
         $crate::callbacks!($policy);
 
-        /// What the host finds.
+        /// The symbol that the host looks up.
         #[allow(
             unsafe_code,
             non_upper_case_globals,

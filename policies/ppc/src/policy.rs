@@ -1,36 +1,36 @@
-//! What a policy is, in Rust.
+//! The traits that a policy implements.
 
 use std::ffi::CStr;
 
 use crate::{Event, Features, Host, Plan, Result, Settings};
 
-/// A cache policy. `ppc.h` tells its life; [`export_policy!`](crate::export_policy) makes a library
+/// A cache policy. `ppc.h` describes its life; [`export_policy!`](crate::export_policy) makes a library
 /// of it.
 ///
-/// Which callbacks it has besides follows from which of [`Prefetch`], [`Evict`] and [`Configure`] it
-/// implements. One that it lacks is left to the kernel, which is not the same as one that names
-/// nothing.
+/// Its other callbacks follow from which of [`Prefetch`], [`Evict`] and [`Configure`] it
+/// implements. The work of a missing callback is left to the kernel, unlike that of a callback that
+/// names nothing.
 ///
-/// All callbacks come from one thread. One that panics has failed, and so has every later one: the
+/// All callbacks come from one thread. After one that panics, every later callback fails as well: the
 /// instance may be broken.
 pub trait Policy: Sized + 'static {
-    /// Of a-z, 0-9 and -.
+    /// Short, of a-z, 0-9 and -.
     const NAME: &'static CStr;
     /// Of the policy, not of the contract.
     const VERSION: &'static CStr;
-    /// A line for people.
+    /// A line for users.
     const DESCRIPTION: &'static CStr;
     /// What a mount must have for the policy to make sense.
     const NEEDS: Features = Features(0);
 
-    /// Makes an instance, and may name I/Os already. Settings that are not taken out are refused.
+    /// Creates an instance, and may already name I/Os. Settings that it does not take out are refused.
     ///
     /// # Errors
     ///
     /// The policy is not registered; the host logs the error.
     fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self>;
 
-    /// The end, unless the worker is killed.
+    /// Ends the instance. A killed worker does not call it.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ pub trait Prefetch: Policy {
     ///
     /// # Errors
     ///
-    /// The plan of this event is forgotten; the next event comes as usual.
+    /// The plan of this event is discarded; the next event comes as usual.
     fn prefetch(
         &mut self,
         host: &Host<'_>,
@@ -62,13 +62,13 @@ pub trait Evict: Policy {
     ///
     /// # Errors
     ///
-    /// The plan of this call is forgotten.
+    /// The plan of this call is discarded.
     fn evict(&mut self, host: &Host<'_>, event: Option<&Event>, plan: &mut Plan<'_>) -> Result<()>;
 }
 
-/// A policy whose settings change while it runs; without it they change by registering anew.
+/// A policy whose settings change while it runs; without this, changing one takes a new registration.
 pub trait Configure: Policy {
-    /// A setting changes. What is not taken out is refused.
+    /// A setting changes. A setting that it does not take out is refused.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Which worker of an inference service a process is, by what launchers and frameworks tell it. Pure, and
-//! the one place that knows their words.
+//! Which worker of an inference service a process is, by the variables and titles that launchers and frameworks
+//! set. Pure, and the only place that knows their spelling.
 //!
 //! A worker has a rank in each dimension over which its model is split: data, pipeline, tensor and expert
 //! parallelism. Launchers set variables; workers of vLLM and `SGLang` get their ranks through a pipe and
@@ -11,8 +11,8 @@ use std::fmt;
 
 pub use layout::Layout;
 
-/// Variables with the rank among all workers of a service, wherever they run, and that which holds their
-/// number: a rank that is the only one was given to the process that starts the workers.
+/// Variables with the rank among all workers of a service, wherever they run, and the variable with their
+/// number: the only rank of a service belongs to the process that starts the workers.
 const GLOBAL: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -20,9 +20,9 @@ const GLOBAL: [(&str, &str); 4] = [
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
-/// Variables with the rank among the processes of the machine, and where there is one, that which holds
-/// their number. A launcher's variables are inherited by all that the one process it started starts
-/// itself, so being the only one means nothing.
+/// Variables with the rank among the processes of the machine, and the variable with their number where there
+/// is one. If a launcher starts a single process, all of that process's children inherit its variables, so the
+/// only rank means nothing.
 const LOCAL: [(&str, Option<&str>); 5] = [
     ("LOCAL_RANK", None),
     (
@@ -40,17 +40,17 @@ const LOCAL: [(&str, Option<&str>); 5] = [
 /// Bits of a number that hold the tensor rank, and those of it and the pipeline rank.
 const TENSOR_BITS: u32 = 12;
 const STAGE_BITS: u32 = 22;
-/// More of each there are not.
+/// Upper bound on each.
 const MOST: [u32; 3] = [
     1 << TENSOR_BITS,
     1 << (STAGE_BITS - TENSOR_BITS),
     1 << (u32::BITS - STAGE_BITS),
 ];
 
-/// What such titles begin with.
+/// The prefixes of such titles.
 const TITLES: [&str; 2] = ["VLLM::Worker_", "sglang::scheduler_"];
 
-/// The ranks of a worker; `None` where its model is not split, or nothing tells.
+/// The ranks of a worker; `None` where its model is not split, or the rank is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ranks {
     /// Among replicas.
@@ -66,7 +66,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Those that a process names itself after; `None` if its title is another program's.
+    /// The ranks in a process's title; `None` if the title is another program's.
     #[must_use]
     pub fn in_title(title: &str) -> Option<Self> {
         let name = title.split([' ', '\0']).next()?;
@@ -93,9 +93,9 @@ impl Ranks {
         Some(ranks)
     }
 
-    /// One number for all of them, the tensor rank where there is nothing else; `None` where they do not tell
-    /// one worker from all others. A worker that has experts of its own is told by the other ranks: experts
-    /// are shared by workers that these tell apart.
+    /// One number for all of them, the tensor rank where there is nothing else; `None` where they do not
+    /// identify a worker. A worker that has experts of its own is identified by the other ranks, which
+    /// distinguish the workers that share the experts.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         let known = [self.tensor.or(self.expert), self.pipeline, self.data];
@@ -108,7 +108,7 @@ impl Ranks {
         fit.then_some(data << STAGE_BITS | pipeline << TENSOR_BITS | tensor)
     }
 
-    /// The ranks that have this number.
+    /// The ranks with this number.
     #[must_use]
     pub fn of_number(number: u32) -> Self {
         let some = |rank: u32| (rank > 0).then_some(rank);
@@ -121,7 +121,7 @@ impl Ranks {
     }
 }
 
-/// As titles have it, such as `PP1 TP0`; the tensor rank alone is a number.
+/// As in titles, such as `PP1 TP0`; the tensor rank alone is a number.
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tensor = self.tensor.unwrap_or_default();
@@ -138,7 +138,7 @@ impl fmt::Display for Ranks {
     }
 }
 
-/// Whether a variable of this name tells a rank, or how many there are.
+/// Whether a variable of this name holds a rank, or the number of ranks.
 #[must_use]
 pub fn is_told_by(name: &str) -> bool {
     let local = |&(rank, size): &(&str, Option<&str>)| name == rank || Some(name) == size;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::{Error, Result};
 
-/// Key and value pairs. Each is taken out once; what is left over is a typo, and the policy is
-/// refused because of it.
+/// Key and value pairs. The policy takes each out once; a setting left over is a typo, for which the
+/// policy is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// These pairs; of two with one key the latter counts.
+    /// These pairs; of two with the same key the latter counts.
     pub fn new<K: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (K, V)>) -> Self {
         let pairs = pairs.into_iter();
         Self(
@@ -29,7 +29,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// It is something else.
+    /// The value is something else.
     pub fn bytes(&mut self, key: &str) -> Result<Option<u64>> {
         let Some(value) = self.text(key) else {
             return Ok(None);
@@ -41,11 +41,11 @@ impl Settings {
         })
     }
 
-    /// Whatever is left was not known.
+    /// Checks that no unknown settings are left.
     ///
     /// # Errors
     ///
-    /// Something is left.
+    /// A setting is left.
     pub fn finish(self) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
-//! A host that only remembers, so that a policy is tested without a daemon.
+//! A host that only records, for testing a policy without a daemon.
 //!
-//! It runs the policy through the whole contract, C and back, and lets the test see what the policy
-//! said and asked for. The crate's first page has an example.
+//! It runs the policy through the whole contract, C and back, and shows the test what the policy
+//! logged and asked for. The crate's first page has an example.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ struct State {
     features: Features,
     /// In the order of their ids, which begin with 1.
     files: Vec<Fake>,
-    /// Where links lead to.
+    /// The targets of links.
     links: BTreeMap<PathBuf, PathBuf>,
     memory: Memory,
     processes: BTreeMap<u32, Xpu>,
@@ -50,7 +50,7 @@ impl Default for FakeHost {
 }
 
 impl FakeHost {
-    /// One that can do everything, with one node, 1 GiB of memory, nothing on it and no files.
+    /// A host with all features, one node, 1 GiB of unused memory and no files.
     #[must_use]
     pub fn new() -> Self {
         const GIB: u64 = 1 << 30;
@@ -66,43 +66,43 @@ impl FakeHost {
         })))
     }
 
-    /// Has this file, of so many bytes.
+    /// Adds a file of this size in bytes.
     #[must_use]
     pub fn file(self, path: &str, size: u64) -> Self {
         self.add(path, size, &[])
     }
 
-    /// Has this file, with these bytes.
+    /// Adds a file with these bytes.
     #[must_use]
     pub fn contents(self, path: &str, bytes: &[u8]) -> Self {
         self.add(path, bytes.len() as u64, bytes)
     }
 
-    /// Has a link at `path` that leads to the file at `target`: events and [`Services::path`] name that one.
+    /// Adds a link at `path` to the file at `target`: events and [`Services::path`] name the target.
     #[must_use]
     pub fn link(self, path: &str, target: &str) -> Self {
         self.state().links.insert(path.into(), target.into());
         self
     }
 
-    /// Can do only this.
+    /// Restricts the host to these features.
     #[must_use]
     pub fn features(self, features: Features) -> Self {
         self.state().features = features;
         self
     }
 
-    /// Has this memory; may be called while a policy runs.
+    /// Sets the state of memory; may be called while a policy runs.
     pub fn set_memory(&self, memory: Memory) {
         self.state().memory = memory;
     }
 
-    /// Knows from now on what a process works on.
+    /// Sets the accelerator that a process works on.
     pub fn set_process(&self, process: u32, xpu: Xpu) {
         self.state().processes.insert(process, xpu);
     }
 
-    /// Has this range in its cache from now on.
+    /// Puts a range into the cache.
     ///
     /// # Panics
     ///
@@ -116,7 +116,7 @@ impl FakeHost {
     ///
     /// # Panics
     ///
-    /// After 500 years.
+    /// The time exceeds 500 years.
     pub fn advance(&self, by: Duration) {
         self.state().now += u64::try_from(by.as_nanos()).expect("less than 500 years");
     }
@@ -131,7 +131,7 @@ impl FakeHost {
         self.find(Path::new(path)).expect("a file of this host")
     }
 
-    /// Starts a policy; also returns what its `init` names.
+    /// Starts a policy; also returns the I/Os that its `init` names.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl FakeHost {
         self.start_table(Table::of::<P>()?, settings)
     }
 
-    /// The same with a policy from elsewhere.
+    /// The same with the table of a policy.
     ///
     /// # Errors
     ///
@@ -156,25 +156,25 @@ impl FakeHost {
         Instance::start(table, Arc::new(self.clone()), settings)
     }
 
-    /// What the policy has said since the last call.
+    /// What the policy has logged since the last call.
     #[must_use]
     pub fn logs(&self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.state().logs)
     }
 
-    /// What it last wanted to hear, and how often progress.
+    /// The kinds of events it last wanted, and the bytes from one PROGRESS to the next.
     #[must_use]
     pub fn wanted(&self) -> (Kinds, u64) {
         self.state().wanted.unwrap_or((Kind::Miss.into(), 0))
     }
 
-    /// When it wanted to be woken, since the last call.
+    /// The wake-ups it has asked for since the last call.
     #[must_use]
     pub fn wakes(&self) -> Vec<Duration> {
         std::mem::take(&mut self.state().wakes)
     }
 
-    /// How many files it holds open, each counted as often as it is.
+    /// How many files it holds open, each counted as often as it is open.
     #[must_use]
     pub fn opened(&self) -> usize {
         self.state().files.iter().map(|fake| fake.opened).sum()

@@ -22,11 +22,11 @@ pub struct Xpu(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
-    /// [`Event::count`] events could not be told.
+    /// [`Event::count`] events could not be delivered.
     Lost,
     /// A file of [`Event::length`] bytes was opened.
     Open,
-    /// The last descriptor of an open was closed; its mappings may live on.
+    /// The last descriptor of an open was closed; its mappings may outlive it.
     Close,
     /// The range was read and was not cached.
     Miss,
@@ -46,7 +46,7 @@ impl Kind {
         Self::Progress,
     ];
 
-    /// The kind of that number in `ppc.h`, unless it is a later version's.
+    /// The kind with this number in `ppc.h`; `None` for one of a later version.
     #[must_use]
     pub fn from_raw(kind: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(kind).ok()?).copied()
@@ -124,11 +124,11 @@ impl Features {
     pub const TOUCH: Self = Self(1 << 1);
     /// [`Kind::Progress`].
     pub const PROGRESS: Self = Self(1 << 2);
-    /// Evicts what processes map.
+    /// Drops pages that processes map.
     pub const EVICT_MAPPED: Self = Self(1 << 3);
     /// [`Io::near`] decides on the memory.
     pub const AFFINITY: Self = Self(1 << 4);
-    /// [`Io::by`] decides whom to charge.
+    /// [`Io::by`] decides which memory cgroup pays.
     pub const CHARGE: Self = Self(1 << 5);
 
     /// Those of either; `|` where it need not be constant.
@@ -213,20 +213,20 @@ impl Event {
     }
 }
 
-/// What an [`Io`] has done with its range.
+/// What an [`Io`] does with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Op {
     /// The range is brought into the cache.
     Load,
-    /// The range is taken out, and what waits of it is not loaded any more.
+    /// The range is taken out of the cache, and its waiting loads are cancelled.
     Drop,
-    /// What waits of the range is not loaded any more; what is cached stays.
+    /// The waiting loads of the range are cancelled; cached pages stay.
     Cancel,
 }
 
 impl Op {
-    /// The operation of that number in `ppc.h`, unless it is a later version's or none.
+    /// The operation with this number in `ppc.h`; `None` for 0 or one of a later version.
     #[must_use]
     pub const fn from_raw(op: u32) -> Option<Self> {
         match op {
@@ -248,12 +248,12 @@ impl Op {
     }
 }
 
-/// How an [`Io`] is to be done. Each flag is for one [`Op`] and refused with another.
+/// How to do an [`Io`]. Each flag is for one [`Op`] and refused with another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IoFlags(u32);
 
 impl IoFlags {
-    /// To load: in the place of older loads of [`Io::process`].
+    /// To load: replace older loads of [`Io::process`].
     pub const REPLACE: Self = Self(1 << 0);
     /// To load: and have the kernel take older cache first.
     pub const HOLD: Self = Self(1 << 1);
@@ -322,7 +322,7 @@ pub struct Io {
     pub file: FileId,
     /// In bytes.
     pub offset: u64,
-    /// In bytes, not 0; what is beyond the end of the file is clipped.
+    /// In bytes, not 0; clipped at the end of the file.
     pub length: u64,
     /// How.
     pub flags: IoFlags,
@@ -330,12 +330,12 @@ pub struct Io {
     pub xpu: Option<Xpu>,
     /// Higher ones first.
     pub priority: i32,
-    /// Who will read it, if that is known.
+    /// The process that will read it, if known.
     pub process: Option<u32>,
 }
 
 impl Io {
-    /// Brings a range of bytes into the cache, beside what else is to be loaded.
+    /// Brings a range of bytes into the cache, in addition to other waiting loads.
     #[must_use]
     pub fn load(file: FileId, range: impl RangeBounds<u64>) -> Self {
         Self::new(Op::Load, file, &range)
@@ -347,7 +347,7 @@ impl Io {
         Self::new(Op::Drop, file, &range)
     }
 
-    /// Takes back older loads of a range of bytes, as far as they wait.
+    /// Cancels older loads of a range of bytes that still wait.
     #[must_use]
     pub fn cancel(file: FileId, range: impl RangeBounds<u64>) -> Self {
         Self::new(Op::Cancel, file, &range)
@@ -384,7 +384,7 @@ impl Io {
         self
     }
 
-    /// To load: near this accelerator. Without it the host goes by what the process works on.
+    /// To load: near this accelerator. Without it the host uses the accelerator that the process works on.
     #[must_use]
     pub fn near(mut self, xpu: impl Into<Option<Xpu>>) -> Self {
         self.xpu = xpu.into();
@@ -398,7 +398,7 @@ impl Io {
         self
     }
 
-    /// To load: in the place of older loads of the same process, whose reader is elsewhere by now.
+    /// To load: replace older loads of the same process, which has moved on.
     #[must_use]
     pub const fn replace(mut self) -> Self {
         self.flags = self.flags.union(IoFlags::REPLACE);
@@ -458,13 +458,13 @@ pub struct Entry {
 /// How much the page cache may take, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
-    /// By the tightest limit there is.
+    /// By the tightest limit that applies.
     pub limit: u64,
     /// In use; of the page cache only what readers and policies of this mount have brought in.
     pub used: u64,
-    /// With so much in use, evict is called.
+    /// Bytes in use from which on evict is called.
     pub threshold: u64,
-    /// What can be loaded before that.
+    /// How much can be loaded before that.
     pub available: u64,
 }
 
@@ -472,11 +472,11 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Level {
-    /// What was asked for did not happen.
+    /// The requested action failed.
     Error = 1,
-    /// Not as it should be, but it goes on.
+    /// Abnormal, but the policy goes on.
     Warn = 2,
-    /// Once in a life, not once per event.
+    /// Once per lifetime, not once per event.
     Info = 3,
     /// For the author of the policy.
     Debug = 4,

@@ -1,5 +1,5 @@
-//! Policies written outside the tree, as `policies/README.md` has them: built by its commands, loaded,
-//! and heard.
+//! Policies written outside the tree, as in `policies/README.md`: built by its commands, loaded, and
+//! called.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod common;

@@ -106,7 +106,7 @@ fn its_length_is_a_setting_that_may_change() {
 }
 
 #[test]
-#[allow(unsafe_code, reason = "what is opened here is no code of anybody's")]
+#[allow(unsafe_code, reason = "nothing that is opened here runs foreign code")]
 fn what_is_no_policy_is_refused_with_a_sentence() {
     let (source, library) = (common::scratch("none.c"), common::scratch("none.so"));
     // SAFETY: a file of text has no constructors to run.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use ppc::{Host, Plan, Policy, Result, Settings};
 
-/// It has done its work when it exists. What it did not load is read as if there were no policy.
+/// Its work is done once it exists. Files it did not load are read as if there were no policy.
 #[derive(Debug)]
 pub struct Precache;
 

@@ -1,4 +1,4 @@
-//! What the kernel does, as a policy: a window for each process on each file, which doubles while
+//! The kernel's readahead as a policy: a window for each process on each file, which doubles while
 //! its misses are sequential and closes when they are not.
 
 mod window;
@@ -10,12 +10,12 @@ use ppc::{Event, Features, FileId, Host, Io, Kind, Plan, Policy, Prefetch, Resul
 
 use crate::window::Window;
 
-/// The kernel's, unless `read_ahead_kb` is set.
+/// The kernel's default, unless `read_ahead_kb` is set.
 const DEFAULT_MAX: u64 = 128 << 10;
-/// A mount that cannot tell of CLOSE would let the windows pile up.
+/// Upper bound on windows: they would pile up on a mount without CLOSE events.
 const MOST_WINDOWS: usize = 4096;
 
-/// The windows, by who reads what.
+/// The windows, by file and process.
 #[derive(Debug)]
 pub struct Readahead {
     max: u64,
@@ -96,7 +96,7 @@ mod tests {
         }
         let second = Event::new(Kind::Miss, a, 5 * 4096, 4096).by(1);
         assert_eq!(miss(&mut policy, &second), ahead(a, 1, 6 * 4096, 8 * 4096));
-        // Whoever closes and comes back in the middle is a stranger.
+        // A reader that closes and comes back in the middle counts as new.
         let close = Event::new(Kind::Close, a, 0, 0).by(1);
         assert_eq!(miss(&mut policy, &close), []);
         let third = Event::new(Kind::Miss, a, 14 * 4096, 4096).by(1);

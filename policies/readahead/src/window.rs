@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-/// Where a sequential reader has got to, and how much is read ahead of it.
+/// The position of a sequential reader, and how much is read ahead of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     max: u64,
-    /// Bytes read ahead the last time; 0 if the reader was not sequential then.
+    /// How many bytes were read ahead the last time; 0 if the reader was not sequential then.
     size: u64,
-    /// What was missed and read ahead last.
+    /// The range that was last missed and read ahead.
     last: Option<Span>,
 }
 
@@ -19,7 +19,7 @@ struct Span {
 }
 
 impl Window {
-    /// At most so many bytes at once.
+    /// A window of at most this many bytes.
     pub(crate) const fn new(max: u64) -> Self {
         Self {
             max,
@@ -31,8 +31,8 @@ impl Window {
     /// What to read ahead after this miss.
     pub(crate) fn miss(&mut self, offset: u64, length: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(length);
-        // A reader that begins at the start of the file means to go on; elsewhere it has to show it.
-        // A miss inside what was read ahead only says that the reader is faster than the device.
+        // A reader that begins at the start of the file is taken for sequential; elsewhere it has to prove it.
+        // A miss inside the range read ahead only shows that the reader is faster than the device.
         let sequential = match self.last {
             None => offset == 0,
             Some(last) => (last.start..=last.end).contains(&offset) || offset == 0,
@@ -47,7 +47,7 @@ impl Window {
         } else {
             self.size.saturating_mul(2).min(self.max)
         };
-        // Never again what is on its way already.
+        // Never request a range again that is in flight.
         let ahead = match self.last {
             Some(last) if !restarts => end.max(last.end),
             _ => end,
@@ -59,7 +59,7 @@ impl Window {
     }
 }
 
-/// The kernel's rule: the smaller the request, the more of them at once.
+/// The kernel's rule: the smaller the request, the larger the first window in relation to it.
 fn first(length: u64, max: u64) -> u64 {
     let size = length.checked_next_power_of_two().unwrap_or(max);
     if size <= max / 32 {

@@ -49,7 +49,7 @@ impl Gpu {
     pub fn open(ordinal: usize) -> Result<Self, Box<dyn Error>> {
         let context = CudaContext::new(ordinal)?;
         let stream = context.default_stream();
-        // To be read by nobody but the device; that is what they are for.
+        // Only the device reads them; that is what they are for.
         let pinned = || -> Result<PinnedHostSlice<u8>, Box<dyn Error>> {
             // SAFETY: of bytes, for which whatever is there is a value; each is written before it is copied.
             Ok(unsafe { context.alloc_pinned_with_flags(CHUNK, 0) }?)
@@ -68,7 +68,7 @@ impl Gpu {
         let size = usize::try_from(file.metadata()?.len())?;
         let mut there = self.stream.alloc_zeros::<u8>(size.max(1))?;
         for (number, range) in chunks(size).enumerate() {
-            // Whoever writes to a buffer waits until it has been copied, while the other one is.
+            // Writing to a buffer waits until it has been copied; meanwhile the other one is being copied.
             let buffer = &mut self.buffers[number % 2];
             let part = range.len();
             file.read_exact_at(&mut buffer.as_mut_slice()?[..part], range.start as u64)?;
@@ -97,7 +97,7 @@ impl Gpu {
     }
 }
 
-/// Pieces of so many bytes, the last of which may be smaller.
+/// Pieces of a fixed size in bytes, the last of which may be smaller.
 fn chunks(size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..size)
         .step_by(CHUNK)

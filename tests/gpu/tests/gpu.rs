@@ -116,7 +116,7 @@ fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, B
     let (read, private) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
     // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
     let start = unsafe { mmap(None, length, read, private, &file, 0) }?;
-    // SAFETY: mapped for reading with this length, and nobody writes to the file meanwhile.
+    // SAFETY: mapped for reading with this length, and no process writes to the file meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr().cast::<u8>(), SIZE) };
     let sum: u64 = bytes
         .iter()

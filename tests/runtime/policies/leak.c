@@ -7,7 +7,7 @@
 
 #define MIBS 1024
 
-/* Keeps the compiler from seeing that nobody needs it. */
+/* Keeps the compiler from seeing that it is unused. */
 static char *volatile keep;
 
 static int leak_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)

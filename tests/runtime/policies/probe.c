@@ -3,7 +3,7 @@
  * probe - tells what it hears, loads and drops what it is told to
  *
  * Settings, all of them numbers but for the paths:
- *	ahead=BYTES	load so much behind each miss
+ *	ahead=BYTES	load this many bytes behind each miss
  *	behind=BYTES	evict: drop so much in front of each miss, or at an interval of the last one
  *	xpu=N		aim loads at this accelerator
  *	kinds=MASK	hear these, 1 << PPC_EVENT_*

@@ -9,7 +9,7 @@
 
 static void say(int fd)
 {
-	static const char line[] = "what nobody asked for, over and over again, until the disk is full\n";
+	static const char line[] = "output without reason, over and over again, until the disk is full\n";
 
 	for (int i = 0; i < LINES; i++) {
 		if (write(fd, line, sizeof(line) - 1) < 0)

@@ -36,7 +36,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The body may take so many seconds, times [`factor`].
+    /// The time limit of the body in seconds, times [`factor`].
     pub(crate) const fn new(name: &'static str, seconds: u32, body: fn() -> Outcome) -> Self {
         Self {
             name,
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// The ends of the logs in the scratch folder, for somebody who asks why.
+    /// Shows the ends of the logs in the scratch folder, to explain a failure.
     fn show_logs(&self) {
         let mut shown = String::new();
         for entry in fs::read_dir(self.scratch()).into_iter().flatten().flatten() {

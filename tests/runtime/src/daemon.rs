@@ -255,7 +255,7 @@ impl Daemon {
             .unwrap_or_default())
     }
 
-    /// Starts to listen to what readers do, until so many events of these kinds were there.
+    /// Starts to listen for events of these kinds, until this many have come.
     pub(crate) fn listen(&self, mount: &Mount, kind: &str, count: usize) -> Outcome<Listener> {
         let child = Command::new(PPCCTL)
             .arg("--socket")

@@ -93,7 +93,7 @@ impl Disk {
         mount_type(&self.node(), &self.path, &file_system(), None)
     }
 
-    /// From now on so many MB a second. Its data stays; what is open on it does not.
+    /// Sets its bandwidth, in MB a second. Its data stays; open files on it do not.
     pub(crate) fn slow(&mut self, megabytes: u32) -> Outcome {
         unmount(&self.path)?;
         self.set("power", "0")?;

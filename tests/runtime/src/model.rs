@@ -126,7 +126,7 @@ impl Model {
         bytes: u64,
         workers: impl IntoIterator<Item = Job>,
     ) -> Outcome<Vec<Reader>> {
-        // For nobody nothing is loaded.
+        // Nothing is loaded without a reader.
         let until = scratch().join("started");
         let driver = Job::new(&self.mount, &self.config).linger(until.clone());
         let driver = driver.start()?;
@@ -134,8 +134,8 @@ impl Model {
         wait_until(30, "what is loaded in the meantime", || {
             let cached = self.weights.cached()?;
             if bytes > 0 && cached == 0 && began.elapsed() > UNHEARD && Way::now() != Way::Module {
-                // While a table of its is filled, the kernel tells nothing on that processor.
-                println!("nobody heard that the configuration was read: it is again");
+                // While one of its tables is being filled, the kernel reports nothing on that processor.
+                println!("no event came of reading the configuration: it is read again");
                 self.config.make_cold()?;
                 Job::new(&self.mount, &self.config).run()?;
                 began = Instant::now();

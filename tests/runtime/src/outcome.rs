@@ -27,7 +27,7 @@ impl Stop {
     }
 }
 
-/// Any error of somebody else's, with its causes and the line of the `?` that met it.
+/// Any other error, with its causes and the line of the `?` that met it.
 impl<E: Error> From<E> for Stop {
     #[track_caller]
     fn from(error: E) -> Self {
@@ -113,17 +113,17 @@ pub(crate) fn factor() -> f64 {
         .unwrap_or(1.0)
 }
 
-/// So many seconds, on this kernel.
+/// A time of this many seconds, scaled for this kernel.
 pub(crate) fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into()).mul_f64(factor())
 }
 
-/// So many milliseconds, on this kernel.
+/// A time of this many milliseconds, scaled for this kernel.
 pub(crate) fn millis(millis: u32) -> Duration {
     Duration::from_millis(millis.into()).mul_f64(factor())
 }
 
-/// Asks again and again until there is an answer, for at most so many seconds.
+/// Polls until there is an answer, for at most this many seconds.
 #[track_caller]
 pub(crate) fn wait_until<T>(
     limit_s: u32,

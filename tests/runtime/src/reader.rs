@@ -129,7 +129,7 @@ impl Job {
         self.ranges(std::iter::once(range))
     }
 
-    /// Rests so many milliseconds after each range.
+    /// Rests this many milliseconds after each range.
     pub(crate) fn pause(mut self, millis: u64) -> Self {
         self.pause = millis;
         self
@@ -177,7 +177,7 @@ impl Job {
         self
     }
 
-    /// Reads so much of the beginning of each range before all else.
+    /// Reads this much of the beginning of each range before all else.
     pub(crate) fn heads(mut self, bytes: u64) -> Self {
         self.heads = bytes;
         self
@@ -398,7 +398,7 @@ pub(crate) fn rests(until: &Path) -> PathBuf {
     until.with_extension("rests")
 }
 
-/// A service: a process with so much memory of its own, in a cgroup.
+/// A service: a process with this much memory of its own, in a cgroup.
 #[derive(Debug)]
 pub(crate) struct Service {
     child: Child,

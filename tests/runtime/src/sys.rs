@@ -1,5 +1,5 @@
-//! System calls that nobody wraps, or nobody but unsafely: mappings, their pages, extents, a fork, the
-//! page cache's own count, a library opened.
+//! System calls without a safe wrapper elsewhere: mappings, their pages, extents, a fork, the
+//! page cache's own count, opening a library.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ impl Map {
     }
 
     fn new(len: usize, protection: i32, flags: i32, fd: i32) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -45,7 +45,7 @@ impl Map {
         Ok(Self { at, len })
     }
 
-    /// Its bytes. Nobody writes the files of a running test.
+    /// Its bytes. No process writes to the files of a running test.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has len readable bytes until it is dropped.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }

@@ -1,4 +1,4 @@
-//! Pages are loaded into the memory nearest to the accelerator, whoever pays for them.
+//! Pages are loaded into the memory nearest to the accelerator, whichever cgroup pays for them.
 
 use crate::case::Case;
 use crate::cgroup::{Group, Version};
@@ -74,7 +74,7 @@ fn charged(version: Version) -> Outcome {
     daemon.stop()
 }
 
-/// Nobody says whose memory it is, so it is that of the first reader.
+/// No load names a process, so the first reader pays.
 fn first_reader_pays(version: Version) -> Outcome {
     set_readahead("0")?;
     let group = Group::new(version, "reader")?;

@@ -137,13 +137,13 @@ fn term_drains() -> Outcome {
     sleep(millis(200));
     ensure!(
         file.cached()? < MIB,
-        "somebody loads: {} bytes",
+        "{} bytes are cached though nothing loads",
         file.cached()?
     );
     mount.unmount()
 }
 
-/// A mount of a disk so slow that its loads are under way when somebody wants them to end.
+/// A mount of a disk so slow that its loads are still under way when they are to end.
 fn slow_mount(size: u64) -> Outcome<(Disk, Mount, Pattern)> {
     let mut disk = Disk::new("slow")?;
     let file = Pattern::make(&disk.path.join("f"), 3, size)?;
@@ -171,7 +171,7 @@ fn term_stops_loads() -> Outcome {
     sleep(millis(300));
     ensure!(
         file.cached()? <= cached + 4 * MIB,
-        "somebody loads on: {}",
+        "loading goes on: {}",
         file.cached()?
     );
     Ok(())

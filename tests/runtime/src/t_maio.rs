@@ -229,7 +229,7 @@ fn bears_ends() -> Outcome {
 }
 
 /// The weights are another file than what was recorded: of the same size, as an update would have it,
-/// and with the same time, as nobody would.
+/// and with the same time, as no update would.
 fn bears_other_files() -> Outcome {
     let mut model = Model::new()?;
     let daemon = Daemon::start()?;

@@ -123,7 +123,7 @@ impl Tight {
     }
 }
 
-/// Nowhere to swap to: then somebody might have to die.
+/// Without swap, a process might be killed.
 fn of_the_service(version: Version) -> Outcome {
     let paid = Tight::new(version)?.run_eager()?;
     ensure_eq!(paid.faults, 0, "the service's page faults afterwards");

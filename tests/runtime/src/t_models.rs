@@ -39,7 +39,7 @@ fn register(daemon: &Daemon, mount: &Mount) -> Outcome<String> {
     Ok(store.to_owned())
 }
 
-/// The services that have a template, when there are so many.
+/// The services that have a template, once there are this many.
 fn services(daemon: &Daemon, store: &str, count: usize) -> Outcome<Vec<String>> {
     wait_until(30, "templates", || {
         let answer = daemon.run(&["template", "--store", store, "ls"])?;
@@ -51,7 +51,7 @@ fn services(daemon: &Daemon, store: &str, count: usize) -> Outcome<Vec<String>> 
     })
 }
 
-/// Reads the configuration and stays, until so much of the weights is there; then these are read.
+/// Reads the configuration and stays until this much of the weights is cached; then reads the weights.
 fn load(mount: &Mount, config: &Pattern, weights: &Pattern, ahead: u64) -> Outcome {
     config.make_cold()?;
     weights.make_cold()?;

@@ -1,4 +1,4 @@
-//! What a worker has read is recorded, whoever it is and however it reads.
+//! What a worker has read is recorded, whichever worker it is and however it reads.
 
 use std::fs;
 use std::ops::Range;
@@ -65,7 +65,7 @@ fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outc
     Ok(())
 }
 
-/// With the module it is exact; otherwise so much may be missing, but nothing that was not read is there.
+/// With the module it is exact; otherwise `slack` may be missing, but nothing that was not read is there.
 fn ensure_close(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: u64) -> Outcome {
     if Way::now() == Way::Module {
         return ensure_exact(groups, read);
@@ -171,7 +171,7 @@ fn closed_mappings() -> Outcome {
     let workers = (0..WORKERS).map(|rank| model.worker(rank).ranges(mapped(rank)).closed());
     let groups = groups_of(&model, &daemon, workers.collect())?;
     if Way::now() == Way::Module && kernel_is_at_least(6, 16) {
-        // Large folios are mapped as a whole, and nobody has said here whose the rest of one is.
+        // Large folios are mapped as a whole, and nothing shows here which worker the rest of one belongs to.
         ensure_covers(&groups, mapped, SIZE / 10)?;
     } else {
         // Without the module, the last few MiB may be mapped after the last look.

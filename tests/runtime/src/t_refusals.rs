@@ -42,7 +42,7 @@ fn refused(answer: &Answer, code: i32, words: &[&str]) -> Outcome {
 
 /// A copy of a policy in a place of its own.
 fn copy(folder: &str) -> Outcome<PathBuf> {
-    // Below /tmp everything is in a directory that anybody may write.
+    // Below /tmp everything is in a directory that every user may write to.
     let folder = Path::new("/usr/lib/ppc/test").join(folder);
     fs::create_dir_all(&folder)?;
     let library = folder.join("shift.so");
@@ -220,7 +220,7 @@ fn of_other_users() -> Outcome {
     daemon.register(&mount, &policy("null"), &[])?;
     let socket = daemon.socket();
     let mode = socket.metadata()?.permissions().mode() & 0o777;
-    ensure_eq!(mode & 0o007, 0, "the socket is open to everybody: {mode:o}");
+    ensure_eq!(mode & 0o007, 0, "the socket is open to all users: {mode:o}");
     // Even where they can reach it.
     let scratch = scratch();
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755))?;
@@ -263,7 +263,7 @@ fn keeps_the_policy_before() -> Outcome {
     ensure_eq!(status.state, MountState::Running, "the state");
     let name = status.policy.map(|policy| policy.name);
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");
-    // One whose init fails may: two cannot have the device. But somebody has to be in charge.
+    // One whose init fails may: two cannot have the device. But one policy has to be in charge.
     let answer = daemon.try_register(&mount.path, &test_policy("init_fail"), &[])?;
     refused(&answer, REFUSED, &["test-init-fail"])?;
     let status = daemon.wait_for(&mount, 10, "the policy before to be back", |status| {

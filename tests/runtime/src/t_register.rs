@@ -267,7 +267,7 @@ fn hears_what_it_wants() -> Outcome {
     daemon.stop()
 }
 
-/// Waits until so many bytes of a file are cached, and makes sure that it stays so.
+/// Waits until this many bytes of a file are cached, and checks that they stay cached.
 pub(crate) fn wait_cached(file: &Pattern, bytes: u64) -> Outcome {
     let mut last = 0;
     let waited = wait_until(10, "the pages to be loaded", || {
@@ -299,7 +299,7 @@ fn loads() -> Outcome {
     );
     let stats = daemon.stats(&mount)?;
     ensure_eq!(stats.load_ranges, 1, "ranges named in {stats:?}");
-    // The reader's own page is on its way at the same time; whoever is first brings it in.
+    // The reader's own page is on its way at the same time; the first of the two brings it in.
     ensure!(
         [MIB, MIB + PAGE].contains(&stats.loaded_bytes),
         "bytes loaded in {stats:?}"
@@ -319,8 +319,8 @@ fn loads() -> Outcome {
 /// With a threshold of 1 % memory is over it, whatever there is.
 const ALWAYS_OVER: &str = "[memory]\nthreshold = 1\nhysteresis = 0\n";
 
-/// Somebody misses the page at this place, and is heard. While the table of files is being filled, as it
-/// is when a policy has just come, the kernel may tell nothing on that processor: then once more.
+/// Misses the page at this place until the event arrives. While the table of files is being filled, as it
+/// is just after a policy has started, the kernel may report nothing on that processor: then it tries again.
 fn misses_until_heard(mount: &Mount, file: &Pattern, daemon: &Daemon, at: u64) -> Outcome {
     let before = daemon.stats(mount)?.events;
     for _ in 0..5 {
@@ -370,7 +370,7 @@ fn evicts() -> Outcome {
         3 * MIB + PAGE - 64 * KIB,
         "what is not behind"
     );
-    // Nobody reads any more, but time goes on.
+    // No process reads any more, but time goes on.
     daemon.set(&mount, "behind=1048576")?;
     gone(MIB)?;
     ensure_eq!(file.cached()?, 2 * MIB + PAGE, "what is not behind");

@@ -132,8 +132,8 @@ impl Told {
     }
 }
 
-/// Several at once ask for several things of one mount. Whoever is told no is told so in words, and
-/// in the end there is what the last one asked for.
+/// Several clients at once ask for different policies of one mount. A refused client gets a reason in words, and
+/// in the end the mount has what the last one asked for.
 fn from_all_sides() -> Outcome {
     let mount = Mount::new()?;
     let daemon = Daemon::start()?;

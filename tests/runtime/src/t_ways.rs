@@ -6,7 +6,7 @@ use crate::way::Way;
 /// By the names that they have with the module, and the ways on which they cannot hold. What depends
 /// on the kernel as well, tests find out by themselves.
 const EVERYWHERE: &[(&str, &[Way])] = &[
-    // Whoever opens files through FUSE needs the worker, so they fail while there is none.
+    // Opening files through FUSE needs the worker, so it fails while there is none.
     ("cprt_crash_of_a_worker", FUSE),
     ("cprt_crash_of_the_daemon", FUSE),
     ("cprt_misbehave_hang", FUSE),

@@ -42,7 +42,7 @@ static void copy_out(int fd)
 
 	for (u64 at = 0; at < FILE_BYTES; at += MIB) {
 		memcpy(copy + BESIDE, map + at, MIB);
-		/* the compiler may not leave out what nobody looks at */
+		/* keeps the compiler from leaving out the unused copy */
 		asm volatile("" : : "r"(copy) : "memory");
 	}
 	munmap(map, FILE_BYTES);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* pages left out of a partly cached file: one in so many */
+/* one in how many pages is left out of a partly cached file */
 #define SPARSE		1000
 #define SMALL_READS	4096
 #define COLD_READS	1024

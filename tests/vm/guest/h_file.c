@@ -149,8 +149,8 @@ void mk_file(const char *path, u64 seed, u64 size)
 }
 
 /*
- * A file that nobody looks into: past the page cache, as filling that takes a
- * slow kernel a minute
+ * A file whose contents do not matter: past the page cache, as filling that
+ * takes a slow kernel a minute
  */
 void mk_blank(const char *path, u64 size)
 {

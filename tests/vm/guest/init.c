@@ -137,7 +137,7 @@ static void prepare_machine(void)
 	mount_one("tracefs", "/sys/kernel/tracing", false);
 	mount_one("cgroup2", "/sys/fs/cgroup", false);
 	chmod("/tmp", 01777);
-	/* The root itself is made like a /tmp; with that, nothing below it would be safe from anybody. */
+	/* The root itself is created like a /tmp; as such it would protect nothing below it from any user. */
 	chmod("/", 0755);
 	mkdir("/mnt", 0755);
 	mkdir("/lower", 0755);

@@ -281,7 +281,7 @@ u64 cached(int dev, u64 file, u64 off, u64 len);
 int get_path(int dev, u64 file, char *buf, u32 len);
 int lower_fd(int dev, u64 file, u32 flags);
 
-/* An address nobody has mapped, of a value the compiler cannot see */
+/* An unmapped address, of a value the compiler cannot see */
 static inline void *bad_ptr(void)
 {
 	volatile unsigned long p = 8;

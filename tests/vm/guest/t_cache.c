@@ -21,7 +21,7 @@ static int cold(void)
 	return xopen(up("f"), O_RDONLY);
 }
 
-/* Waits up to 2 s until so many pages are cached */
+/* Waits up to 2 s until this many pages are cached */
 static u64 await(const char *path, u64 pages)
 {
 	u64 n = resident(path);

@@ -129,7 +129,7 @@ TEST(eio_by_load, 30)
 	CHECK_LE(l.done, BAD);
 	CHECK_OK(load(dev, &l, id, 0, BAD, RFS_LOAD_WAIT));
 	CHECK_OK(load(dev, &l, id, BAD + PAGE, SIZE, RFS_LOAD_WAIT));
-	/* Nobody waits, nobody hears of it */
+	/* A load that does not wait returns no I/O error */
 	drop(below("f"));
 	CHECK_OK(load(dev, &l, id, BAD, PAGE, 0));
 }

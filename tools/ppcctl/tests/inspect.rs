@@ -148,7 +148,7 @@ fn what_is_no_policy_is_refused_with_its_sentence() {
     refused(
         "nothing",
         "int nothing;",
-        "It exports no ppc_policy, so it is no policy; see ppc.h",
+        "It exports no ppc_policy, so it is not a policy; see ppc.h",
     );
     refused(
         "newer",

@@ -5,55 +5,57 @@
  * One mount, one device
  * ---------------------
  * "mount -t rfs LOWER MNT" creates a character device /dev/rfsN that lives as
- * long as the file system. Its name is in the mount's options (dev=rfsN) and
- * RFS_IOC_FILE tells it for any file of the mount. The device is for one
+ * long as the file system. Its name is in the mount's options (dev=rfsN), and
+ * RFS_IOC_FILE returns N for any file of the mount. The device is for one
  * reader at a time: a second open fails with EBUSY. Opening it takes
- * CAP_SYS_ADMIN or membership in the group that owns the node; whoever holds
- * it can read every file below the mount, so hand it out with care.
+ * CAP_SYS_ADMIN or membership in the group that owns the node; its reader
+ * can read every file below the mount, so grant access with care.
  *
- * The kernel never waits for the reader. With nobody there, a slow reader or
- * one that has been killed, the mount is a plain read-only mirror.
+ * The kernel never waits for the reader. Without a reader, or with one that is
+ * slow or has been killed, the mount is a plain read-only mirror.
  *
  * Events
  * ------
  * read(2) returns as many whole struct rfs_event as fit, taken from the
- * per-CPU queues in turn; a buffer too small for one is EMSGSIZE, nothing
- * there is EAGAIN with O_NONBLOCK and sleep without. poll(2) says POLLIN while
- * records wait, POLLHUP once the file system is gone; read(2) then returns 0
- * when it has delivered what was left. A reader walks a batch by ev.len and
+ * per-CPU queues in turn. It fails with EMSGSIZE if the buffer is too small for
+ * one. If no record waits, it fails with EAGAIN under O_NONBLOCK and sleeps
+ * otherwise. poll(2) returns POLLIN while records wait, POLLHUP once the file
+ * system is gone; read(2) then delivers the remaining records and afterwards
+ * returns 0. A reader walks a batch by ev.len and
  * skips kinds and versions it doesn't know.
  *
- * Nothing is queued until RFS_IOC_MASK has named the kinds wanted. Events of
+ * Nothing is queued until RFS_IOC_MASK has named the wanted kinds. Events of
  * the process that opened the device are never queued.
  *
  *   OPEN      a file was opened. flags: RFS_EV_DIRECT. length: its size.
- *   CLOSE     the last descriptor of that open was closed. Its mappings may live
- *             on and go on making events.
+ *   CLOSE     the last descriptor of that open was closed. Its mappings may
+ *             outlive it and still cause events.
  *   MISS      read: the pages of [offset, offset+length) were absent when the
  *             read began, one record for each gap.
  *             fault: the page at offset was absent. flags: RFS_EV_MMAP.
- *             Direct reads make no MISS. A read that may not wait makes one, as
- *             the kernel starts the I/O even if it returns EAGAIN.
+ *             Direct reads cause no MISS. A read that may not wait causes one,
+ *             as the kernel starts the I/O even if it returns EAGAIN.
  *   TOUCH     [offset, offset+length) was read, hit or miss; through a mapping
- *             (RFS_EV_MMAP) it is what the fault may have made accessible: up to
- *             what the kernel maps at once, 64 KiB or a large folio.
+ *             (RFS_EV_MMAP) it is the range the fault may have made accessible:
+ *             at most what the kernel maps at once, 64 KiB or a large folio.
  *   PROGRESS  a process has consumed another progress_bytes of a file, hit or
- *             miss; offset is where it is now, length what it consumed since
- *             its last beacon. flags: RFS_EV_MMAP.
- *   LOST      count events did not fit into a queue and are gone; its place in
- *             the stream of its CPU is where they are missing. Always on.
+ *             miss; offset is its present position, length what it consumed
+ *             since its last beacon. flags: RFS_EV_MMAP.
+ *   LOST      count events did not fit into a queue and are gone; the record
+ *             stands where they are missing in the stream of its CPU. Always
+ *             on.
  *
  * A MISS or TOUCH that touches or overlaps the record before it on that CPU,
  * of the same kind, file, process and flags, is merged into it while it
- * waits: count says how many were. The sum of all counts, those of LOST among
- * them, is the number of events that happened. Records of different CPUs are
- * in no order; time_ns is CLOCK_MONOTONIC. Closing the device drops what waits
- * and forgets the mask.
+ * waits; count is the number of merged events. The sum of all counts, LOST
+ * included, is the number of events that happened. Records of different CPUs
+ * are in no order; time_ns is CLOCK_MONOTONIC. Closing the device drops the
+ * waiting records and resets the mask.
  *
  * File ids
  * --------
  * A file id names a file of this mount as long as the kernel keeps its inode:
- * at least while it is open or mapped. It is never used twice in a mount.
+ * at least while it is open or mapped. An id is never reused within a mount.
  * Commands on an id that is gone fail with ESTALE: open the path again and
  * ask with RFS_IOC_FILE. Ids are not inode numbers.
  *
@@ -62,33 +64,34 @@
  * Every argument begins with size, the sizeof of the structure the caller was
  * built with. Shorter than the first version is EINVAL; longer is accepted as
  * long as the part this kernel does not know is zero, else E2BIG. The size that
- * is part of a command's number is not looked at. Flags and kinds that are not
- * known and reserved fields that are not zero are EINVAL, as is a range that is
- * empty or ends beyond 2^63 - 1. An unknown command is ENOTTY; one on data of
- * something that is not a regular file, or LOWER_FD of it, is EISDIR; any after
- * the umount is ENODEV, and one that walks pages during it may be. No command
- * holds up the umount. Commands are added, never redefined.
+ * is encoded in a command's number is ignored. Unknown flags and kinds and
+ * nonzero reserved fields are EINVAL, as is a range that is empty or ends
+ * beyond 2^63 - 1. An unknown command is ENOTTY. A data command or LOWER_FD on
+ * anything but a regular file is EISDIR. After the umount every command is
+ * ENODEV; during it, one that walks pages may be. No command holds up the
+ * umount. Commands are added, never redefined.
  *
  *   HELLO     agree on a version: both sides use the smaller minor; another
- *             major is EPROTONOSUPPORT. Tells features and limits.
+ *             major is EPROTONOSUPPORT. Returns features and limits.
  *   MASK      which events, and how often PROGRESS.
  *   LOWER_FD  a new O_RDONLY descriptor of the regular file in the lower file
- *             system, opened as the one who mounted. It does not pin the mount.
+ *             system, opened with the mounter's credentials. It does not pin
+ *             the mount.
  *   PATH      the path within the mount, NUL terminated; ENAMETOOLONG if the
  *             buffer is short; ENOENT if the file has no name any more, or has
  *             not been looked up since it or a folder above it was renamed.
- *   LOAD      bring [offset, offset+length) into the page cache. Pages come
- *             from where the caller's memory policy says. Stops when a signal
- *             is pending, at RFS_IOC_STOP, at umount; done says how far it
- *             got, and the call then succeeds with RFS_LOAD_STOPPED set. Ends
- *             where the file does by then.
- *   STOP      stop the loads in flight whose cookie is the given one (0: all).
- *   EVICT     drop the clean pages of the range, those that processes map
- *             included; private copies and what is locked into memory (mlock)
- *             are not touched.
+ *   LOAD      bring [offset, offset+length) into the page cache. Pages are
+ *             allocated by the caller's memory policy. Stops on a pending
+ *             signal, at RFS_IOC_STOP and at umount; the call then succeeds
+ *             with RFS_LOAD_STOPPED set, and done says how far it got. Ends at
+ *             the file's current end.
+ *   STOP      stop the loads in flight with the given cookie (0: all).
+ *   EVICT     drop the clean pages of the range, including those that
+ *             processes map; private copies and pages locked into memory
+ *             (mlock) stay.
  *   RESIDENT  how much of the range is cached, and on request which pages.
  *   STATS     counters since the mount.
- *   FILE      on any file of the mount, not on the device, by anybody: its
+ *   FILE      on any file of the mount, not on the device, by any user: its
  *             file id and the number N of the device.
  *
  * Versions
@@ -168,7 +171,7 @@ struct rfs_event {
  * @features: out: RFS_FEATURE_*
  * @kinds: out: the kinds that RFS_IOC_MASK takes
  * @event_size: out: bytes of one record
- * @queue_bytes: out: what one CPU's queue may grow to
+ * @queue_bytes: out: upper bound on one CPU's queue
  * @lower_dev: out: device number of the lower file system, as in st_dev
  * @reserved: 0
  */
@@ -189,8 +192,8 @@ struct rfs_hello {
  * struct rfs_mask - RFS_IOC_MASK
  * @size: of this structure
  * @kinds: 1 << RFS_EVENT_*; LOST is always on
- * @progress_bytes: a beacon each so many bytes, at least 64 KiB; needed with
- *		    PROGRESS, 0 without
+ * @progress_bytes: bytes from one beacon to the next, at least 64 KiB; required
+ *		    with PROGRESS, 0 without
  * @reserved: 0
  */
 struct rfs_mask {
@@ -235,7 +238,7 @@ struct rfs_path {
 };
 
 /* rfs_load.flags */
-#define RFS_LOAD_WAIT		(1u << 0)	/* until the data is there; tells I/O errors */
+#define RFS_LOAD_WAIT		(1u << 0)	/* wait for the data; return I/O errors */
 #define RFS_LOAD_CHARGE		(1u << 1)	/* charge the memory cgroup of process @charge */
 #define RFS_LOAD_LARGE		(1u << 2)	/* prefer large folios to the exact range */
 #define RFS_LOAD_STOPPED	(1u << 31)	/* out: stopped before the end */
@@ -251,7 +254,7 @@ struct rfs_path {
  * @cookie: names this load for RFS_IOC_STOP
  * @charge: with RFS_LOAD_CHARGE: a process id in the caller's pid namespace
  * @reserved: 0
- * @done: out: bytes from @offset that were gone through
+ * @done: out: bytes processed, from @offset on
  * @loaded: out: pages that were absent before
  */
 struct rfs_load {
@@ -272,7 +275,7 @@ struct rfs_load {
  * @size: of this structure
  * @reserved: 0
  * @cookie: of the loads to stop, 0 for all
- * @stopped: out: how many loads were told
+ * @stopped: out: how many loads were asked to stop
  */
 struct rfs_stop {
 	__u32 size;
@@ -289,8 +292,8 @@ struct rfs_stop {
  * @size: of this structure
  * @flags: RFS_EVICT_*
  * @file: file id
- * @offset: of the range; only pages wholly inside go, but for the last one of
- *	    the file, which goes when the range reaches the end
+ * @offset: of the range; only pages wholly inside it are dropped, except the
+ *	    file's last page, which is dropped when the range reaches the end
  * @length: of the range, not 0; may reach beyond the end
  * @evicted: out: pages dropped
  * @kept: out: pages of the range that are still cached: dirty, busy, locked
@@ -339,7 +342,7 @@ struct rfs_resident {
  * @events: events that happened while they were wanted
  * @merged: of these, merged into a waiting record
  * @delivered: records that read(2) has returned, LOST not counted
- * @lost: events that did not fit
+ * @lost: events that did not fit into a queue
  * @queued: records waiting now
  * @queue_bytes: memory that all queues hold now
  * @loads: LOAD commands

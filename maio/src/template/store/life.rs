@@ -1,5 +1,5 @@
-//! How long templates are kept: those that have been unread for long go, as names of pods never come again, and
-//! the ones that were unread for longest if there are too many.
+//! How long templates are kept: those unread for long are removed, as names of pods do not recur, and if there are
+//! too many, the ones unread for longest.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use std::time::{Duration, SystemTime};
 use super::trust::TrustedFolder;
 use super::{SUFFIX, Store, names, valid_name};
 
-/// A template that no process has read or written for so long goes.
+/// How long a template is kept after the last process has read or written it.
 const UNREAD: Duration = Duration::from_hours(90 * 24);
-/// So many are kept,
+/// Upper bound on the templates kept,
 const MOST_FILES: usize = 1 << 14;
-/// and so many bytes of them.
+/// and on their bytes.
 const MOST_BYTES: u64 = 1 << 30;
-/// That is seen to so often, whichever node does.
+/// How often old templates are removed, by any node.
 const EVERY: Duration = Duration::from_hours(24);
-/// A file whose time says when that was.
+/// The file whose time shows when that was last done.
 const MARK: &str = ".tidied";
 
-/// A template's file, and when it was of use.
+/// A template's file, and when it was last used.
 #[derive(Debug)]
 struct Kept {
     used: SystemTime,
@@ -29,7 +29,7 @@ struct Kept {
 }
 
 impl Store {
-    /// Removes what is not needed any more, once a day.
+    /// Removes templates that are no longer needed, once a day.
     pub(super) fn tidy_now_and_then(&self, now: SystemTime) {
         let mark = self.root.join(MARK);
         let last = mark.symlink_metadata().and_then(|it| it.modified());
@@ -62,7 +62,7 @@ impl Store {
                 && fs::remove_file(folder.within().join(&kept.file)).is_ok()
             {
                 removed += 1;
-                // Stays if it is not empty.
+                // The folder stays if it is not empty.
                 let _ = fs::remove_dir(self.root.join(&kept.service));
             }
         }

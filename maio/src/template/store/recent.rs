@@ -1,4 +1,4 @@
-//! Which starts a store has that are of use to another one.
+//! The starts of a store that are useful to another start.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -6,13 +6,13 @@ use std::time::SystemTime;
 use super::{Store, Template, file_name, names};
 use crate::template::TemplateKind;
 
-/// What names of starts begin with; a template with another name is not looked at.
+/// The prefix of starts' names; templates with other names are ignored.
 const START: &str = "start-";
-/// So many are looked at: a command waits for that.
+/// Upper bound on the templates examined: a command waits for that.
 const LOOKED_AT: usize = 64;
 
 impl Store {
-    /// The starts of a node that were saved last, the newest first: so many at most. What cannot be read is left out.
+    /// The starts of a node that were saved last, the newest first, at most `most`; unreadable ones are left out.
     pub(crate) fn recent_starts(&self, node: &str, most: usize) -> Vec<Template> {
         let (Ok(names), Ok(file)) = (names(&self.root), file_name(node)) else {
             return Vec::new();

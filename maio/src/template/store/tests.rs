@@ -291,7 +291,7 @@ fn only_regular_files_of_a_sane_size_are_read() {
 
 #[test]
 fn a_store_that_cannot_be_written_says_so() {
-    // Nobody can make directories there, root neither.
+    // Not even root can make directories there.
     let error = Store::at("/proc/self/templates").save(&of("n", 1));
     assert!(error.is_err());
     let error = Store::at("/sys/kernel/templates").save(&of("n", 1));

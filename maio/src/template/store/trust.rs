@@ -1,5 +1,5 @@
-//! Whose templates are believed: those that belong to root, to this process's user or to who owns the store, and
-//! that not everybody may write. A template says what is loaded with the rights of who reads it.
+//! Which templates are trusted: those that belong to root, to this process's user or to the owner of the store, and
+//! that are not writable by everyone. A template decides what is loaded with the privileges of its reader.
 
 use std::fs::{self, File, FileTimes, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use super::super::{MAX_BYTES, TemplateError};
 
-/// Mode bits of what everybody may write.
+/// Mode bits of files that everyone may write.
 const BY_ALL: u32 = 0o002;
-/// That a template was read is noted once in that time.
+/// How often the reading of a template is noted.
 const NOTED: Duration = Duration::from_hours(24);
 
-/// A service's folder, which stays what it was when it was opened.
+/// A service's folder, held open, so that it cannot be replaced.
 #[derive(Debug)]
 pub(super) struct TrustedFolder {
     folder: File,
@@ -38,7 +38,7 @@ impl TrustedFolder {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {
                 // The store itself may be no directory.
                 return match path.symlink_metadata() {
-                    Ok(_) => Err(untrusted(&path, "it is no directory of its own")),
+                    Ok(_) => Err(untrusted(&path, "it is a link or a file, not a directory")),
                     Err(_) => Ok(None),
                 };
             }
@@ -54,7 +54,7 @@ impl TrustedFolder {
         }))
     }
 
-    /// A path that leads into it, whatever is at its own by now.
+    /// A path that leads into it, even if its own path now names something else.
     pub(super) fn within(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()))
     }
@@ -91,13 +91,13 @@ impl TrustedFolder {
     }
 }
 
-/// That it is in use, as file systems do not always note that themselves.
+/// Notes that it is in use, as file systems do not always do so themselves.
 fn note(file: &File, found: &Metadata) {
     let now = SystemTime::now();
     let noted = found.accessed().ok();
     let noted = noted.and_then(|then| now.duration_since(then).ok());
     if noted.is_some_and(|ago| ago > NOTED) {
-        // A store that is read-only has its life from elsewhere.
+        // Another node maintains a store that is read-only here.
         let _ = file.set_times(FileTimes::new().set_accessed(now));
     }
 }
@@ -115,12 +115,12 @@ pub(super) fn untrusted(path: &Path, why: &'static str) -> TemplateError {
     }
 }
 
-/// Why something of an owner and a mode is not believed.
+/// Why a file with this owner and mode is not trusted.
 pub(super) fn why_not(owner: u32, mode: u32, believed: [u32; 3]) -> Option<&'static str> {
     if !believed.contains(&owner) {
         Some("it belongs to another user")
     } else if mode & BY_ALL != 0 {
-        Some("everybody may write it")
+        Some("everyone may write to it")
     } else {
         None
     }

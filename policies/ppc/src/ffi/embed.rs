@@ -21,9 +21,13 @@ use crate::{
 
 const KNOWN_FEATURES: u64 = (1 << 6) - 1;
 
-/// What a host does for its policies. `ppc.h` says what each of them means; any thread may call
+/// The services of a host for its policies. `ppc.h` describes each; any thread may call
 /// `log`, `now` and `wake`.
-#[allow(missing_docs, clippy::missing_errors_doc, reason = "told in ppc.h")]
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "documented in ppc.h"
+)]
 pub trait Services: Send + Sync {
     fn features(&self) -> Features;
     fn deadline(&self) -> Option<Duration>;
@@ -44,31 +48,31 @@ pub trait Services: Send + Sync {
     fn wake(&self, after: Duration) -> Result<()>;
 }
 
-/// A host's copy of a policy, found sound; all that it uses of one.
+/// A host's copy of a policy, checked; the host uses nothing else of the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Table(ppc_policy);
 
 impl Table {
-    /// Of a policy in Rust.
+    /// The table of a policy in Rust.
     ///
     /// # Errors
     ///
-    /// Its name is none.
+    /// Its name is not valid.
     pub fn of<P: Callbacks>() -> Result<Self, LoadError> {
         let policy = ppc_policy::of::<P>();
         // SAFETY: its strings are constants.
         unsafe { Self::copy(&raw const policy) }
     }
 
-    /// Of a library. It is never closed: what has run may have left threads and pointers behind.
+    /// The table of a library. It is never closed: its code may have left threads and pointers behind.
     ///
     /// # Safety
     ///
-    /// Its code becomes ours. Whoever calls this trusts it, or is a process made for it.
+    /// Its code runs in this process. The caller trusts it, or is a process made for it.
     ///
     /// # Errors
     ///
-    /// It does not open, is no policy, or not one for this host.
+    /// It does not open, is not a policy, or not one for this host.
     pub unsafe fn open(library: &Path) -> Result<Self, LoadError> {
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|_| LoadError::Nul)?;
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
@@ -88,11 +92,11 @@ impl Table {
         unsafe { Self::copy(symbol.cast()) }
     }
 
-    /// Of the structure itself: what both sides know is copied, the rest is zero.
+    /// The table of the structure itself: the fields that both sides know are copied, the rest is zero.
     ///
     /// # Safety
     ///
-    /// There are as many bytes as it says, its strings stay, its callbacks keep the contract.
+    /// It has as many bytes as its `struct_size`, its strings stay valid, its callbacks keep the contract.
     ///
     /// # Errors
     ///
@@ -151,14 +155,14 @@ impl Table {
         Features(self.0.needs)
     }
 
-    /// The structure, for those who inspect it.
+    /// The structure, for inspection.
     #[must_use]
     pub fn raw(&self) -> &ppc_policy {
         &self.0
     }
 }
 
-/// A `Table`'s string; one that is not UTF-8 is as good as none.
+/// A `Table`'s string; one that is not UTF-8 counts as none.
 fn string<'a>(string: *const c_char) -> &'a str {
     if string.is_null() {
         return "";
@@ -169,7 +173,7 @@ fn string<'a>(string: *const c_char) -> &'a str {
         .unwrap_or_default()
 }
 
-/// A policy that runs, on the thread that started it. Dropping it is its `exit`.
+/// A running policy, on the thread that started it. Dropping it calls its `exit`.
 pub struct Instance {
     table: Table,
     desk: NonNull<Desk>,
@@ -189,10 +193,10 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// How many ranges a callback may name unless [`Instance::limit`] says otherwise.
+    /// The default number of ranges that a callback may name; [`Instance::limit`] changes it.
     pub const LIMIT: usize = 1 << 16;
 
-    /// Starts a policy; also returns what its `init` names.
+    /// Starts a policy; also returns the I/Os that its `init` names.
     ///
     /// # Errors
     ///
@@ -254,7 +258,7 @@ impl Instance {
         Ok((new, sink.ios))
     }
 
-    /// How many ranges a callback may name.
+    /// Sets how many ranges a callback may name.
     #[must_use]
     pub const fn limit(mut self, ios: usize) -> Self {
         self.limit = ios;
@@ -298,7 +302,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// It is over all the same, but not as the policy meant it to be.
+    /// The policy's `exit` failed; the instance has ended all the same.
     pub fn exit(mut self) -> Result<()> {
         self.end()
     }
@@ -325,7 +329,7 @@ impl Instance {
         };
         // SAFETY: the instance is live; event and sink outlive the call.
         match done(unsafe { advise(self.this, event, (&raw mut sink).cast()) }) {
-            // No more than add() has said already.
+            // This only repeats what add() has returned.
             Err(Error::Errno(libc::ENOSPC)) | Ok(()) => Ok(Some(sink.ios)),
             Err(error) => Err(error),
         }
@@ -334,7 +338,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // What it says has no hearer left.
+        // Its error has no recipient left.
         let _ = self.end();
         // SAFETY: start() made it of a Box, and exit was the last to use it.
         drop(unsafe { Box::from_raw(self.desk.as_ptr()) });

@@ -1,4 +1,4 @@
-//! The policy's side: services of the host made safe, callbacks made C.
+//! The policy's side: safe wrappers of the host's services, C wrappers of the policy's callbacks.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -21,7 +21,7 @@ use crate::{
 
 const _: () = assert!(size::<ppc_policy>() == POLICY_SIZE_V1);
 
-/// What the host does for a policy, during a callback.
+/// The host's services for a policy, during a callback.
 #[derive(Clone, Copy)]
 pub struct Host<'a> {
     raw: &'a ppc_host,
@@ -55,32 +55,32 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// What threads of the policy's own may have of the host.
+    /// The services that the policy's own threads may call.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// What this mount can do.
+    /// The features of this mount.
     #[must_use]
     pub fn features(&self) -> Features {
         Features(self.raw.features)
     }
 
-    /// How long a callback may take, if anybody counts.
+    /// How long a callback may take, if there is a limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.raw.deadline_ns)).filter(|deadline| !deadline.is_zero())
     }
 
-    /// Says a line. What C cannot take of it is left out.
+    /// Logs a line, without the characters that C cannot represent.
     pub fn log(&self, level: Level, message: impl fmt::Display) {
         let line = line(&message);
         // SAFETY: the host is valid during the callback, as are its own ctx and our string.
         unsafe { (self.raw.log)(self.raw.ctx, level as u32, line.as_ptr()) }
     }
 
-    /// The id of a file that no event needs to have named, until [`Host::close`].
+    /// Opens a file, which no event needs to have named; its id is valid until [`Host::close`].
     ///
     /// # Errors
     ///
@@ -93,11 +93,11 @@ impl<'a> Host<'a> {
         check("open_file", rc.into()).map(|_| FileId(file))
     }
 
-    /// Gives back what [`Host::open`] gave.
+    /// Gives back an id from [`Host::open`].
     ///
     /// # Errors
     ///
-    /// It gave no such thing.
+    /// [`Host::open`] returned no such id.
     pub fn close(&self, file: FileId) -> Result<()> {
         // SAFETY: as in log().
         let rc = unsafe { (self.raw.close_file)(self.raw.ctx, file.0) };
@@ -139,7 +139,7 @@ impl<'a> Host<'a> {
         Ok(PathBuf::from(OsString::from_vec(buf)))
     }
 
-    /// The entries of a directory, in order of their paths' bytes; all below it if `recursive`.
+    /// The entries of a directory, in byte order of their paths; all below it if `recursive`.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl<'a> Host<'a> {
         check("list", rc.into()).map(|_| entries)
     }
 
-    /// Copies bytes of a file, makes no event, returns how many. For headers, not for weights.
+    /// Copies bytes of a file, without causing an event; returns how many. For headers, not for weights.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// The accelerator that a process works on, if that is known by now.
+    /// The accelerator that a process works on, if it is known yet.
     #[must_use]
     pub fn process_xpu(&self, process: u32) -> Option<Xpu> {
         // SAFETY: as in log().
@@ -215,18 +215,18 @@ impl<'a> Host<'a> {
         unsafe { (self.raw.now)(self.raw.ctx) }
     }
 
-    /// Which events from now on, [`Kind::Progress`](crate::Kind::Progress) once in so many bytes.
+    /// Selects the events from now on; [`Kind::Progress`](crate::Kind::Progress) comes once per `progress_bytes`.
     ///
     /// # Errors
     ///
-    /// This mount cannot tell one of them; nothing has changed.
+    /// This mount does not have one of the kinds; nothing has changed.
     pub fn want(&self, kinds: impl Into<Kinds>, progress_bytes: u64) -> Result<()> {
         // SAFETY: as in log().
         let rc = unsafe { (self.raw.want)(self.raw.ctx, kinds.into().bits(), progress_bytes) };
         check("want", rc.into()).map(drop)
     }
 
-    /// Has prefetch called without an event, not before that time has gone.
+    /// Has prefetch called without an event, not before this time has passed.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl fmt::Debug for Plan<'_> {
 }
 
 impl Plan<'_> {
-    /// Names an I/O. If there is no more room it is left out; see [`Plan::is_full`].
+    /// Names an I/O. If the plan is full, the I/O is left out; see [`Plan::is_full`].
     ///
     /// # Errors
     ///
@@ -307,14 +307,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Whether the host takes no more I/Os; those that it has taken count.
+    /// Whether the host takes no more I/Os; the I/Os taken before count.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.full
     }
 }
 
-/// What the host was given as self.
+/// The instance, which the host was given as self.
 struct Live<P> {
     host: *const ppc_host,
     policy: P,
@@ -502,7 +502,7 @@ struct Failure {
     panicked: bool,
 }
 
-/// Nothing unwinds from here: what fails is logged and becomes an errno.
+/// Nothing unwinds from here: a failure is logged and becomes an errno.
 fn guard<T>(
     host: Host<'_>,
     name: &'static str,
@@ -524,7 +524,7 @@ fn guard<T>(
                 Level::Error,
                 format_args!("{name}: panic: {}", said(&*payload)),
             );
-            // To drop it may panic again.
+            // Dropping it may panic again.
             std::mem::forget(payload);
             Err(Failure {
                 errno: libc::EIO,

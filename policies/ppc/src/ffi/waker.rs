@@ -1,4 +1,4 @@
-//! The two services for threads of a policy's own, shut when the host they belong to is gone.
+//! The two services for a policy's own threads, disabled when their host is gone.
 
 use std::ffi::CString;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::ppc_host;
 use crate::{Error, Level, Result};
 
-/// A host, as other threads may use it.
+/// The part of a host that other threads may use.
 struct Door(*const ppc_host);
 
 // SAFETY: the host lets any thread call log and wake, and nothing else is called through it.
 unsafe impl Send for Door {}
 
-/// Wakes a policy from its own threads: what they have found out, the next
-/// [`prefetch`](crate::Prefetch::prefetch) may use. After the policy's exit it does nothing.
+/// Wakes a policy from its own threads: the next [`prefetch`](crate::Prefetch::prefetch) may use
+/// their results. After the policy's exit it does nothing.
 #[derive(Clone)]
 pub struct Waker(Arc<Mutex<Option<Door>>>);
 
@@ -30,12 +30,12 @@ impl Waker {
         Self(Arc::new(Mutex::new(Some(Door(host)))))
     }
 
-    /// Waits for the threads that are inside, and keeps out all others from then on.
+    /// Waits for the threads inside, and keeps out all others from then on.
     pub(super) fn shut(&self) {
         *self.door() = None;
     }
 
-    /// Has prefetch called without an event, not before that time has gone.
+    /// Has prefetch called without an event, not before this time has passed.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Waker {
         }
     }
 
-    /// Says a line; after the policy's exit it is lost.
+    /// Logs a line; after the policy's exit it is lost.
     pub fn log(&self, level: Level, message: impl fmt::Display) {
         let line = line(&message);
         if let Some(Door(host)) = &*self.door() {
@@ -67,7 +67,7 @@ impl Waker {
     }
 }
 
-/// A line as C takes it: what it cannot take is a blank.
+/// A line for C: characters that C cannot represent become blanks.
 pub(super) fn line(message: &dyn fmt::Display) -> CString {
     CString::new(message.to_string().replace(['\0', '\n'], " ")).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! How a service splits its model, by the command that starts it.
 
-/// How many workers there are in each dimension, as far as a command says.
+/// How many workers there are in each dimension, as far as a command line shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Replicas.
@@ -13,11 +13,11 @@ pub struct Layout {
     pub expert: bool,
 }
 
-/// No service has more workers in a dimension.
+/// Upper bound on the workers in a dimension.
 const MOST: u32 = 4096;
 
 impl Layout {
-    /// By arguments as vLLM, `SGLang` and `TensorRT-LLM` spell them; `None` if they say nothing.
+    /// From arguments as vLLM, `SGLang` and `TensorRT-LLM` spell them; `None` without any of those.
     pub fn in_arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut layout = Self::default();
         let mut arguments = arguments.into_iter().peekable();

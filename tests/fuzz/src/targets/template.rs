@@ -56,7 +56,7 @@ fn sealed(version: u8, body: &[u8]) -> Vec<u8> {
 /// The sizes of files that ranges are of.
 const SIZES: [u64; 3] = [1 << 43, 1 << 20, 5000];
 
-/// A body with one group, of so many ranges and pages.
+/// A body with one group, with this many ranges and pages.
 fn body(count_and_pages: &[u8; 12], columns: &[u8]) -> Vec<u8> {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     let file =

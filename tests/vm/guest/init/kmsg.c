@@ -83,7 +83,7 @@ bool scan_kmsg(char *message)
 	}
 }
 
-/* The kernel log as it is, to the console, for somebody who asks why a test failed. */
+/* Prints the kernel log as it is to the console, to explain a failed test. */
 void show_kmsg(void)
 {
 	char *const dmesg[] = { "/bin/busybox", "sh", "-c", "/bin/busybox dmesg | /bin/busybox tail -n 150", NULL };

@@ -100,7 +100,7 @@ static int list_mounts(char mounts[][256])
 	while (file && fgets(line, sizeof(line), file) && count < MAX_MOUNTS) {
 		if (sscanf(line, "%*d %*d %*s %*s %255s", where) != 1)
 			continue;
-		/* debugfs mounts tracing by itself when somebody looks there. */
+		/* debugfs mounts tracing by itself when it is accessed there. */
 		if (strncmp(where, "/sys/", 5) && strncmp(where, "/proc/", 6))
 			strcpy(mounts[count++], where);
 	}
