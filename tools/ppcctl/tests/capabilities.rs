@@ -133,7 +133,8 @@ impl Row {
 fn with(bounding: &str, tracefs: bool) -> Command {
     let at = "/sys/kernel/tracing";
     let before = if tracefs {
-        format!("mount -t tracefs none {at}")
+        // Most machines have it there already.
+        format!("{{ [ -e {at}/events ] || mount -t tracefs none {at}; }}")
     } else {
         format!("mount -t tmpfs none {at}")
     };
