@@ -1,7 +1,7 @@
-//! What the runtime costs readers, measured: run by name, as `make cprt-bench` does in a guest whose
-//! one processor counts instructions, so that its clock is the same in every run.
+//! Measures what the runtime costs readers. Benchmarks run by name; `make cprt-bench` runs them in a guest
+//! whose one processor counts instructions, so that its clock is the same in every run.
 //!
-//! These are no tests: nothing here fails for being slow.
+//! These are not tests: nothing here fails for being slow.
 
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -34,9 +34,8 @@ const MISBEHAVIOURS: [&str; 10] = [
     "stdout",
 ];
 
-/// Cold reads of a whole file: without a policy, with one that does nothing, with each that
-/// misbehaves, in turn. The registration is not in the time, what the policy does and its restarts
-/// are.
+/// Cold reads of a whole file, in turn without a policy, with one that does nothing and with each that
+/// misbehaves. The time excludes the registration, but includes what the policy does and its restarts.
 fn misbehaviour() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
@@ -65,12 +64,12 @@ fn misbehaviour() -> Outcome {
 
 fn cold(mount: &Mount, file: &Pattern) -> Outcome<f64> {
     file.make_cold()?;
-    // What was going on before is over.
+    // Let earlier work end.
     sleep(millis(300));
     Ok(Job::new(mount, file).run()?.ms)
 }
 
-/// CPU time of worker and daemon beside that of the reader they listen to, with an event for each
+/// CPU time of the worker and the daemon beside that of the reader they listen to, with an event for each
 /// page, and with the kernel reading ahead.
 #[allow(clippy::cast_precision_loss, reason = "these are measurements")]
 fn hearing() -> Outcome {
@@ -83,7 +82,7 @@ fn hearing() -> Outcome {
         file.make_cold()?;
         let before = (daemon.stats(&mount)?, procfs::cpu_ms(daemon.pid())?);
         let pages = file.size / 4096;
-        // Every other page first, so that none is merged with its neighbour.
+        // Every other page first, so that no event is merged with its neighbour's.
         let order = (0..pages).step_by(2).chain((1..pages).step_by(2));
         let job = Job::new(&mount, &file);
         let read = if readahead == "0" {

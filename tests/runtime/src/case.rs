@@ -1,8 +1,8 @@
-//! A test, the process that it runs in, and what is cleared away after it.
+//! A test, the process that it runs in, and the cleanup after it.
 //!
-//! The body is a process of its own, with an alarm; its parent adopts whatever the body leaves behind,
-//! ends it, and undoes by place what a body may have made: mounts, cgroups, disks, folders. So a body
-//! may stop at any line, and need not clean up.
+//! The body runs in a process of its own, with an alarm. Its parent adopts and ends the processes that the
+//! body leaves behind, and removes what it may have made, found by path: mounts, cgroups, disks, folders.
+//! So a body may stop at any line and need not clean up.
 
 use std::fmt::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -20,7 +20,7 @@ use crate::outcome::{Outcome, Stop, ensure, factor, wait_until};
 use crate::way::Way;
 use crate::{cgroup, disk, files, mount, procfs};
 
-/// How much longer than a body its parent may take: to end processes and undo mounts.
+/// How many seconds longer than a body its parent may take, to end processes and undo mounts.
 const CLEANUP_S: u32 = 15;
 const SKIPPED: u8 = 77;
 /// Lines of each log shown after a failure.
@@ -46,20 +46,20 @@ impl Case {
         }
     }
 
-    /// The same test on another way, if it has a name for it.
+    /// The same test on another way, under a name of its own.
     pub(crate) fn on(&self, way: Way) -> Self {
         let (kind, rest) = self.name.split_once('_').unwrap_or(("", self.name));
-        // There are few, and they are for the whole of the program.
+        // There are few names, and they last as long as the program.
         let name = Box::leak(format!("{kind}_on_{}_{rest}", way.name()).into_boxed_str());
         Self { name, way, ..*self }
     }
 
-    /// How the rig is told of it.
+    /// Its line in the output of `--list`, from which the rig learns of it.
     pub(crate) fn line(&self) -> String {
         format!("{} {}", self.name, self.seconds + CLEANUP_S)
     }
 
-    /// The folder for what is the test's own: configuration, socket, logs.
+    /// The folder for the test's own files: configuration, socket, logs.
     fn scratch(&self) -> PathBuf {
         Path::new("/tmp/cprt").join(self.name)
     }
@@ -69,7 +69,7 @@ impl Case {
         let verdict = self.prepare().and_then(|readahead| {
             let verdict = self.run_body();
             let cleared = self.clear(&readahead);
-            // What the body has to say comes first.
+            // The body's verdict takes precedence.
             verdict.and_then(|code| cleared.map(|()| code))
         });
         match verdict {
@@ -114,9 +114,9 @@ impl Case {
             .unwrap_or(1))
     }
 
-    /// What the child does: the test itself.
+    /// Runs the test itself, in the child.
     pub(crate) fn run_as_body(&self) -> ExitCode {
-        // A second more, as an alarm of 0 is none.
+        // One second more, as an alarm of 0 is no alarm.
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -158,7 +158,7 @@ impl Case {
         eprint!("{shown}");
     }
 
-    /// All of it, whatever of it fails; the first failure is told.
+    /// Clears everything, even if a step fails; returns the first failure.
     fn clear(&self, readahead: &str) -> Outcome {
         let mut outcome = end_children();
         let mut then = |step: Outcome| {
@@ -167,7 +167,7 @@ impl Case {
             }
         };
         then(files::set_readahead(readahead));
-        // What a cgroup pays for is dropped more easily while it is mounted.
+        // Pages that a cgroup pays for are dropped more easily while their file system is mounted.
         then(cgroup::clear());
         then(mount::clear(self.name));
         then(disk::clear());
@@ -187,7 +187,7 @@ pub(crate) fn scratch() -> PathBuf {
     env::var_os("CPRT_SCRATCH").map_or_else(|| "/tmp/cprt/none".into(), PathBuf::from)
 }
 
-/// Kills what the body left, and what that left, until nothing is there.
+/// Kills the processes that the body left, and their descendants, until none is left.
 fn end_children() -> Outcome {
     let me = std::process::id();
     wait_until(10, "the test's processes to end", || {

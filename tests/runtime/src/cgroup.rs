@@ -7,9 +7,9 @@ use crate::files::drop_caches;
 use crate::outcome::{For as _, Outcome, Stop, skip, wait_until};
 
 const V2: &str = "/sys/fs/cgroup";
-/// Where PID 1 of the guest mounts it, in the machine of tests that need it.
+/// Where PID 1 of the guest mounts it, on machines for tests that need it.
 const V1: &str = "/tmp/cgroup1";
-/// What the groups of these tests are called, so that they are found again.
+/// Prefix of these tests' groups, by which they are found again.
 const PREFIX: &str = "cprt_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes one with nothing in it and no limit.
+    /// Makes an empty group without a limit.
     pub(crate) fn new(version: Version, name: &str) -> Outcome<Self> {
         let root = match version {
             Version::V1 => {
@@ -37,7 +37,7 @@ impl Group {
             }
             Version::V2 => {
                 let control = Path::new(V2).join("cgroup.subtree_control");
-                // Where the old hierarchies are, this is a folder like any other.
+                // With the old hierarchies mounted there, this is an ordinary folder.
                 if !control.exists() || fs::write(&control, "+memory").is_err() {
                     skip!("no memory controller of cgroup2");
                 }
@@ -61,7 +61,7 @@ impl Group {
         fs::write(&path, bytes.to_string()).of(path.display())
     }
 
-    /// Bytes that it is charged.
+    /// Bytes charged to it.
     pub(crate) fn current(&self) -> Outcome<u64> {
         let path = self.file("memory.usage_in_bytes", "memory.current");
         let text = fs::read_to_string(&path).of(path.display())?;
@@ -78,7 +78,7 @@ impl Group {
         self.word("memory.stat", self.either("cache", "file"))
     }
 
-    /// How often the kernel killed one of its processes for memory.
+    /// How many of its processes the OOM killer has killed.
     pub(crate) fn oom_kills(&self) -> Outcome<u64> {
         self.word(
             self.either("memory.oom_control", "memory.events"),
@@ -101,7 +101,7 @@ impl Group {
             .ok_or_else(|| Stop::fail(format_args!("{} has no {word}", path.display())))
     }
 
-    /// Where a process writes itself to.
+    /// The file that a process writes its id to in order to join.
     pub(crate) fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
@@ -113,7 +113,7 @@ impl Group {
     }
 }
 
-/// Takes the groups of these tests away; their processes are gone already.
+/// Removes the groups of these tests, whose processes are already gone.
 pub(crate) fn clear() -> Outcome {
     for root in [V1, V2] {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
@@ -121,7 +121,7 @@ pub(crate) fn clear() -> Outcome {
             if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
                 continue;
             }
-            // What it pays for would keep it, and the controller, from going.
+            // Pages that it pays for would keep it, and the controller, from going.
             let _ = fs::write(path.join("memory.force_empty"), "0");
             drop_caches()?;
             let what = format!("{} to be empty", path.display());

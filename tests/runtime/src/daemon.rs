@@ -1,4 +1,4 @@
-//! A cprtd of a test's own, and ppcctl to talk to it.
+//! A test's own cprtd, and ppcctl to talk to it.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ pub(crate) const USAGE: i32 = 2;
 pub(crate) const NOTHING_THERE: i32 = 3;
 pub(crate) const REFUSED: i32 = 4;
 
-/// A policy of the tree.
+/// A policy of this source tree.
 pub(crate) fn policy(name: &str) -> PathBuf {
     Path::new("/usr/lib/ppc").join(format!("{name}.so"))
 }
@@ -54,13 +54,13 @@ pub(crate) struct Answer {
 }
 
 impl Daemon {
-    /// Starts one with the default configuration: what a test waits for may take longer on a slow kernel,
-    /// but the deadlines of the daemon are those that are shipped.
+    /// Starts a daemon with the default configuration: a test may wait longer on a slow kernel, but the
+    /// daemon's deadlines are the defaults.
     pub(crate) fn start() -> Outcome<Self> {
         Self::with("")
     }
 
-    /// Starts one with these lines in its configuration, which begin with a table or are empty.
+    /// Starts a daemon with these lines in its configuration; they begin with a table or are empty.
     pub(crate) fn with(configuration: &str) -> Outcome<Self> {
         let folder = scratch();
         let text = format!(
@@ -72,7 +72,7 @@ impl Daemon {
         Self::again()
     }
 
-    /// Starts one with the configuration, and the state, of the one before it.
+    /// Starts a daemon with the configuration and the state of the one before it.
     pub(crate) fn again() -> Outcome<Self> {
         let mut new = Self::spawn()?;
         wait_until(10, "cprtd to listen", || {
@@ -104,7 +104,7 @@ impl Daemon {
         Ok(Self { child, folder })
     }
 
-    /// Starts one that is expected to end at once: how it does, and what it says.
+    /// Starts a daemon that is expected to end at once; returns its exit status and its log.
     pub(crate) fn fails(configuration: &str) -> Outcome<(ExitStatus, String)> {
         fs::write(scratch().join("cprt.toml"), configuration)?;
         let mut new = Self::spawn()?;
@@ -120,12 +120,12 @@ impl Daemon {
         self.folder.join("control.sock")
     }
 
-    /// What it and its workers have logged; the last MiB of it.
+    /// The last MiB of what it and its workers have logged.
     pub(crate) fn log(&self) -> Outcome<String> {
         tail(&self.folder.join("cprtd.log"))
     }
 
-    /// How many bytes that are.
+    /// Size of the whole log in bytes.
     pub(crate) fn log_size(&self) -> Outcome<u64> {
         Ok(self.folder.join("cprtd.log").metadata()?.len())
     }
@@ -148,7 +148,7 @@ impl Daemon {
         })
     }
 
-    /// The same, and it has to succeed.
+    /// Runs ppcctl, which has to succeed, and parses its output.
     #[track_caller]
     fn ask<T: DeserializeOwned>(&self, arguments: &[&str]) -> Outcome<T> {
         let answer = self.run(arguments)?;
@@ -158,7 +158,7 @@ impl Daemon {
         serde_json::from_str(&answer.output).of(format_args!("ppcctl {arguments:?}: {answer:?}"))
     }
 
-    /// What `reg-policy` answers.
+    /// Runs `reg-policy` and returns its answer.
     pub(crate) fn try_register(
         &self,
         mount: &Path,
@@ -172,7 +172,7 @@ impl Daemon {
         self.run(&arguments)
     }
 
-    /// Gives a mount a policy; settings are `key=value`, or `--cgroup` and a path.
+    /// Registers a policy for a mount; settings are `key=value`, or `--cgroup` and a path.
     #[track_caller]
     pub(crate) fn register(
         &self,
@@ -205,12 +205,12 @@ impl Daemon {
         self.ask(&["set", text(&mount.path)?, setting])
     }
 
-    /// All of the daemon's status.
+    /// The daemon's whole status.
     pub(crate) fn all(&self) -> Outcome<Status> {
         self.ask(&["status"])
     }
 
-    /// How a mount is.
+    /// The status of a mount.
     pub(crate) fn status(&self, mount: &Mount) -> Outcome<MountStatus> {
         let status: Status = self.ask(&["status", text(&mount.path)?])?;
         let mut mounts = status.mounts.into_iter();
@@ -220,7 +220,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until a mount is as it is to be.
+    /// Waits until a mount's status satisfies the condition.
     #[track_caller]
     pub(crate) fn wait_for(
         &self,
@@ -255,7 +255,7 @@ impl Daemon {
             .unwrap_or_default())
     }
 
-    /// Starts to listen for events of these kinds, until this many have come.
+    /// Starts to listen for events of this kind, until `count` of them have come.
     pub(crate) fn listen(&self, mount: &Mount, kind: &str, count: usize) -> Outcome<Listener> {
         let child = Command::new(PPCCTL)
             .arg("--socket")
@@ -283,7 +283,7 @@ impl Daemon {
         worker.ok_or_else(|| Stop::fail(format_args!("no worker: {status:?}")))
     }
 
-    /// The processes that it has started and that are still there.
+    /// The processes that it has started and that still run.
     pub(crate) fn workers(&self) -> Outcome<Vec<u32>> {
         procfs::children(self.pid())
     }
@@ -293,7 +293,7 @@ impl Daemon {
         Ok(kill(Pid::from_raw(self.pid().cast_signed()), signal)?)
     }
 
-    /// Asks it to end and waits.
+    /// Asks it to end and waits for that.
     pub(crate) fn stop(mut self) -> Outcome {
         self.signal(Signal::SIGTERM)?;
         let status = wait_until(15, "cprtd to end", || Ok(self.child.try_wait()?))?;
@@ -301,7 +301,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Kills it where it stands.
+    /// Kills it.
     pub(crate) fn kill(mut self) -> Outcome {
         self.child.kill()?;
         self.child.wait()?;
@@ -311,7 +311,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Its workers are the parent's to end.
+        // The test's parent process ends the workers.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -324,7 +324,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Waits until it has what it was to print.
+    /// Waits until it has printed all its events.
     pub(crate) fn finish(mut self, limit_s: u32) -> Outcome<Vec<EventLine>> {
         let status = wait_until(limit_s, "ppcctl to have its events", || {
             Ok(self.child.try_wait()?)

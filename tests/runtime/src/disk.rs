@@ -1,5 +1,4 @@
-//! A disk of a test's own: a `null_blk` that keeps its data in memory, can be slow and can have bad
-//! sectors.
+//! A test's own disk: a `null_blk` that keeps its data in memory, can be slow and can have bad sectors.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -11,10 +10,10 @@ use crate::outcome::{For as _, Outcome, ensure, skip, wait_until};
 use crate::sys;
 
 const CONFIG: &str = "/sys/kernel/config/nullb";
-/// What the disks of these tests are called, so that they are found again.
+/// Prefix of these tests' disks, by which they are found again.
 const PREFIX: &str = "cprt";
 const SECTOR: u64 = 512;
-/// xfs wants no less than 300.
+/// Size of a disk; xfs requires at least 300.
 const SIZE_MIB: &str = "512";
 
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Makes one with the file system under test on it, mounted. Its memory is taken when written to.
+    /// Makes a disk with the file system under test and mounts it. Memory is allocated when written to.
     pub(crate) fn new(name: &str) -> Outcome<Self> {
         if !Path::new(CONFIG).exists() {
             skip!("no null_blk in configfs");
@@ -52,7 +51,7 @@ impl Disk {
         fs::write(&path, value).of(format_args!("{value} into {}", path.display()))
     }
 
-    /// The node is named after the directory, on older kernels after the index.
+    /// Finds the node, which is named after the directory, or after the index on older kernels.
     fn find(&mut self) -> Outcome {
         if !Path::new("/dev").join(&self.name).exists() {
             let index = fs::read_to_string(self.config.join("index"))?;
@@ -93,7 +92,7 @@ impl Disk {
         mount_type(&self.node(), &self.path, &file_system(), None)
     }
 
-    /// Sets its bandwidth, in MB a second. Its data stays; open files on it do not.
+    /// Sets its bandwidth, in MB a second. Its data stays, but it is unmounted meanwhile.
     pub(crate) fn slow(&mut self, megabytes: u32) -> Outcome {
         unmount(&self.path)?;
         self.set("power", "0")?;
@@ -103,7 +102,7 @@ impl Disk {
         self.mount()
     }
 
-    /// From now on reads of this range of a file fail.
+    /// Makes reads of this range of a file fail from now on.
     pub(crate) fn spoil(&self, file: &Path, range: Range<u64>) -> Outcome {
         let opened = File::open(file)?;
         let at = sys::physical(&opened, range.start, range.end - range.start).of(file.display())?;
@@ -133,10 +132,10 @@ pub(crate) fn file_system() -> String {
     std::env::var("RFS_FS").unwrap_or_else(|_| "ext4".to_owned())
 }
 
-/// The disk of the rig that is free for tests.
+/// The rig's disk that is free for tests.
 const SPARE: &str = "/dev/nullb1";
 
-/// Gives the machine somewhere to swap to, until the test is over.
+/// Gives the machine swap space until the test is over.
 pub(crate) fn swap_on() -> Outcome {
     for command in ["mkswap", "swapon"] {
         let output = Command::new(format!("/bin/{command}"))
@@ -155,7 +154,7 @@ fn swap_off() -> Outcome {
     Ok(())
 }
 
-/// Takes all disks of these tests away; their file systems are unmounted already.
+/// Removes all disks of these tests, whose file systems are already unmounted.
 pub(crate) fn clear() -> Outcome {
     swap_off()?;
     for entry in fs::read_dir(CONFIG).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Files of a pattern, whether they are right, and the state of the page cache.
+//! Files filled with a pattern, checks of their contents, and the state of the page cache.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Write as _};
@@ -23,16 +23,16 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// A file below the mount, as it was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
-    /// In the lower file system.
+    /// Its path in the lower file system.
     pub(crate) lower: PathBuf,
     pub(crate) seed: u64,
     pub(crate) size: u64,
-    /// It is open all the time, if that is wanted.
+    /// Kept open all the time, if that is wanted.
     open: Option<Arc<File>>,
 }
 
 impl Pattern {
-    /// Makes a file, on the disk and not in the cache.
+    /// Makes a file that is on the disk and not in the cache.
     pub(crate) fn make(lower: &Path, seed: u64, size: u64) -> Outcome<Self> {
         if let Some(folder) = lower.parent() {
             fs::create_dir_all(folder)?;
@@ -56,14 +56,14 @@ impl Pattern {
         Ok(made)
     }
 
-    /// The same, open all the time: a policy without the module hears of each open, ours as well, and may take
-    /// it for the beginning of a load. A disk of its own cannot be unmounted meanwhile.
+    /// Keeps the file open: a policy without the module hears of each open, including the test's own, and may
+    /// take it for the beginning of a load. A test's own disk cannot be unmounted meanwhile.
     pub(crate) fn kept_open(mut self) -> Outcome<Self> {
         self.open = Some(Arc::new(File::open(&self.lower)?));
         Ok(self)
     }
 
-    /// Drops it from the page cache. The kernel calls this best effort, so it is tried hard.
+    /// Drops it from the page cache. The kernel promises no more than best effort, so this retries.
     pub(crate) fn make_cold(&self) -> Outcome {
         let file = match &self.open {
             Some(open) => Arc::clone(open),
@@ -114,12 +114,12 @@ impl Pattern {
         Ok(counts)
     }
 
-    /// The NUMA node of each of its pages that is cached.
+    /// The NUMA node of each of its pages, if cached.
     fn node_of_each(&self) -> Outcome<Vec<Option<usize>>> {
         let file = File::open(way::view(&self.lower))?;
         let map = Map::of(&file)?;
         let cached = map.residency()?;
-        // What is cached is mapped by a touch, without anything being read.
+        // Touching a cached page maps it without reading anything.
         for (page, bytes) in map.bytes().chunks(PAGE).enumerate() {
             if cached[page] {
                 std::hint::black_box(bytes[0]);
@@ -131,12 +131,12 @@ impl Pattern {
     }
 }
 
-/// Drops whatever is clean.
+/// Drops all clean pages from the page cache.
 pub(crate) fn drop_caches() -> Outcome {
     fs::write("/proc/sys/vm/drop_caches", "1").of("drop_caches")
 }
 
-/// The pattern, each 8 bytes a hash of seed and offset, no two alike: the same as in the module's tests.
+/// The pattern: each 8 bytes are a hash of seed and offset, no two alike. The module's tests use the same.
 fn word(seed: u64, offset: u64) -> u64 {
     let mixed = seed
         .wrapping_mul(0xd134_2543_de82_ef95)
@@ -151,7 +151,7 @@ fn fill(buffer: &mut [u8], seed: u64, offset: u64) {
     }
 }
 
-/// Where the first wrong byte is. `offset` is a multiple of 8.
+/// Offset of the first wrong 8 bytes, if any. `offset` is a multiple of 8.
 pub(crate) fn first_wrong(buffer: &[u8], seed: u64, offset: u64) -> Option<u64> {
     (offset..)
         .step_by(8)
@@ -160,7 +160,7 @@ pub(crate) fn first_wrong(buffer: &[u8], seed: u64, offset: u64) -> Option<u64> 
         .map(|(at, _)| at)
 }
 
-/// A directory that is root's alone, made anew.
+/// Makes a new directory that only root can enter, in place of any old one.
 pub(crate) fn private_dir(path: &Path) -> Outcome {
     if path.exists() {
         fs::remove_dir_all(path)?;
@@ -177,7 +177,7 @@ fn readahead_of_lower() -> Outcome<PathBuf> {
     Ok(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb").into())
 }
 
-/// Where the file system under test is.
+/// Where the file system under test is mounted.
 pub(crate) fn lower() -> PathBuf {
     std::env::var_os("RFS_LOWER").map_or_else(|| "/lower".into(), PathBuf::from)
 }
@@ -191,13 +191,13 @@ pub(crate) fn readahead() -> Outcome<String> {
         .to_owned())
 }
 
-/// For files opened from now on; after the test it is as it was.
+/// Sets it for files opened from now on. The old value is restored after the test.
 pub(crate) fn set_readahead(kib: &str) -> Outcome {
     let path = readahead_of_lower()?;
     fs::write(&path, kib).of(path.display())
 }
 
-/// A text that may be larger than memory should be asked to hold: its last MiB at most.
+/// The last MiB, at most, of a text that may be too large for memory.
 pub(crate) fn tail(path: &Path) -> Outcome<String> {
     let mut file = File::open(path).of(path.display())?;
     let length = file.metadata()?.len();

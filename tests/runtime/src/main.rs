@@ -1,13 +1,13 @@
 //! Tests of the runtime in a guest: cprtd, ppcctl and policies on a mount of rfs.
 //!
 //! The protocol is that of the module's tests: `--list` prints `name seconds`, `cprt-test NAME` runs
-//! one. Exit status 0 is a pass, 77 a skip, anything else a failure; the last line is the message.
+//! one test. Exit status 0 is a pass, 77 a skip, any other a failure; the last line is the message.
 //! `RFS_FS`, `RFS_LOWER`, `RFS_KERNEL` and `RFS_FACTOR` are as in `tests/vm/README.md`.
 //!
 //! Benchmarks (`bench`) are run by name and are not in the list.
 //!
-//! `case` is a test and what is cleared away after it; `daemon`, `reader`, `mount`, `cgroup`, `disk`,
-//! `files`, `model` and `procfs` are what tests are made of; each `t_*` has those of one subject.
+//! `case` is a test and the cleanup after it; tests are built from `daemon`, `reader`, `mount`, `cgroup`,
+//! `disk`, `files`, `model` and `procfs`; each `t_*` has the tests of one subject.
 
 use std::process::ExitCode;
 
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The end of a process that belongs to a test.
+/// The exit status of a process that belongs to a test.
 fn helper(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -128,7 +128,7 @@ mod tests {
                 name.starts_with("cprt_") || name.starts_with("storm_cprt_"),
                 "{name}"
             );
-            // What PID 1 of the guest has room for.
+            // PID 1 of the guest has no room for longer names.
             assert!(name.len() < 64, "{name}");
         }
     }

@@ -1,4 +1,4 @@
-//! A model in small, its service, and what four workers read of it.
+//! A small model, its service, and what four workers read of it.
 
 use std::fs;
 use std::ops::Range;
@@ -20,14 +20,14 @@ pub(crate) const WORKERS: u32 = 4;
 pub(crate) const TENSORS: u64 = 48;
 pub(crate) const TENSOR: u64 = MIB;
 pub(crate) const SIZE: u64 = TENSORS * TENSOR;
-/// Of those that have not enough.
+/// Budget of the tests in which not all of the model fits.
 pub(crate) const BUDGET: u64 = SIZE * 45 / 100;
 
 const SERVICE: &str = "test";
-/// What is heard is heard sooner.
+/// How long to wait before an event counts as not reported; events arrive sooner.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-/// What the worker of a rank reads: all of every third tensor, its part of the others.
+/// What the worker of a rank reads: every third tensor whole, and its slice of the others.
 pub(crate) fn part(rank: u32) -> Vec<Range<u64>> {
     let slice = TENSOR / u64::from(WORKERS);
     let tensor = |number: u64| {
@@ -42,13 +42,13 @@ pub(crate) fn part(rank: u32) -> Vec<Range<u64>> {
     (0..TENSORS).map(tensor).collect()
 }
 
-/// A model, its service and where templates are.
+/// A model, its service and the store of its templates.
 pub(crate) struct Model {
     pub(crate) mount: Mount,
     pub(crate) config: Pattern,
     pub(crate) weights: Pattern,
     pub(crate) store: String,
-    /// What workers call themselves, if that tells their ranks.
+    /// Process titles of the workers, if these show their ranks.
     pub(crate) titles: Option<fn(u32) -> String>,
 }
 
@@ -78,7 +78,7 @@ impl Model {
         self.register_as(daemon, &self.mount, SERVICE, more)
     }
 
-    /// As another service, or for another mount of it.
+    /// Registers the policy as another service, or for another mount of the model.
     pub(crate) fn register_as(
         &self,
         daemon: &Daemon,
@@ -110,8 +110,8 @@ impl Model {
         }
     }
 
-    /// As a framework does: the configuration, a while of its own, in which so much is loaded, and
-    /// then all workers at once.
+    /// Loads as a framework does: reads the configuration, pauses until `bytes` are loaded, and then starts
+    /// all workers at once.
     pub(crate) fn load(&self, mmap: bool, bytes: u64) -> Outcome<Vec<Reader>> {
         let worker = |rank| {
             let job = self.worker(rank);
@@ -120,13 +120,13 @@ impl Model {
         self.load_by(bytes, (0..WORKERS).map(worker))
     }
 
-    /// The same with other workers.
+    /// The same with these workers.
     pub(crate) fn load_by(
         &self,
         bytes: u64,
         workers: impl IntoIterator<Item = Job>,
     ) -> Outcome<Vec<Reader>> {
-        // Nothing is loaded without a reader.
+        // The policy loads nothing without a reader, so this one stays.
         let until = scratch().join("started");
         let driver = Job::new(&self.mount, &self.config).linger(until.clone());
         let driver = driver.start()?;
@@ -166,7 +166,7 @@ impl Model {
         })
     }
 
-    /// One load that is recorded, and what came of it.
+    /// Records one load; returns its template.
     pub(crate) fn record(&self, daemon: &Daemon, mmap: bool) -> Outcome<Value> {
         self.make_cold()?;
         for reader in self.load(mmap, BUDGET * 8 / 10)? {
@@ -175,13 +175,13 @@ impl Model {
         self.template(daemon)
     }
 
-    /// What the device under the lower file system has been read.
+    /// Bytes read so far from the device under the lower file system.
     pub(crate) fn device_bytes(&self) -> Outcome<u64> {
         device_bytes(&self.weights)
     }
 }
 
-/// What the device that a file is on has been read.
+/// Bytes read so far from the device that a file is on.
 pub(crate) fn device_bytes(file: &Pattern) -> Outcome<u64> {
     let device = fs::metadata(&file.lower)?.dev();
     let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
@@ -190,7 +190,7 @@ pub(crate) fn device_bytes(file: &Pattern) -> Outcome<u64> {
     Ok(sectors.parse::<u64>().of(&path)? * 512)
 }
 
-/// Ranges sorted and joined where they touch.
+/// The ranges sorted, and joined where they touch.
 pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
@@ -203,7 +203,7 @@ pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-/// In an order that is always the same and has nothing to do with theirs.
+/// Shuffles into an order that is the same in every run.
 pub(crate) fn shuffled<T>(mut all: Vec<T>) -> Vec<T> {
     let mut state = 1_u64;
     for at in (1..all.len()).rev() {
@@ -217,12 +217,12 @@ pub(crate) fn shuffled<T>(mut all: Vec<T>) -> Vec<T> {
     all
 }
 
-/// What a group of a template has of the weights.
+/// The ranges of the weights in a group of a template.
 pub(crate) fn recorded(group: &Value) -> Vec<Range<u64>> {
     recorded_of(group, "weights.bin")
 }
 
-/// What it has of a file.
+/// The ranges of a file in it.
 fn recorded_of(group: &Value, file: &str) -> Vec<Range<u64>> {
     let ranges = group["ranges"].as_array().into_iter().flatten();
     let ranges = ranges.filter(|range| range[0] == file);

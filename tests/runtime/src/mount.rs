@@ -1,4 +1,4 @@
-//! Mounts of rfs, or of what does its work, and those a test left.
+//! Mounts of rfs or of what replaces it, and their removal after a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) fn lower_of(test: &str) -> PathBuf {
     files::lower().join(test)
 }
 
-/// Where a test mounts it.
+/// The mount point of that directory.
 pub(crate) fn point_of(test: &str) -> PathBuf {
     Path::new("/mnt").join(test)
 }
@@ -27,7 +27,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// The running test's directory at the running test's place.
+    /// Mounts the running test's directory at the running test's mount point.
     pub(crate) fn new() -> Outcome<Self> {
         let name = crate::case::scratch();
         let name = name
@@ -38,7 +38,7 @@ impl Mount {
         Self::at(&lower_of(&name), &point_of(&name))
     }
 
-    /// Any directory anywhere; below [`point_of`] it is unmounted after the test.
+    /// Mounts any directory anywhere; below [`point_of`] it is unmounted after the test.
     pub(crate) fn at(lower: &Path, path: &Path) -> Outcome<Self> {
         fs::create_dir_all(path)?;
         crate::way::put(lower, path)?;
@@ -48,12 +48,12 @@ impl Mount {
         })
     }
 
-    /// Makes a cold file of the pattern below it.
+    /// Makes a file of the pattern in the lower directory, not cached.
     pub(crate) fn file(&self, name: &str, seed: u64, size: u64) -> Outcome<Pattern> {
         Pattern::make(&self.lower.join(name), seed, size)
     }
 
-    /// Where a file of the lower directory is seen.
+    /// The path of a lower file in the mount.
     pub(crate) fn up(&self, file: &Pattern) -> PathBuf {
         let name = file.lower.strip_prefix(&self.lower);
         self.path.join(name.unwrap_or(&file.lower))
@@ -65,7 +65,7 @@ impl Mount {
     }
 }
 
-/// Mounts a device or whatever a file system takes.
+/// Mounts a device, or another source that the file system takes.
 pub(crate) fn mount_type(what: &Path, path: &Path, kind: &str, options: Option<&str>) -> Outcome {
     fs::create_dir_all(path)?;
     mount(Some(what), path, Some(kind), MsFlags::empty(), options)
@@ -81,7 +81,7 @@ pub(crate) fn unmount(path: &Path) -> Outcome {
     })
 }
 
-/// The mount points whose paths begin so, newest last.
+/// The mount points at or below a path, newest last.
 fn below(prefix: &Path) -> Outcome<Vec<PathBuf>> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let paths = table.lines().filter_map(|line| line.split(' ').nth(4));

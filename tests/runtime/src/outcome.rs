@@ -1,4 +1,4 @@
-//! How a test ends, and waiting for what is to happen.
+//! How a test ends, and how it waits.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -27,7 +27,7 @@ impl Stop {
     }
 }
 
-/// Any other error, with its causes and the line of the `?` that met it.
+/// Turns any error into a failure, with its causes and the line of the `?` that met it.
 impl<E: Error> From<E> for Stop {
     #[track_caller]
     fn from(error: E) -> Self {
@@ -41,7 +41,7 @@ impl<E: Error> From<E> for Stop {
     }
 }
 
-/// Says what an error was for.
+/// Adds to an error what it was about.
 pub(crate) trait For<T> {
     /// Puts `what` before the error's own words.
     fn of(self, what: impl Display) -> Outcome<T>;
@@ -57,7 +57,7 @@ impl<T, E: Display> For<T> for Result<T, E> {
     }
 }
 
-/// Fails the test, with words.
+/// Fails the test with a message.
 macro_rules! fail {
     ($($words:tt)+) => {
         return Err($crate::outcome::Stop::fail(format_args!($($words)+)))
@@ -86,7 +86,7 @@ macro_rules! ensure_eq {
     };
 }
 
-/// Ends the test, as it has nothing to test here.
+/// Skips the test, as it has nothing to test here.
 macro_rules! skip {
     ($($words:tt)+) => {
         return Err($crate::outcome::Stop::Skip(format!($($words)+)))
@@ -105,7 +105,7 @@ pub(crate) fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     }
 }
 
-/// What every limit is multiplied with: a kernel with all checkers on is that much slower.
+/// Factor on every time limit: how much slower a kernel with all checkers on is.
 pub(crate) fn factor() -> f64 {
     std::env::var("RFS_FACTOR")
         .ok()
@@ -113,12 +113,12 @@ pub(crate) fn factor() -> f64 {
         .unwrap_or(1.0)
 }
 
-/// A time of this many seconds, scaled for this kernel.
+/// This many seconds, scaled for this kernel.
 pub(crate) fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into()).mul_f64(factor())
 }
 
-/// A time of this many milliseconds, scaled for this kernel.
+/// This many milliseconds, scaled for this kernel.
 pub(crate) fn millis(millis: u32) -> Duration {
     Duration::from_millis(millis.into()).mul_f64(factor())
 }
@@ -145,7 +145,7 @@ pub(crate) fn wait_until<T>(
     }
 }
 
-/// The middle one of some measurements.
+/// The median of some measurements.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! What /proc tells of processes.
+//! What /proc reports about processes.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 
 use crate::outcome::{For as _, Outcome, Stop};
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }
@@ -33,7 +33,7 @@ pub(crate) fn children(pid: u32) -> Outcome<Vec<u32>> {
     Ok(found)
 }
 
-/// Its children and theirs, zombies left out.
+/// Its children and all their descendants, zombies left out.
 pub(crate) fn descendants(pid: u32) -> Outcome<Vec<u32>> {
     let mut found = children(pid)?;
     let mut next = 0;
@@ -44,14 +44,14 @@ pub(crate) fn descendants(pid: u32) -> Outcome<Vec<u32>> {
     Ok(found)
 }
 
-/// Takes note of children that have ended.
+/// Reaps children that have ended.
 pub(crate) fn reap() {
     while waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG))
         .is_ok_and(|status| status.pid().is_some())
     {}
 }
 
-/// What its descriptors are of.
+/// What its descriptors refer to, sorted.
 pub(crate) fn fd_names(pid: u32) -> Outcome<Vec<String>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -60,7 +60,7 @@ pub(crate) fn fd_names(pid: u32) -> Outcome<Vec<String>> {
     Ok(names)
 }
 
-/// A field of /proc/PID/status that is a number.
+/// A numeric field of a file like /proc/PID/status.
 fn status(path: &str, field: &str) -> Outcome<u64> {
     let text = fs::read_to_string(path).of(path)?;
     text.lines()
@@ -69,8 +69,8 @@ fn status(path: &str, field: &str) -> Outcome<u64> {
         .ok_or_else(|| Stop::fail(format_args!("{path} has no {field}")))
 }
 
-/// A field of /proc/PID/io: `rchar` is what it has read, wherever that came from, and `read_bytes` what a
-/// disk had to give for it.
+/// A field of /proc/PID/io: `rchar` counts the bytes that it has read from anywhere, `read_bytes` those
+/// that a disk had to deliver for it.
 pub(crate) fn io(pid: u32, field: &str) -> Outcome<u64> {
     status(&format!("/proc/{pid}/io"), field)
 }
@@ -80,13 +80,12 @@ pub(crate) fn rss_kib(pid: u32) -> Outcome<u64> {
     status(&format!("/proc/{pid}/status"), "VmRSS")
 }
 
-/// Its memory that is on a disk, in KiB.
+/// Its memory that is swapped out, in KiB.
 pub(crate) fn swapped_kib(pid: u32) -> Outcome<u64> {
     status(&format!("/proc/{pid}/status"), "VmSwap")
 }
 
-/// How often its threads have gone to sleep or been made to make room: one that sleeps all the
-/// time does neither.
+/// Context switches of its threads, voluntary and not: a thread that sleeps all the time has none.
 pub(crate) fn switches(pid: u32) -> Outcome<u64> {
     let folder = format!("/proc/{pid}/task");
     let mut sum = 0;
@@ -98,8 +97,8 @@ pub(crate) fn switches(pid: u32) -> Outcome<u64> {
     Ok(sum)
 }
 
-/// How long its first thread was ready to run while others had the processor, in ms. The debug kernel does not count
-/// it, and no test goes by times there.
+/// How long its first thread was ready to run but had to wait for a processor, in ms. The debug kernel does not count
+/// it, and no test depends on times there.
 pub(crate) fn queued_ms(pid: u32) -> Outcome<f64> {
     let path = format!("/proc/{pid}/schedstat");
     let text = match fs::read_to_string(&path) {
@@ -110,7 +109,7 @@ pub(crate) fn queued_ms(pid: u32) -> Outcome<f64> {
     Ok(nanoseconds.parse::<f64>().of(&path)? / 1e6)
 }
 
-/// CPU time that it and its threads took, in ms; the clock ticks each 10.
+/// CPU time of all its threads, in ms; the clock ticks every 10 ms.
 pub(crate) fn cpu_ms(pid: u32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).of(&path)?;

@@ -1,4 +1,4 @@
-//! Readers: processes of this program that read a file, check every byte and say what it took.
+//! Readers: processes of this program that read a file, check every byte and report what it took.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -28,45 +28,45 @@ use crate::way::Way;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     path: PathBuf,
-    /// By which it is dropped from the cache: of what FUSE passes through, that is the file below.
+    /// The path by which it is dropped from the cache: with FUSE passthrough, that of the file below.
     cache: PathBuf,
     seed: u64,
-    /// One after the other.
+    /// Read one after the other.
     ranges: Vec<Range<u64>>,
-    /// So many ms after each.
+    /// Pause after each range, in ms.
     pause: u64,
     chunk: usize,
     mmap: bool,
-    /// Where it writes its number to before it begins.
+    /// Files that it writes its process id to before it begins.
     groups: Vec<PathBuf>,
-    /// Again and again, dropping the file from the cache before each time, until this exists.
+    /// Reads again and again, dropping the file from the cache in between, until this file exists.
     until: Option<PathBuf>,
-    /// When it has read, it is there, with its mapping, until this exists.
+    /// Stays after reading, with its mapping, until this file exists.
     linger: Option<PathBuf>,
     /// Its `RANK`.
     rank: Option<u32>,
-    /// What it calls itself.
+    /// Its process title.
     title: Option<String>,
-    /// So many threads read, each every so-manieth range, by a descriptor of its own.
+    /// Number of threads that share the ranges in turn, each with a descriptor of its own.
     threads: usize,
-    /// So much of the beginning of each range is read before, by another descriptor.
+    /// Bytes at the beginning of each range that it reads first, through another descriptor.
     heads: u64,
-    /// Its descriptor is closed as soon as the file is mapped.
+    /// Closes its descriptor as soon as the file is mapped.
     closed: bool,
-    /// It has read so much of the beginning, and then leaves the rest to a child.
+    /// Bytes at the beginning of the file that it reads itself before it leaves the ranges to a child.
     parent: u64,
 }
 
-/// What a reader has done, all times taken together.
+/// What a reader has done, over all its passes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Read {
     pub(crate) bytes: u64,
     pub(crate) times: u64,
     pub(crate) ms: f64,
     pub(crate) cpu_ms: f64,
-    /// How long it was ready to run and another process had its processor.
+    /// How long it was ready to run while another process had its processor.
     pub(crate) queued_ms: f64,
-    /// The longest that one read took.
+    /// Duration of its longest single read.
     pub(crate) longest_ms: f64,
     pub(crate) minor_faults: i64,
     pub(crate) major_faults: i64,
@@ -75,12 +75,12 @@ pub(crate) struct Read {
 }
 
 impl Job {
-    /// All of a file, by read(2), 128 KiB at a time.
+    /// Reads all of a file with read(2), 128 KiB at a time.
     pub(crate) fn new(mount: &Mount, file: &Pattern) -> Self {
         Self::path(mount.up(file), file)
     }
 
-    /// The file as it is in the lower file system.
+    /// Reads the file in the lower file system.
     pub(crate) fn lower(file: &Pattern) -> Self {
         Self::path(file.lower.clone(), file)
     }
@@ -112,19 +112,19 @@ impl Job {
         self
     }
 
-    /// Through a mapping.
+    /// Reads through a mapping.
     pub(crate) fn mmap(mut self) -> Self {
         self.mmap = true;
         self
     }
 
-    /// Only these, which begin at multiples of 8.
+    /// Reads only these ranges, which begin at multiples of 8.
     pub(crate) fn ranges(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         self.ranges = ranges.into_iter().collect();
         self
     }
 
-    /// Only this one.
+    /// Reads only this range.
     pub(crate) fn range(self, range: Range<u64>) -> Self {
         self.ranges(std::iter::once(range))
     }
@@ -135,61 +135,61 @@ impl Job {
         self
     }
 
-    /// In this memory cgroup.
+    /// Joins this memory cgroup.
     pub(crate) fn within(mut self, group: PathBuf) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// Until a file of this name exists.
+    /// Reads again and again until this file exists.
     pub(crate) fn until(mut self, path: PathBuf) -> Self {
         self.until = Some(path);
         self
     }
 
-    /// Stays until a file of this name exists.
+    /// Stays after reading until this file exists.
     pub(crate) fn linger(mut self, path: PathBuf) -> Self {
         self.linger = Some(path);
         self
     }
 
-    /// Is the worker of this rank.
+    /// Makes it the worker of this rank.
     pub(crate) fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// Is no worker by its environment.
+    /// Sets no rank in its environment.
     pub(crate) fn unranked(mut self) -> Self {
         self.rank = None;
         self
     }
 
-    /// Calls itself this.
+    /// Sets its process title.
     pub(crate) fn title(mut self, title: String) -> Self {
         self.title = Some(title);
         self
     }
 
-    /// By several threads at once, which share the ranges.
+    /// Reads with several threads at once, which share the ranges.
     pub(crate) fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Reads this much of the beginning of each range before all else.
+    /// Reads this many bytes at the beginning of each range first.
     pub(crate) fn heads(mut self, bytes: u64) -> Self {
         self.heads = bytes;
         self
     }
 
-    /// Through a mapping that outlives the descriptor.
+    /// Reads through a mapping that outlives the descriptor.
     pub(crate) fn closed(mut self) -> Self {
         self.closed = true;
         self.mmap()
     }
 
-    /// By a child, after it has itself read so much of the beginning.
+    /// Reads in a child, after it has itself read this many bytes at the beginning of the file.
     pub(crate) fn parent(mut self, bytes: u64) -> Self {
         self.parent = bytes;
         self
@@ -230,7 +230,7 @@ impl Reader {
         self.child.id()
     }
 
-    /// Waits for its end. It has failed if a read has, or a byte was wrong.
+    /// Waits for its end. Fails if a read failed or a byte was wrong.
     pub(crate) fn finish(mut self) -> Outcome<Read> {
         let mut text = String::new();
         if let Some(output) = &mut self.child.stdout {
@@ -244,7 +244,7 @@ impl Reader {
     }
 }
 
-/// What the process does.
+/// The reader process.
 pub(crate) fn main() -> Outcome {
     let job: Job = serde_json::from_reader(std::io::stdin())?;
     for group in &job.groups {
@@ -253,7 +253,7 @@ pub(crate) fn main() -> Outcome {
     let mut read = Read::default();
     let begin = (Instant::now(), procfs::queued_ms(std::process::id())?);
     loop {
-        // What a framework has mapped, it has until the model is loaded.
+        // A framework, too, keeps its mapping until the model is loaded.
         let source = read_once(&job, &mut read)?;
         read.times += 1;
         measure(&mut read, begin)?;
@@ -272,9 +272,9 @@ pub(crate) fn main() -> Outcome {
     Ok(())
 }
 
-/// What that took so far.
+/// Records what reading has taken so far.
 fn measure(read: &mut Read, (begin, queued_ms): (Instant, f64)) -> Outcome {
-    // Before the clock: what it queues for in between is no part of the time.
+    // Taken before the clock: time queued after the clock is read is no part of `ms`.
     read.queued_ms = procfs::queued_ms(std::process::id())? - queued_ms;
     read.ms = begin.elapsed().as_secs_f64() * 1e3;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
@@ -306,7 +306,7 @@ fn read_once(job: &Job, read: &mut Read) -> Outcome<Source> {
             source.take(job, &(range.start..end), read)?;
         }
     }
-    // It is there as long as the process is, as a framework's mapping.
+    // Lives as long as the process, like a framework's mapping.
     let source = Source::open(job)?;
     if job.parent > 0 {
         source.take(job, &(0..job.parent), &mut Read::default())?;
@@ -347,7 +347,7 @@ fn by_threads(job: &Job, read: &mut Read) -> Outcome {
     })
 }
 
-/// What a file is read by: its mapping, if there is one.
+/// What a file is read through: its mapping, if it has one.
 struct Source {
     map: Option<Map>,
     file: Option<File>,
@@ -362,7 +362,7 @@ impl Source {
         })
     }
 
-    /// Reads a range, and looks whether it is right.
+    /// Reads a range and checks its bytes.
     fn take(&self, job: &Job, range: &Range<u64>, read: &mut Read) -> Outcome {
         let mut buffer = vec![0; job.chunk];
         let mut at = range.start;
@@ -393,7 +393,7 @@ impl Source {
     }
 }
 
-/// What is there when a reader has read all and only stays until this other file is there.
+/// The file that a lingering reader creates when it has read everything and only waits for `until`.
 pub(crate) fn rests(until: &Path) -> PathBuf {
     until.with_extension("rests")
 }
@@ -405,7 +405,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts one and waits until its memory is there.
+    /// Starts a service and waits until it has its memory.
     pub(crate) fn start(bytes: u64, group: PathBuf) -> Outcome<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--service", &(bytes / MIB).to_string()])
@@ -426,7 +426,7 @@ impl Service {
         self.child.id()
     }
 
-    /// Has it look at its memory again, then ends it: how many page faults that took.
+    /// Makes it read its memory again and end; returns how many page faults the reading took.
     pub(crate) fn finish(mut self) -> Outcome<i64> {
         drop(self.child.stdin.take());
         let mut text = String::new();
@@ -453,7 +453,7 @@ pub(crate) fn service(mib: &str, group: &str) -> Outcome {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         Ok(usage.minor_page_faults() + usage.major_page_faults())
     };
-    // Once in vain, or the pages of the code that does it would be faults of their own.
+    // Once beforehand, or page faults on the code itself would be counted.
     std::hint::black_box((look(), faults()?));
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -469,7 +469,7 @@ pub(crate) fn service(mib: &str, group: &str) -> Outcome {
     Ok(())
 }
 
-/// A process that does nothing, as fast as it can, until it is dropped.
+/// A process that keeps a processor busy until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     child: Child,

@@ -1,5 +1,5 @@
-//! System calls without a safe wrapper elsewhere: mappings, their pages, extents, a fork, the
-//! page cache's own count, opening a library.
+//! System calls that have no safe wrapper elsewhere: mappings and their pages, extents, fork, and opening
+//! a library.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use ppc::host::Table;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// How an anonymous mapping or one of a file begins.
+/// An anonymous mapping, or one of a file.
 #[derive(Debug)]
 pub(crate) struct Map {
     at: *mut u8,
@@ -22,14 +22,14 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// All of a file, shared, to read.
+    /// Maps all of a file, shared and read-only.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
         Self::new(len, protection, flags, file.as_raw_fd())
     }
 
-    /// Memory of one's own.
+    /// Maps private memory.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         Self::new(len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
@@ -74,7 +74,7 @@ impl Map {
             .map(|offset| self.at.wrapping_add(offset).cast_const())
             .collect();
         let mut nodes = vec![0i32; starts.len()];
-        // SAFETY: with no nodes given nothing moves; both arrays have the length told.
+        // SAFETY: without nodes the call moves nothing; both arrays have the given length.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -124,15 +124,15 @@ struct Fiemap {
 const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 
-/// Where on the device the range of a file is, if it is in one piece.
+/// Offset on the device of a range of a file, if it is in one piece.
 pub(crate) fn physical(file: &File, offset: u64, length: u64) -> io::Result<u64> {
-    // SAFETY: all of it may be zero.
+    // SAFETY: every field may be zero.
     let mut map: Fiemap = unsafe { zeroed() };
     map.start = offset;
     map.length = length;
     map.flags = FIEMAP_FLAG_SYNC;
     map.count = 1;
-    // SAFETY: the structure has room for the one extent it says it has room for.
+    // SAFETY: the structure has room for one extent, as `count` says.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP.into(), &raw mut map) })?;
     let extent = &map.extent;
     let inside = extent.logical <= offset && extent.logical + extent.length >= offset + length;
@@ -142,8 +142,7 @@ pub(crate) fn physical(file: &File, offset: u64, length: u64) -> io::Result<u64>
     Ok(extent.physical + offset - extent.logical)
 }
 
-/// Makes a child that goes on as this process does: its number, and in the child none. Only for a
-/// process of one thread.
+/// Forks: returns the child's process id, and none in the child. Only for a process with one thread.
 pub(crate) fn fork() -> nix::Result<Option<Pid>> {
     // SAFETY: there are no other threads whose locks a child could wait for.
     match unsafe { nix::unistd::fork() }? {
@@ -152,9 +151,9 @@ pub(crate) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Opens a library of the tree's own as a policy.
+/// Opens a library of this source tree as a policy.
 pub(crate) fn open_policy(library: &Path) -> Result<Table, LoadError> {
-    // SAFETY: it was built of this tree, and this process is made for trying it.
+    // SAFETY: it was built from this tree, and this process exists to try it.
     unsafe { Table::open(library) }
 }
 

@@ -24,7 +24,7 @@ pub(crate) const CASES: &[Case] = &[
 
 const SIZE: u64 = 16 * MIB;
 
-/// All of a file for one accelerator, named at the start so that no reader loads any of it.
+/// Loads all of a file for one accelerator, from the policy's start so that no reader loads any of it.
 fn load(daemon: &Daemon, mount: &Mount, file: &Pattern, xpu: usize, more: &[&str]) -> Outcome {
     let xpu_setting = format!("xpu={xpu}");
     let settings = [&["load=f", xpu_setting.as_str()], more].concat();
@@ -32,7 +32,7 @@ fn load(daemon: &Daemon, mount: &Mount, file: &Pattern, xpu: usize, more: &[&str
     wait_cached(file, file.size)?;
     let mut expected = [0; 2];
     expected[xpu] = usize::try_from(file.size / 4096)?;
-    // What is just being moved or collapsed is on no node for a moment; nothing is ever on the other.
+    // A page that is being moved or collapsed is on no node for a moment; none is ever on the other node.
     wait_until(5, "all pages to be seen", || {
         let nodes = file.nodes()?;
         ensure_eq!(nodes[1 - xpu], 0, "pages on the other node of {nodes:?}");
@@ -84,7 +84,7 @@ fn first_reader_pays(version: Version) -> Outcome {
     let ahead = format!("ahead={SIZE}");
     daemon.register(&mount, &test_policy("probe"), &["log=0", "xpu=1", &ahead])?;
     let job = Job::new(&mount, &file).within(group.procs());
-    // Its loads may be charged to it as long as it is there.
+    // Loads may be charged to the reader only as long as it lives.
     let stop = crate::case::scratch().join("stop");
     let reader = job.range(0..8).linger(stop.clone()).start()?;
     wait_until(15, "the pages to be loaded", || {

@@ -1,4 +1,4 @@
-//! The runtime itself dies, or is asked to end: readers go on, and all is as before when it is back.
+//! The runtime itself dies or is asked to end: readers go on, and once it is back all is as before.
 
 use std::fs;
 use std::thread::sleep;
@@ -67,7 +67,7 @@ fn of_the_daemon() -> Outcome {
     })?;
     fs::write(stop, "")?;
     ensure!(reader.finish()?.times > 1, "the reader did not get far");
-    // What is taken away stays away.
+    // A policy that was removed stays removed.
     daemon.unregister(&mount)?;
     daemon.kill()?;
     let daemon = Daemon::again()?;
@@ -118,7 +118,7 @@ fn term_drains() -> Outcome {
     let daemon = Daemon::start()?;
     daemon.register(&mount, &test_policy("probe"), &["log=0", "ahead=1048576"])?;
     let reader = Job::new(&mount, &file).until(stop.clone()).start()?;
-    // Without the module it takes a while longer to read a file twice.
+    // Without the module it takes longer to read a file twice.
     let twice = if Way::now() == Way::Module { 300 } else { 2000 };
     sleep(millis(twice));
     let workers = daemon.workers()?;
@@ -143,7 +143,7 @@ fn term_drains() -> Outcome {
     mount.unmount()
 }
 
-/// A mount of a disk so slow that its loads are still under way when they are to end.
+/// A mount of a disk so slow that loads are still in flight when they are asked to stop.
 fn slow_mount(size: u64) -> Outcome<(Disk, Mount, Pattern)> {
     let mut disk = Disk::new("slow")?;
     let file = Pattern::make(&disk.path.join("f"), 3, size)?;

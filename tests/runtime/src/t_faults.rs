@@ -1,4 +1,4 @@
-//! A device that fails in one place costs that place.
+//! A device that fails in one place costs only that place.
 
 use std::thread::sleep;
 
@@ -13,7 +13,7 @@ use crate::way::Way;
 
 pub(crate) const CASES: &[Case] = &[Case::new("cprt_fault_of_one_range", 60, of_one_range)];
 
-/// More than the loader's chunk, so that what failed is not all.
+/// More than the loader's chunk, so that only part of the file fails.
 const SIZE: u64 = 32 * MIB;
 
 fn of_one_range() -> Outcome {
@@ -54,7 +54,7 @@ fn of_one_range() -> Outcome {
         "it does not say of which file: {}",
         told[0]
     );
-    // The reader hears of it in its own way.
+    // The reader gets an error of its own.
     let read = Job::new(&mount, &file).range(bad).run();
     ensure!(read.is_err(), "bad bytes are read well");
     Job::new(&mount, &file).range(16 * MIB..SIZE).run()?;

@@ -1,4 +1,4 @@
-//! A runtime with nothing to do takes little memory and no time.
+//! An idle runtime takes little memory and no CPU time.
 
 use std::thread::sleep;
 
@@ -15,10 +15,10 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_idle_never_wakes", 60, never_wakes),
 ];
 
-/// Of the daemon, and of each worker.
+/// Upper bound on the memory of the daemon, and of each worker.
 const MOST_KIB: u64 = 15 * 1024;
 
-/// One that has worked a little, and has nothing more to do.
+/// A daemon that has worked a little and has nothing more to do, and its worker.
 fn idle() -> Outcome<(Daemon, u32)> {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, 8 * MIB)?;
@@ -26,7 +26,7 @@ fn idle() -> Outcome<(Daemon, u32)> {
     daemon.register(&mount, &policy("shift"), &["length=1048576"])?;
     Job::new(&mount, &file).run()?;
     let worker = daemon.worker(&mount)?;
-    // What served the last request has ended by then, too.
+    // By then the thread that served the last request has ended, too.
     sleep(millis(2000));
     Ok((daemon, worker))
 }

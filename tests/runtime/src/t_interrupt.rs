@@ -1,4 +1,4 @@
-//! How long loads go on when they are to stop, on a disk so slow that there is always one in flight.
+//! How long loads continue after they should stop, on a disk so slow that one is always in flight.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_interrupt_by_memory", 90, by_memory),
 ];
 
-/// Of the disk. Two MiB, the loader's chunk, take 10 ms.
+/// Bandwidth of the disk. Two MiB, the loader's chunk, take 10 ms.
 const MB_PER_S: u32 = 200;
-/// So slow that the file is not loaded while a service takes its memory.
+/// Bandwidth at which the file is not loaded completely while a service takes its memory.
 const SLOWER_MB_PER_S: u32 = 40;
 const SIZE: u64 = 160 * MIB;
 const ROUNDS: usize = 5;
-/// What it may take in the middle, on a machine of its own.
+/// Upper bound on the median time to stop, on a machine of its own.
 const LIMIT_MS: f64 = 20.0;
-/// How much more is allowed here: the guest is emulated and shares its two processors. Loads that do
-/// not stop go on for 800 ms.
+/// Factor on that bound: the guest is emulated and shares its two processors. Loads that do not stop go
+/// on for 800 ms.
 const GENEROUS: f64 = 10.0;
 
 fn slow() -> Outcome<(Disk, Mount, Pattern)> {
@@ -43,7 +43,8 @@ fn slow() -> Outcome<(Disk, Mount, Pattern)> {
     Ok((disk, mount, file))
 }
 
-/// Watches a disk until nothing was read of it for so long; how long after `since` the last was.
+/// Watches a disk until nothing has been read from it for 150 ms. Returns how long after `since` the last
+/// read was.
 fn until_quiet(disk: &Disk, since: Instant) -> Outcome<Duration> {
     let quiet = Duration::from_millis(150);
     let mut last = (disk.bytes_read()?, Instant::now());
@@ -74,7 +75,7 @@ fn by_unregistering() -> Outcome {
         daemon.register(&mount, &policy("eager"), &[])?;
         Job::new(&mount, &file).range(0..8).run()?;
         wait_until(10, "loads", || Ok((file.cached()? > 8 * MIB).then_some(())))?;
-        // Not by ppcctl, which would have to start first.
+        // Not through ppcctl, which would have to start first.
         let client = Client::new(daemon.socket());
         let begin = Instant::now();
         client.rm_policy(&mount.path)?;
@@ -85,7 +86,7 @@ fn by_unregistering() -> Outcome {
     daemon.stop()
 }
 
-/// A process jumps: what was to be loaded for it is dropped, by the worker's own account.
+/// A process jumps: the worker drops the loads planned for it. The times are the worker's own.
 fn by_a_newer_plan() -> Outcome {
     let (_disk, mount, file) = slow()?;
     let daemon = Daemon::with("[loader]\nthreads = 1\n")?;
@@ -123,8 +124,8 @@ fn by_a_newer_plan() -> Outcome {
     daemon.stop()
 }
 
-/// The service takes memory, and loads make room: once it has its memory, what was under way ends and
-/// nothing more is loaded. The rest of the file would take seconds.
+/// A service takes memory, and loads make room: once it has its memory, loads in flight end and no more
+/// begin. The rest of the file would take seconds.
 fn by_memory() -> Outcome {
     let (mut disk, mount, file) = slow()?;
     mount.unmount()?;
@@ -163,14 +164,14 @@ fn by_memory() -> Outcome {
         "{} MiB were loaded before the memory was taken",
         loaded / MIB
     );
-    // A chunk of each thread may be under way, and some that begin before the memory is looked at.
+    // Each thread may have a chunk in flight, and more may begin before the memory is checked.
     ensure!(
         more.max(read) <= 24 * MIB,
         "{} MiB were loaded, {} read after the memory was taken: {stats:?}",
         more / MIB,
         read / MIB
     );
-    // So slow a disk gives what was under way for longer than loads may take to stop: 6 MiB take 157 ms.
+    // So slow a disk takes longer to deliver what is in flight than loads may take to stop: 6 MiB take 157 ms.
     #[allow(clippy::cast_precision_loss, reason = "it is a measurement")]
     let giving = read as f64 / (f64::from(SLOWER_MB_PER_S) * 1e3);
     verdict("memory", &[(took.as_secs_f64() * 1e3 - giving).max(0.0)])?;

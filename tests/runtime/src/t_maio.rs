@@ -1,4 +1,4 @@
-//! MAIO on a real page cache: what workers read is recorded exactly, and replayed once, ahead of them.
+//! MAIO on a real page cache: it records exactly what workers read, and replays it once, ahead of them.
 
 use std::fs;
 use std::thread::sleep;
@@ -57,7 +57,7 @@ fn records_and_replays() -> Outcome {
     let stats = daemon.stats(&model.mount)?;
     let loaded = stats.loaded_bytes - first.loaded_bytes;
     println!("loaded {loaded} of {SIZE}");
-    // Without the module, whose load a page came in by is an estimate.
+    // Without the module, which load brought in a page is an estimate.
     let least = if Way::now() == Way::Module { 100 } else { 90 };
     ensure!(
         loaded >= SIZE * least / 100,
@@ -78,12 +78,12 @@ fn records_and_replays() -> Outcome {
     daemon.stop()
 }
 
-/// With room for 45 % of it.
+/// With room for 45 % of the model.
 fn slides_a_window() -> Outcome {
     slides(None)
 }
 
-/// The same for workers of which two each have one tensor rank.
+/// The same, with two workers for each tensor rank.
 fn slides_for_stages() -> Outcome {
     slides(Some(|rank| {
         format!("VLLM::Worker_PP{}_TP{}", rank / 2, rank % 2)
@@ -97,7 +97,7 @@ fn slides_for_replicas() -> Outcome {
 }
 
 fn slides(titles: Option<fn(u32) -> String>) -> Outcome {
-    // What the kernel reads on by itself is to be little beside the budget.
+    // Keep what the kernel reads ahead by itself small beside the budget.
     set_readahead("128")?;
     let mapped = Way::now() == Way::Module;
     let model = Model {
@@ -129,10 +129,10 @@ fn slides(titles: Option<fn(u32) -> String>) -> Outcome {
         stats.evicted_bytes - first.evicted_bytes,
     );
     println!("at most {most} cached of {BUDGET}; {loaded} loaded, {dropped} dropped of {SIZE}");
-    // Where the kernel reads on after what is loaded, that comes in as well, once for each worker.
+    // The kernel also reads ahead past what is loaded, once for each worker.
     let beyond = readahead()?.parse::<u64>().unwrap_or(0) * 1024 * u64::from(WORKERS);
-    // So does what readers wait for, where others take the processor: without the module the window
-    // is only seen to be one.
+    // Readers, too, bring in what they wait for when other processes have the processor. So without the
+    // module, this only checks that there is a window.
     let most_of_all = if mapped {
         BUDGET + BUDGET / 5 + beyond
     } else {
@@ -157,8 +157,7 @@ fn slides(titles: Option<fn(u32) -> String>) -> Outcome {
     daemon.stop()
 }
 
-/// A reader that goes from the end to the beginning, or at random, gets its bytes, and the device gives
-/// them once.
+/// A reader that reads backwards or at random gets its bytes, and the device delivers them once.
 fn bears_any_order() -> Outcome {
     set_readahead("128")?;
     let model = Model::new()?;
@@ -192,7 +191,7 @@ fn bears_any_order() -> Outcome {
     daemon.stop()
 }
 
-/// Readers and workers that are killed in the midst of a load cost neither bytes nor the template.
+/// Killing readers and workers in the middle of a load costs neither bytes nor the template.
 fn bears_ends() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -228,8 +227,8 @@ fn bears_ends() -> Outcome {
     daemon.stop()
 }
 
-/// The weights are another file than what was recorded: of the same size, as an update would have it,
-/// and with the same time, as no update would.
+/// The weights are not the recorded file, but another of the same size, as after an update, and then one
+/// with the same time as well, which no update leaves.
 fn bears_other_files() -> Outcome {
     let mut model = Model::new()?;
     let daemon = Daemon::start()?;

@@ -1,4 +1,4 @@
-//! The anonymous memory of a service never pays for what is loaded for it.
+//! A service's anonymous memory never pays for what is loaded for the service.
 
 use std::fs;
 
@@ -36,14 +36,14 @@ pub(crate) const CASES: &[Case] = &[
 const ANON: u64 = 200 * MIB;
 const FILES: u64 = 256 * MIB;
 
-/// A group with room for half of what the policy wants beside the service's own memory.
+/// A group with room for the service's own memory and half of what the policy wants to load.
 struct Tight {
     group: Group,
     mount: Mount,
     files: Vec<Pattern>,
 }
 
-/// What a service paid while others in its group read all files.
+/// What a service paid while readers in its group read all files.
 #[derive(Debug)]
 struct Paid {
     swapped_kib: u64,
@@ -104,10 +104,10 @@ impl Tight {
         })
     }
 
-    /// The same with a policy that wants all of it.
+    /// The same with a policy that loads everything.
     fn run_eager(&self) -> Outcome<Paid> {
         let daemon = Daemon::start()?;
-        // Without a cgroup told, the first reader's is found.
+        // Without `--cgroup`, the runtime finds the first reader's group.
         daemon.register(&self.mount, &policy("eager"), &[])?;
         let paid = self.run("with eager")?;
         let stats = daemon.stats(&self.mount)?;
@@ -123,14 +123,14 @@ impl Tight {
     }
 }
 
-/// Without swap, a process might be killed.
+/// Without swap, where the kernel might kill a process instead.
 fn of_the_service(version: Version) -> Outcome {
     let paid = Tight::new(version)?.run_eager()?;
     ensure_eq!(paid.faults, 0, "the service's page faults afterwards");
     Ok(())
 }
 
-/// With somewhere to swap to, no more of it is swapped than the kernel alone would.
+/// With swap, no more of the memory is swapped out than by the kernel alone.
 fn is_not_swapped(version: Version) -> Outcome {
     let _lists = Lists::take()?;
     swap_on()?;
@@ -144,11 +144,11 @@ fn is_not_swapped(version: Version) -> Outcome {
     Ok(())
 }
 
-/// The kernel reclaims by two lists as long as this is there.
+/// Makes the kernel reclaim by two lists until it is dropped.
 ///
-/// Generations of pages (`CONFIG_LRU_GEN_ENABLED`) weigh processes against files by what has come
-/// back: of a policy that never evicts, which this one is, they have let the service pay anything
-/// from nothing to 84 MiB, which says nothing about us.
+/// Generations of pages (`CONFIG_LRU_GEN_ENABLED`) weigh processes against files by which pages come
+/// back: with a policy that never evicts, like this one, they have let the service pay anything from
+/// nothing to 84 MiB, which says nothing about the runtime.
 struct Lists(Option<String>);
 
 impl Lists {
@@ -167,13 +167,13 @@ impl Lists {
 impl Drop for Lists {
     fn drop(&mut self) {
         if let Some(enabled) = &self.0 {
-            // The machine is this test's own; another one may do without.
+            // A failure does no harm: the machine is this test's own.
             let _ = fs::write(Self::GENERATIONS, enabled);
         }
     }
 }
 
-/// What is loaded stays below the threshold, without any reader.
+/// Loading stops at the threshold, even without a reader.
 fn threshold_holds(version: Version) -> Outcome {
     let group = Group::new(version, "threshold")?;
     let mount = Mount::new()?;
@@ -203,7 +203,7 @@ fn threshold_holds(version: Version) -> Outcome {
         last / MIB,
         most / MIB
     );
-    // A chunk of each thread may be under way when it is reached.
+    // Each thread may have a chunk in flight when the threshold is reached.
     ensure!(
         group.current()? <= most + 24 * MIB,
         "{} bytes in use",

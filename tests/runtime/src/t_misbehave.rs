@@ -41,26 +41,27 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const SIZE: u64 = 16 * MIB;
-/// Of reads with and without a policy, in turn: one verdict, over all of them.
+/// Rounds of reads with and without a policy, in turn; one verdict covers all of them.
 const ROUNDS: usize = 7;
-/// So many more where the verdict is against the policy. On a guest's disk 16 MiB take either 150 or
-/// 250 ms, idle machine or not, by where the host puts the emulator's threads, and the middle of seven
-/// falls on one or the other: "hang" took 1.02, 1.12 and 1.47 of the time without, in three runs. What
-/// readers wait for a policy stays, however many rounds there are.
+/// Upper bound on the rounds, which go on while the verdict is against the policy. On a guest's disk,
+/// 16 MiB take either 150 or 250 ms, on an idle machine, too, depending on where the host puts the
+/// emulator's threads, and the median of seven falls on one or the other: "hang" took 1.02, 1.12 and 1.47
+/// times as long as without, in three runs. Time that readers wait for a policy shows in any number of
+/// rounds.
 const MOST_ROUNDS: usize = 3 * ROUNDS;
-/// How much longer reading may take in the middle of all rounds. The clock of a guest is the host's,
-/// which others use, too; what misbehaviour costs readers to a percent is measured by
-/// `bench_misbehaviour`, whose clock counts instructions.
+/// How many times as long reading may take, in the median over all rounds. A guest's clock is that of the
+/// host, which other processes use, too; `bench_misbehaviour`, whose clock counts instructions, measures to
+/// a percent what misbehaviour costs readers.
 const MOST: f64 = 1.5;
-/// Without the module and without passthrough the worker itself serves every read, and shares its
-/// processor with what the policy has it do.
+/// The same without the module and without passthrough, where the worker itself serves every read and
+/// shares its processor with the policy's work.
 const MOST_PLAIN: f64 = 4.0;
-/// A reader that waits for a policy waits for as long as the daemon does: 2 s as it is shipped. So in
-/// the middle of all rounds no single read may take longer than this.
+/// Upper bound on the longest single read, in the median over all rounds. A reader that waits for a policy
+/// waits as long as the daemon does: 2 s by default.
 const LONGEST_MS: f64 = 500.0;
 
-/// Reads through a mirror begin with a question to the worker, and those without a policy have no
-/// mirror: 1.1 to 1.7 of 25 ms on a busy machine.
+/// The same with FUSE: reads through a mirror begin with a request to the worker, and those without a policy
+/// have no mirror: 1.1 to 1.7 of 25 ms on a busy machine.
 const MOST_FUSE: f64 = 2.5;
 
 fn most() -> f64 {
@@ -71,15 +72,14 @@ fn most() -> f64 {
     }
 }
 
-/// Reading with a policy does not take longer than without: cold reads with and without in turn. Each
-/// time with begins with `before`, and ends with `after`. The time that a reader spent in the queue for
-/// a processor is left out on both sides.
+/// Checks that reading with a policy does not take longer than without, by cold reads with and without in
+/// turn. Each read with the policy begins with `before` and ends with `after`. Time that a reader was queued
+/// for a processor is left out on both sides.
 ///
-/// Reading without is measured beside a process that spins. What a policy does, and the start and the end of its
-/// worker, takes a processor, as any process may, and in a guest whose second processor a busy host could
-/// not give it, that is the reader's: reading took 3.6 times as long beside "hang", 1.8 to 2.3 times
-/// beside "beyond", 1.7 times beside "segv". None of that is waiting for the policy, which
-/// [`LONGEST_MS`] tells.
+/// Reads without the policy run beside a process that spins. The policy's work, and the start and the end of
+/// its worker, take a processor, as any process may; in a guest that gets no second processor from a busy
+/// host, they take the reader's: reading took 3.6 times as long beside "hang", 1.8 to 2.3 times beside
+/// "beyond", 1.7 times beside "segv". None of that is waiting for the policy, which [`LONGEST_MS`] catches.
 fn compare(
     name: &str,
     mount: &Mount,
@@ -132,12 +132,12 @@ fn crash_count(status: &MountStatus) -> u64 {
     status.policy.as_ref().map_or(0, |policy| policy.crashes)
 }
 
-/// Within so many seconds a fault is told. The watchdog counts the time that a call runs, not the time it
-/// waits for a processor, and gives up on it in any case after ten deadlines of 2 s.
+/// How many seconds a fault may take to be reported. The watchdog counts the time that a call runs, not the
+/// time it waits for a processor, and gives up on the call in any case after ten deadlines of 2 s.
 const TOLD_S: u32 = 25;
 
-/// The whole way of a policy whose worker ends at its first event: it is said whose fault it was and
-/// what, readers do not mind, and another policy finds everything in order.
+/// Follows a policy whose worker ends at its first event: the runtime reports which policy failed and how,
+/// readers are not affected, and another policy works afterwards.
 fn crashes(name: &str, words: &[&str]) -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
@@ -168,7 +168,7 @@ fn crashes(name: &str, words: &[&str]) -> Outcome {
     still_sound(&daemon, &mount, &file)
 }
 
-/// A policy that works, after whatever there was.
+/// Checks that a sound policy still works, whatever happened before.
 fn still_sound(daemon: &Daemon, mount: &Mount, file: &Pattern) -> Outcome {
     wait_until(10, "the workers to be gone", || {
         Ok((daemon.workers()?.len() <= 1).then_some(()))
@@ -185,7 +185,7 @@ fn still_sound(daemon: &Daemon, mount: &Mount, file: &Pattern) -> Outcome {
     Ok(())
 }
 
-/// Three crashes in a minute are enough.
+/// The runtime gives up a policy after three crashes in a minute.
 fn too_often() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, MIB)?;
@@ -222,13 +222,13 @@ fn too_often() -> Outcome {
     );
     file.make_cold()?;
     Job::new(&mount, &file).mmap().run()?;
-    // Asked to, it tries again; and there is no second chance without being asked.
+    // The daemon tries again when it is asked to, and only then.
     daemon.register(&mount, &test_policy("segv"), &[])?;
     still_sound(&daemon, &mount, &file)?;
     daemon.stop()
 }
 
-/// No event is needed, so it is given up by itself.
+/// This policy crashes without an event, so the daemon gives it up while there is no reader.
 fn thread_segv() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
@@ -256,7 +256,7 @@ fn leak() -> Outcome {
     let mut most = 0;
     let status = wait_until(20, "the leak to be noticed", || {
         for worker in daemon.workers()? {
-            // It may have gone meanwhile.
+            // The worker may have ended meanwhile.
             most = most.max(procfs::rss_kib(worker).unwrap_or(0));
         }
         let status = daemon.status(&mount)?;
@@ -276,8 +276,8 @@ fn leak() -> Outcome {
 fn flood() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, MIB)?;
-    // One call names more ranges than there may be, and this is about what becomes of these: the call
-    // takes longer than a policy may.
+    // One call names more ranges than allowed and takes longer than a policy may; this test is about the
+    // ranges.
     let daemon = Daemon::with("[worker]\ndeadline = \"180 s\"\n")?;
     daemon.register(&mount, &test_policy("flood"), &[])?;
     let worker = daemon.worker(&mount)?;
@@ -301,7 +301,7 @@ fn flood() -> Outcome {
     still_sound(&daemon, &mount, &file)
 }
 
-/// Ranges and paths of what is not there, or none of its business.
+/// The policy names ranges and paths that do not exist or that it must not load.
 fn beyond() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
@@ -364,7 +364,7 @@ fn stdout() -> Outcome {
     still_sound(&daemon, &mount, &file)
 }
 
-/// A panic of a policy in Rust is an error of each of its calls, and nothing more.
+/// A panic in a Rust policy is an error of each of its calls, and nothing more.
 fn panic() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;

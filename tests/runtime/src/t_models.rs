@@ -1,4 +1,4 @@
-//! A mount with several models: each load is of one of them, and each has a template of its own.
+//! A mount with several models: each load is of one model, and each model has a template of its own.
 
 use std::fs;
 use std::path::Path;
@@ -18,9 +18,9 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_models_of_a_hub", 120, models_of_a_hub),
 ];
 
-/// More than what is no weights.
+/// Size of a weight file, large enough to be taken for weights.
 const WEIGHTS: u64 = 24 * MIB;
-/// Of what is loaded so much is there, as pages may go for other reasons.
+/// How much of the weights must be cached at the same time, as pages may go for other reasons.
 const MOST: u64 = WEIGHTS / 100 * 95;
 
 fn can_record() -> Outcome {
@@ -78,7 +78,7 @@ fn models_of_a_folder() -> Outcome {
     let models = [model("a", 5)?, model("b", 7)?];
     let daemon = Daemon::start()?;
     let store = register(&daemon, &mount)?;
-    // The first loads by headers, the later ones by what was read.
+    // The first load goes by headers, later ones by what was read.
     for round in 0..2 {
         for (this, other) in [(0, 1), (1, 0)] {
             let (config, weights) = &models[this];
@@ -100,7 +100,7 @@ fn models_of_a_folder() -> Outcome {
     daemon.stop()
 }
 
-/// Two revisions, which share their configuration, in a cache of downloads.
+/// Two revisions that share their configuration, in a download cache.
 fn models_of_a_hub() -> Outcome {
     can_record()?;
     let mount = Mount::new()?;

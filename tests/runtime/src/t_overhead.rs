@@ -1,4 +1,4 @@
-//! What hearing costs: the CPU time of the runtime beside that of the readers it listens to.
+//! What hearing events costs: the CPU time of the runtime beside that of the readers it listens to.
 
 use std::thread::sleep;
 
@@ -18,8 +18,8 @@ pub(crate) const CASES: &[Case] = &[
 const SIZE: u64 = 32 * MIB;
 const PAGE: u64 = 4096;
 
-/// Percent of the reader's CPU time that the runtime takes to hear of what it reads, and to load
-/// nothing.
+/// CPU time that the runtime takes to hear of a reader's reads and load nothing, in percent of the
+/// reader's.
 #[allow(clippy::cast_precision_loss, reason = "these are measurements")]
 fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
     let daemon = Daemon::start()?;
@@ -29,7 +29,7 @@ fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
     sleep(millis(500));
     let after = (daemon.stats(mount)?, procfs::cpu_ms(daemon.pid())?);
     let events = after.0.events - before.0.events;
-    // What is lost costs nothing, and is not heard.
+    // Lost events cost nothing, and the policy does not hear them.
     ensure!(events >= least, "{events} events of {least}: {:?}", after.0);
     ensure_eq!(after.0.lost, 0, "events lost");
     let worker = (after.0.worker_cpu_ms - before.0.worker_cpu_ms) as f64;
@@ -44,13 +44,13 @@ fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
     Ok(percent)
 }
 
-/// The most that can be: an event for each page, and a reader that hardly looks at what it read. A
-/// switch of tasks, of which there is one for each few events, costs much more in a guest than a copy.
+/// The worst case: an event for each page, and a reader that hardly looks at what it read. A context
+/// switch, of which every few events cause one, costs much more in a guest than a copy.
 fn at_full_rate() -> Outcome {
     set_readahead("0")?;
     let mount = Mount::new()?;
     let file = mount.file("f", 3, SIZE)?;
-    // Every other page first, so that none is merged with its neighbour.
+    // Every other page first, so that no event is merged with its neighbour's.
     let pages = SIZE / PAGE;
     let order = (0..pages).step_by(2).chain((1..pages).step_by(2));
     let job = Job::new(&mount, &file).ranges(order.map(|page| page * PAGE..page * PAGE + 8));
@@ -62,7 +62,7 @@ fn at_full_rate() -> Outcome {
     Ok(())
 }
 
-/// As files are read: front to back, with the kernel reading ahead so many KiB, of which each is a miss.
+/// As files are usually read: front to back, with the kernel reading ahead 128 KiB at a time, each a miss.
 fn of_a_large_file() -> Outcome {
     set_readahead("128")?;
     let mount = Mount::new()?;

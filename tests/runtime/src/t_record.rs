@@ -1,4 +1,4 @@
-//! What a worker has read is recorded, whichever worker it is and however it reads.
+//! What a worker reads is recorded, whichever worker it is and however it reads.
 
 use std::fs;
 use std::ops::Range;
@@ -29,13 +29,13 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_record_two_services", 180, two_services),
 ];
 
-/// What a page table maps.
+/// Bytes that one page table maps.
 const TABLE: u64 = 2 * MIB;
 
-/// One load by these workers, and the groups that come of it, in their order.
+/// The groups recorded from one load by these workers, in their order.
 fn groups_of(model: &Model, daemon: &Daemon, workers: Vec<Job>) -> Outcome<Vec<Value>> {
     model.make_cold()?;
-    // As they do: one that ends while others have some way to go has been cut short.
+    // Real workers stay, too: one that ends while others are far from done counts as cut short.
     let stayers = (0..)
         .zip(workers)
         .map(|(number, job)| job.linger(stop(number)));
@@ -52,7 +52,7 @@ fn groups(template: &Value) -> Outcome<Vec<Value>> {
     Ok(groups)
 }
 
-/// Each has what its worker read, and nothing twice.
+/// Checks that each group has what its worker read, and nothing twice.
 fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outcome {
     for (rank, group) in (0..).zip(groups) {
         let found = recorded(group);
@@ -65,7 +65,7 @@ fn ensure_exact(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>) -> Outc
     Ok(())
 }
 
-/// With the module it is exact; otherwise `slack` may be missing, but nothing that was not read is there.
+/// With the module, checks that groups are exact; otherwise `slack` bytes may be missing, but none extra.
 fn ensure_close(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: u64) -> Outcome {
     if Way::now() == Way::Module {
         return ensure_exact(groups, read);
@@ -87,7 +87,7 @@ fn ensure_close(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: 
     Ok(())
 }
 
-/// All that was read is there, and so much of others' at most.
+/// Checks that groups have all that was read, and at most `slack` bytes that other workers read.
 fn ensure_covers(groups: &[Value], read: impl Fn(u32) -> Vec<Range<u64>>, slack: u64) -> Outcome {
     for (rank, group) in (0..).zip(groups) {
         let (found, read) = (recorded(group), joined(read(rank)));
@@ -109,7 +109,7 @@ fn bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// What both have, of two lists that are joined.
+/// How many bytes two lists of joined ranges have in common.
 fn common(some: &[Range<u64>], others: &[Range<u64>]) -> u64 {
     let both = |one: &Range<u64>, other: &Range<u64>| {
         let (from, to) = (one.start.max(other.start), one.end.min(other.end));
@@ -121,18 +121,18 @@ fn common(some: &[Range<u64>], others: &[Range<u64>]) -> u64 {
     pairs.sum()
 }
 
-/// The threads of a worker are that worker.
+/// What a worker's threads read counts as the worker's.
 fn threads() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
     model.register(&daemon, &[])?;
-    // The last one comes first: it is not who comes first that is the first one.
+    // The last rank starts first: the order of starting does not make ranks.
     let workers = (0..WORKERS).rev().map(|rank| model.worker(rank).threads(3));
     let groups = groups_of(&model, &daemon, workers.collect())?;
-    // Without the module: where folios that are read are followed by one whose I/O is under way, as the
-    // loader's are, the kernel's filemap_get_pages returns before its tracepoint. A file that one plain
-    // process reads behind another that reads ahead has such holes in the kernel's own trace, too. They are
-    // filled where a reader goes on in requests of one length; what a jump begins with may be missing.
+    // Without the module: where a folio with I/O in flight, as the loader's, follows cached ones in a read, the
+    // kernel's filemap_get_pages returns before its tracepoint. The kernel's own trace has such holes, too, when
+    // one plain process reads a file behind another that reads ahead. The worker fills them where a reader goes
+    // on in requests of one length; the beginning of a jump may be missing.
     ensure_close(&groups, part, 256 << 10)?;
     daemon.stop()
 }
@@ -144,15 +144,15 @@ fn heads_first() -> Outcome {
     model.register(&daemon, &[])?;
     let workers = (0..WORKERS).map(|rank| model.worker(rank).heads(8 << 10));
     let groups = groups_of(&model, &daemon, workers.collect())?;
-    // Without the module, how far a read has come is concluded from where it goes on, and now and then
-    // that of a second read at the same place is taken for the first one's.
+    // Without the module, the length of a read is inferred from where the reader goes on; now and then that of
+    // a second read at the same place is taken for that of the first.
     ensure_close(&groups, part, 256 << 10)?;
     daemon.stop()
 }
 
-/// What a worker of a rank reads through a mapping. The module tells of it as the kernel maps it, 64 KiB
-/// at a time; otherwise it is known by what has been mapped, and that may be a table: then it is all of
-/// every third one, and of the others those that are its own.
+/// What the worker of a rank reads through a mapping. The module reports it as the kernel maps it, 64 KiB
+/// at a time. Otherwise it is known from what has been mapped, which may be a whole table; so there the
+/// worker reads every third table, and its own among the others.
 fn mapped(rank: u32) -> Vec<Range<u64>> {
     if Way::now() == Way::Module {
         return part(rank);
@@ -163,7 +163,7 @@ fn mapped(rank: u32) -> Vec<Range<u64>> {
     own.map(|at| at * TABLE..(at + 1) * TABLE).collect()
 }
 
-/// A mapping is read long after its file has been closed.
+/// Workers read a mapping long after they have closed its file.
 fn closed_mappings() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -171,21 +171,22 @@ fn closed_mappings() -> Outcome {
     let workers = (0..WORKERS).map(|rank| model.worker(rank).ranges(mapped(rank)).closed());
     let groups = groups_of(&model, &daemon, workers.collect())?;
     if Way::now() == Way::Module && kernel_is_at_least(6, 16) {
-        // Large folios are mapped as a whole, and nothing shows here which worker the rest of one belongs to.
+        // Large folios are mapped whole, and nothing shows here which worker the rest of one belongs to.
         ensure_covers(&groups, mapped, SIZE / 10)?;
     } else {
-        // Without the module, the last few MiB may be mapped after the last look.
+        // Without the module, the last few MiB may be mapped after the mappings were last examined.
         ensure_close(&groups, mapped, SIZE / 20)?;
     }
     daemon.stop()
 }
 
-/// How long a worker stays, as they do: one that ends while others read has been cut short.
+/// The file that ends a worker's stay. Real workers stay, too: one that ends while others read counts as
+/// cut short.
 fn stop(rank: u32) -> PathBuf {
     scratch().join(format!("stop-{rank}"))
 }
 
-/// What is recorded of workers that stay until it is.
+/// The template recorded from workers that stay until it exists.
 fn template_of_stayers(model: &Model, daemon: &Daemon, readers: Vec<Reader>) -> Outcome<Value> {
     for rank in 0..WORKERS {
         wait_until(60, "all to be read", || {
@@ -200,20 +201,20 @@ fn template_of_stayers(model: &Model, daemon: &Daemon, readers: Vec<Reader>) -> 
     Ok(template)
 }
 
-/// Who opened the file and looked at it is not who reads it, and of those of whom nothing is known the
-/// first to read is the first one.
+/// The process that opens a file and looks at it is not the one that reads it; and of workers without a
+/// known rank, the first to read is the first.
 fn children() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
     model.register(&daemon, &[])?;
     model.make_cold()?;
     Job::new(&model.mount, &model.config).run()?;
-    // Not what their parents read.
+    // Without what the parents read.
     let own = |rank| part(rank).split_off(1);
     let worker = |rank: u32| {
         let job = model.worker(rank).unranked().ranges(own(rank));
         let job = job.linger(stop(rank));
-        // The last one does without a parent.
+        // The last worker has no parent that reads first.
         if rank + 1 < WORKERS {
             job.parent(64 << 10)
         } else {
@@ -227,7 +228,7 @@ fn children() -> Outcome {
             Ok(has_read(&reader, rank + 1 < WORKERS)?.then_some(()))
         })?;
         readers.push(reader);
-        // Without the module, what happens within a few ms is told in any order.
+        // Without the module, events within a few ms are reported in any order.
         sleep(millis(300));
     }
     let template = template_of_stayers(&model, &daemon, readers)?;
@@ -235,18 +236,18 @@ fn children() -> Outcome {
     daemon.stop()
 }
 
-/// Whether a reader has begun, or its child.
+/// Whether a reader, or its child, has begun to read.
 fn has_read(reader: &Reader, child: bool) -> Outcome<bool> {
     let process = if child {
         procfs::children(reader.pid())?.first().copied()
     } else {
         Some(reader.pid())
     };
-    // More than any program reads to start.
+    // More than any program reads as it starts.
     Ok(process.is_some_and(|it| procfs::io(it, "rchar").is_ok_and(|bytes| bytes >= 128 << 10)))
 }
 
-/// Workers that are told their rank through a pipe call themselves after it.
+/// Workers that get their rank through a pipe show it in their process title.
 fn titles() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -260,7 +261,7 @@ fn titles() -> Outcome {
     daemon.stop()
 }
 
-/// Workers of two stages of a pipeline, two in each: those of one tensor rank are not taken for one.
+/// Two stages of a pipeline with two workers each: workers with the same tensor rank are kept apart.
 fn stages() -> Outcome {
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -280,10 +281,10 @@ fn stages() -> Outcome {
     daemon.stop()
 }
 
-/// Tensors are copied out of a mapping, in any order, while MAIO loads them in that of the file: each
-/// byte that the reader has read is in the template. All of the file is read, so there is nothing else to record.
+/// A reader copies tensors out of a mapping in any order while MAIO loads them in file order: the template
+/// has each byte that was read. The reader reads the whole file, so there is nothing else to record.
 fn any_order() -> Outcome {
-    // Large folios, of which one fault maps all.
+    // For large folios, which one fault maps whole.
     set_readahead("4096")?;
     let model = Model::new()?;
     let daemon = Daemon::start()?;
@@ -320,8 +321,7 @@ fn any_order() -> Outcome {
     daemon.stop()
 }
 
-/// Two services, each with a mount of its own, read the same file at the same time, one of them from
-/// the end to the beginning.
+/// Two services, each with a mount of its own, read the same file at the same time, one of them backwards.
 fn two_services() -> Outcome {
     set_readahead("128")?;
     let model = Model::new()?;
@@ -361,7 +361,7 @@ fn two_services() -> Outcome {
             daemon.unregister(mount)?;
         }
     }
-    // What that costs without us, in as little memory.
+    // What that costs without the runtime, in as little memory.
     let group = match Group::new(Version::V2, "services") {
         Err(Stop::Skip(why)) => {
             println!("without us: {why}");
@@ -379,7 +379,7 @@ fn two_services() -> Outcome {
     daemon.stop()
 }
 
-/// What the device gives for these readers, all at the same time, with nothing cached before.
+/// Bytes that the device delivers for these readers, run at the same time from a cold cache.
 fn at_once(model: &Model, jobs: impl Iterator<Item = Job>) -> Outcome<u64> {
     model.make_cold()?;
     let before = model.device_bytes()?;

@@ -1,4 +1,4 @@
-//! What is refused, and with which words and exit statuses.
+//! What is refused, with which message and which exit status.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -40,9 +40,9 @@ fn refused(answer: &Answer, code: i32, words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A copy of a policy in a place of its own.
+/// A copy of a policy in a folder of its own.
 fn copy(folder: &str) -> Outcome<PathBuf> {
-    // Below /tmp everything is in a directory that every user may write to.
+    // Not below /tmp, which every user may write to.
     let folder = Path::new("/usr/lib/ppc/test").join(folder);
     fs::create_dir_all(&folder)?;
     let library = folder.join("shift.so");
@@ -72,7 +72,7 @@ fn of_untrusted_libraries() -> Outcome {
     chown(&folder, Some(1000), None)?;
     attempt(&["belongs to user 1000"])?;
     chown(&folder, Some(0), None)?;
-    // A link to it is as good or bad as the library.
+    // A link to a library is as trusted as the library.
     let link = scratch().join("link.so");
     std::os::unix::fs::symlink(&library, &link)?;
     daemon.register(&mount, &link, &[])?;
@@ -133,7 +133,7 @@ fn by_the_policy() -> Outcome {
     attempt(&policy("shift"), &["length=-1"], &["not a number of bytes"])?;
     attempt(&policy("null"), &["a=b"], &["Unknown setting: a"])?;
     ensure_eq!(daemon.workers()?.len(), 0, "workers");
-    // One that has none takes none while it runs.
+    // A policy without settings takes none while it runs.
     daemon.register(&mount, &policy("eager"), &[])?;
     let path = mount.path.display().to_string();
     let answer = daemon.run(&["set", &path, "path=x"])?;
@@ -155,7 +155,7 @@ fn of_unknown_mounts() -> Outcome {
     ] {
         refused(&daemon.run(&command)?, NOTHING_THERE, &[command[1]])?;
     }
-    // A mount without a policy has nothing to take away.
+    // A mount without a policy has none to remove.
     let path = mount.path.display().to_string();
     refused(
         &daemon.run(&["rm-policy", &path])?,
@@ -216,12 +216,12 @@ fn of_configurations() -> Outcome {
 fn of_other_users() -> Outcome {
     let mount = Mount::new()?;
     let daemon = Daemon::start()?;
-    // Then it has something to keep.
+    // With a policy, the daemon has a state to keep.
     daemon.register(&mount, &policy("null"), &[])?;
     let socket = daemon.socket();
     let mode = socket.metadata()?.permissions().mode() & 0o777;
     ensure_eq!(mode & 0o007, 0, "the socket is open to all users: {mode:o}");
-    // Even where they can reach it.
+    // Even where other users can reach the socket.
     let scratch = scratch();
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755))?;
     let state = scratch.join("state.json");
@@ -246,7 +246,7 @@ fn of_other_users() -> Outcome {
     daemon.stop()
 }
 
-/// One that is no good does not cost the one that runs.
+/// A library that is refused does not replace the running policy.
 fn keeps_the_policy_before() -> Outcome {
     let mount = Mount::new()?;
     let daemon = Daemon::start()?;
@@ -263,7 +263,8 @@ fn keeps_the_policy_before() -> Outcome {
     ensure_eq!(status.state, MountState::Running, "the state");
     let name = status.policy.map(|policy| policy.name);
     ensure_eq!(name.as_deref(), Some("shift"), "the policy");
-    // One whose init fails may: two cannot have the device. But one policy has to be in charge.
+    // One whose init fails may do so for a moment, as two policies cannot share the device. But afterwards one
+    // policy has to be in charge.
     let answer = daemon.try_register(&mount.path, &test_policy("init_fail"), &[])?;
     refused(&answer, REFUSED, &["test-init-fail"])?;
     let status = daemon.wait_for(&mount, 10, "the policy before to be back", |status| {

@@ -1,4 +1,4 @@
-//! A policy that is registered hears exactly what misses, and what it names is done.
+//! A registered policy hears exactly the misses, and what it asks for is done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -80,7 +80,7 @@ impl Heard {
     }
 }
 
-/// The pages that a range of bytes is on.
+/// The pages that a range of bytes touches.
 fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
@@ -89,7 +89,7 @@ fn pages_of(ranges: &[Range<u64>]) -> BTreeSet<u64> {
     ranges.iter().flat_map(pages).collect()
 }
 
-/// A probe that records what it hears, and nothing of it in the log.
+/// A probe that records the events it hears in a file, not in the log.
 pub(crate) struct Probe {
     record: String,
 }
@@ -124,7 +124,7 @@ impl Probe {
         Ok(missed)
     }
 
-    /// Waits until these pages were missed, and then makes sure that no others were.
+    /// Waits until these pages have been missed, and then checks that no others have.
     fn wait_for(&self, expected: &BTreeMap<(u32, String), BTreeSet<u64>>) -> Outcome {
         let all = |found: &BTreeMap<(u32, String), BTreeSet<u64>>| {
             expected
@@ -138,7 +138,7 @@ impl Probe {
     }
 }
 
-/// Here and there, in pieces smaller and larger than a page and the reader's chunk.
+/// Scattered ranges, smaller and larger than a page and the reader's chunk.
 fn some_ranges() -> Vec<Range<u64>> {
     vec![
         0..8 * KIB,
@@ -163,13 +163,13 @@ fn hears(mmap: bool) -> Outcome {
     reader.finish()?;
     probe.wait_for(&BTreeMap::from([(key, pages_of(&ranges))]))?;
     let way = if mmap { "mmap" } else { "read" };
-    // Requests do not tell, nor do kernels before 6.12.
+    // FUSE requests do not show which it was, nor do kernels before 6.12.
     let tells = Way::now() == Way::Module || kernel_is_at_least(6, 12);
     if tells && !Way::now().caches_above() {
         let all = probe.heard()?.iter().all(|heard| heard.way == way);
         ensure!(all, "not all by {way}");
     }
-    // What is cached now makes no events, unless the machine takes it back before it is read.
+    // Cached pages cause no events, unless the machine reclaims them before they are read.
     wait_until(30, "the machine to leave what is cached", || {
         let (before, taken_back) = (probe.heard()?.len(), pages_taken_back());
         Job::new(&mount, &file).ranges(ranges.clone()).run()?;
@@ -229,7 +229,7 @@ fn hears_what_it_wants() -> Outcome {
     Job::new(&mount, &file).run()?;
     let daemon = Daemon::start()?;
     let probe = Probe::new();
-    // All kinds there are, with a beacon each 64 KiB.
+    // Every kind, with a beacon every 64 KiB.
     probe.register(&daemon, &mount, &["progress=65536", "kinds=0x1e"])?;
     daemon.set(&mount, "kinds=0x3e")?;
     let told = |kind: &str, pid: u32| -> Outcome<Vec<Heard>> {
@@ -246,7 +246,7 @@ fn hears_what_it_wants() -> Outcome {
             Ok((!told("CLOSE", pid)?.is_empty()).then_some(()))
         })?;
         sleep(millis(100));
-        // On a machine that others use, too, the kernel may have needed a page for them.
+        // On a shared machine, the kernel may have reclaimed a page for another process.
         if Way::now() == Way::Module || told("MISS", pid)?.is_empty() {
             break;
         }
@@ -258,7 +258,7 @@ fn hears_what_it_wants() -> Outcome {
     ensure_eq!(of("MISS")?.len(), 0, "misses of a warm file");
     let touched: BTreeSet<u64> = of("TOUCH")?.iter().flat_map(Heard::pages).collect();
     ensure_eq!(touched.len() as u64, file.size / PAGE, "pages touched");
-    // Of those that wait, two may become one; what they tell of is all of it.
+    // Waiting beacons may be merged; together they cover the whole file.
     let beacons = of("PROGRESS")?;
     let told: u64 = beacons.iter().map(|beacon| beacon.length).sum();
     ensure_eq!(told, file.size, "bytes told by {beacons:?}");
@@ -299,7 +299,7 @@ fn loads() -> Outcome {
     );
     let stats = daemon.stats(&mount)?;
     ensure_eq!(stats.load_ranges, 1, "ranges named in {stats:?}");
-    // The reader's own page is on its way at the same time; the first of the two brings it in.
+    // The reader reads its own page at the same time; whichever comes first brings it in.
     ensure!(
         [MIB, MIB + PAGE].contains(&stats.loaded_bytes),
         "bytes loaded in {stats:?}"
@@ -310,17 +310,17 @@ fn loads() -> Outcome {
         .range(4 * MIB - 64 * KIB..4 * MIB - 60 * KIB)
         .run()?;
     wait_cached(&file, MIB + PAGE + 64 * KIB)?;
-    // All of it, and every byte is right.
+    // Read all of it, checking every byte.
     Job::new(&mount, &file).run()?;
     Job::new(&mount, &file).mmap().run()?;
     daemon.stop()
 }
 
-/// With a threshold of 1 % memory is over it, whatever there is.
+/// With a threshold of 1 %, memory use is always above it.
 const ALWAYS_OVER: &str = "[memory]\nthreshold = 1\nhysteresis = 0\n";
 
-/// Misses the page at this place until the event arrives. While the table of files is being filled, as it
-/// is just after a policy has started, the kernel may report nothing on that processor: then it tries again.
+/// Misses the page at this offset until the event arrives. While the table of files is being filled, as it
+/// is just after a policy has started, the kernel may report nothing on that processor: then this retries.
 fn misses_until_heard(mount: &Mount, file: &Pattern, daemon: &Daemon, at: u64) -> Outcome {
     let before = daemon.stats(mount)?.events;
     for _ in 0..5 {
@@ -337,12 +337,12 @@ fn misses_until_heard(mount: &Mount, file: &Pattern, daemon: &Daemon, at: u64) -
     fail!("no miss was heard");
 }
 
-/// What is behind a miss, a process mapping it or not, and what is behind it at an interval.
+/// A policy drops the pages behind a miss, mapped or not, and does so at an interval, too.
 fn evicts() -> Outcome {
     if Way::now().caches_above() {
         skip!("what is mapped beforehand is mapped from below the mirror");
     }
-    // Pages of one's own are dropped one by one; large ones, which reading ahead makes, are not.
+    // Single pages are dropped one by one; the large folios that readahead makes are not.
     set_readahead("0")?;
     let mount = Mount::new()?;
     let file = mount.file("f", 3, 4 * MIB)?;
@@ -350,7 +350,7 @@ fn evicts() -> Outcome {
     let job = Job::new(&mount, &file).mmap().range(0..3 * MIB);
     let mapper = job.linger(stop.clone()).start()?;
     wait_cached(&file, 3 * MIB)?;
-    // It may still be in its last pages: it would have them again, in a folio that is not dropped.
+    // It may still be reading its last pages, and would bring them back in a folio that is not dropped.
     wait_until(10, "the mapper to rest", || {
         Ok(rests(&stop).exists().then_some(()))
     })?;
@@ -370,7 +370,7 @@ fn evicts() -> Outcome {
         3 * MIB + PAGE - 64 * KIB,
         "what is not behind"
     );
-    // No process reads any more, but time goes on.
+    // No process reads any more, but the interval passes.
     daemon.set(&mount, "behind=1048576")?;
     gone(MIB)?;
     ensure_eq!(file.cached()?, 2 * MIB + PAGE, "what is not behind");
@@ -381,7 +381,7 @@ fn evicts() -> Outcome {
         ensure_eq!(stats.evicted_bytes, MIB, "bytes dropped in {stats:?}");
         ensure_eq!(stats.kept_bytes, 0, "{stats:?}");
     } else {
-        // What is mapped may take several calls.
+        // Dropping mapped pages may take several calls.
         ensure!(stats.evicted_bytes >= MIB, "bytes dropped in {stats:?}");
     }
     fs::write(stop, "")?;
@@ -412,7 +412,7 @@ fn settings_change() -> Outcome {
     Job::new(&mount, &file).range(MIB..MIB + 8).run()?;
     wait_cached(&file, 3 * PAGE + 64 * KIB)?;
     ensure_eq!(daemon.worker(&mount)?, worker, "the worker");
-    // What it does not know it refuses, and goes on as before.
+    // The policy refuses an unknown setting and goes on as before.
     let path = mount.path.display().to_string();
     let answer = daemon.run(&["set", &path, "ahaed=1"])?;
     ensure_eq!(answer.code, crate::daemon::REFUSED, "{answer:?}");
@@ -438,7 +438,7 @@ fn log_and_events_are_told() -> Outcome {
     let times = reader.finish()?.times;
     ensure!(times >= 3, "read {times} times");
     ensure_eq!(events.len(), 3, "events");
-    // Others than the module know of pages only.
+    // Backends other than the module know only pages.
     let length = if Way::now() == Way::Module { 8 } else { PAGE };
     for event in events {
         let told = (
@@ -450,7 +450,7 @@ fn log_and_events_are_told() -> Outcome {
         ensure_eq!(told, ("MISS", pid, 64 * KIB, length), "an event");
         ensure_eq!(event.path.as_deref(), Some(Path::new("dir/f")), "its path");
     }
-    // Between both is a count: of those that wait, two may become one.
+    // Between these two is a count, as waiting events may be merged.
     let (begin, end) = (
         format!("event MISS 65536 {length} "),
         format!(" {pid} read dir/f"),
@@ -492,7 +492,7 @@ fn null_is_the_kernels() -> Outcome {
     daemon.stop()
 }
 
-/// A policy built when version 1 was all there was.
+/// A policy built when version 1 was the only one still runs.
 fn frozen_policy_runs() -> Outcome {
     set_readahead("0")?;
     let mount = Mount::new()?;
@@ -506,7 +506,7 @@ fn frozen_policy_runs() -> Outcome {
     daemon.stop()
 }
 
-/// A mount that goes takes its policy along; another in its place has none.
+/// An unmounted mount takes its policy along; a new mount in its place has none.
 fn follows_the_mount() -> Outcome {
     let mount = Mount::new()?;
     let file = mount.file("f", 3, MIB)?;

@@ -1,4 +1,4 @@
-//! The rig itself: what was brought along runs, loads, and is where it belongs.
+//! The rig itself: the programs and libraries that it brings run, load, and are where they belong.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -34,7 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_rig_disks_spoil", 30, disks_spoil),
 ];
 
-/// This program is linked with libraries, and opens others: what the daemon needs, too.
+/// Like the daemon, this program needs the libraries that it is linked with, and opens others.
 fn policies_open() -> Outcome {
     for name in ["null", "eager", "precache", "readahead", "shift"] {
         let table = open_policy(&policy(name)).of(name)?;

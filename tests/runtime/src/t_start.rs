@@ -1,5 +1,5 @@
 //! A start, by `ppcctl run` without a directory: what a command and its children read is recorded, and loaded before
-//! they come to it the next time.
+//! they read it the next time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,11 +22,11 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const FILES: u64 = 12;
-/// What is read of each file is less than what the kernel would read along.
+/// Pages read of each file, fewer than the kernel would read along with them.
 const PAGES: usize = 4;
 const PART: u64 = (PAGES * PAGE) as u64;
 
-/// Files that commands read, in a mount of the running way.
+/// Files that commands read, in a mount of the way under test.
 struct Tree {
     mount: Mount,
     files: Vec<Pattern>,
@@ -51,7 +51,7 @@ impl Tree {
         self.files.iter().try_for_each(Pattern::make_cold)
     }
 
-    /// A shell's script that reads the beginning of each file, half of them by a child of a child.
+    /// A shell script that reads the beginning of each file, half of them in a child's child.
     fn script(&self) -> String {
         let read = |number| {
             let path = self.path(number);
@@ -63,9 +63,9 @@ impl Tree {
         format!("{some} sh -c \"{others} true\"; true")
     }
 
-    /// Waits until all that the script reads of the files from `first` on has been brought in by a start that reads
-    /// nothing of it. What has come counts, gone again or not: a machine that reclaims what it takes for cold has
-    /// the first of these pages back before the last ones are there, and counts that nowhere.
+    /// Waits until a start that reads none of the files from `first` on has brought in all that the script reads of
+    /// them. Pages count once they have come in, even if they are gone again: a machine that reclaims what it takes
+    /// for cold takes back the first of these pages before the last are cached, and counts that nowhere.
     fn wait_for_parts(&self, first: usize, script: &str) -> Outcome<(String, Value)> {
         let files = &self.files[first..];
         let mut come = vec![[false; PAGES]; files.len()];
@@ -98,7 +98,7 @@ fn begin(script: &str) -> Outcome<Child> {
     begin_with(script, &[])
 }
 
-/// The same with arguments that the script makes nothing of.
+/// The same with arguments that the script ignores.
 fn begin_with(script: &str, arguments: &[&Path]) -> Outcome<Child> {
     let store = format!("store={}", scratch().join("store").display());
     let words = [
@@ -121,7 +121,7 @@ fn begin_with(script: &str, arguments: &[&Path]) -> Outcome<Child> {
     command.spawn().of("ppcctl")
 }
 
-/// The same to its end, and what it says of itself.
+/// Runs the script to its end; returns its output and the summary of the start.
 fn run(script: &str) -> Outcome<(String, Value)> {
     finish(begin(script)?)
 }
@@ -146,7 +146,7 @@ fn replays() -> Outcome {
     run(&tree.script())?;
     tree.make_cold()?;
     run(&tree.script())?;
-    // What it does not read is there all the same, and little more.
+    // What the script reads is cached although this start does not read it, and little more.
     tree.make_cold()?;
     let (_, third) = tree.wait_for_parts(0, "")?;
     let loaded = third["stats"]["loaded_bytes"].as_u64().unwrap_or_default();
@@ -162,7 +162,7 @@ fn outlives_odd_runs() -> Outcome {
     for script in [&tree.script(), "true", &tree.script()] {
         run(script)?;
     }
-    // One that is killed half-way, and two at once.
+    // A start that is killed halfway, and two at once.
     let half = format!(
         "head -c {PART} '{}' > /dev/null; kill -9 $$",
         tree.path(0).display()
@@ -178,7 +178,7 @@ fn outlives_odd_runs() -> Outcome {
     Ok(())
 }
 
-/// A file that has changed, one that is gone and one that is something else now.
+/// A file that has changed, one that is gone, and one that is now a directory.
 fn reads_what_is_there() -> Outcome {
     let tree = Tree::new()?;
     run(&tree.script())?;
@@ -194,7 +194,7 @@ fn reads_what_is_there() -> Outcome {
     Ok(())
 }
 
-/// The model that the command names is on its way before anything of it is opened, and the start is known without it.
+/// The model that the command names is loaded before any of its files is opened, and the start is known without it.
 fn brings_the_model() -> Outcome {
     let tree = Tree::new()?;
     let weights = tree.mount.file("m/model.safetensors", 99, 17 * MIB)?;

@@ -1,4 +1,4 @@
-//! Policies come, change and go while readers read at full speed, and none of them notices.
+//! Policies come, change and go while readers read at full speed, and no reader notices.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::procfs;
 use crate::reader::{Job, Reader};
 use crate::way::Way;
 
-/// A swap takes seconds where every access to memory is checked, and a race is found in fewer of them.
+/// Number of swaps. One takes seconds where every memory access is checked, and fewer are needed to find a race.
 fn storm_swaps() -> usize {
     if factor() > 1.0 { 30 } else { 1000 }
 }
@@ -52,7 +52,7 @@ fn end(readers: Vec<Reader>) -> Outcome {
     Ok(())
 }
 
-/// The n-th change of a mount's policy; the last of five takes it away.
+/// Makes the n-th change of a mount's policy; every fifth removes it.
 fn change(daemon: &Daemon, mount: &Mount, n: usize) -> Outcome {
     let probe = ["log=0", "ahead=2097152", "kinds=0x1e"];
     match n % 5 {
@@ -79,7 +79,7 @@ fn swap(times: usize) -> Outcome {
         change(&daemon, &mount, n)?;
     }
     let before = procfs::fd_names(daemon.pid())?;
-    // Without the module, a worker takes longer to begin.
+    // Without the module, a worker takes longer to start.
     let times = if Way::now() == Way::Module {
         times
     } else {
@@ -88,7 +88,7 @@ fn swap(times: usize) -> Outcome {
     for n in 0..times.next_multiple_of(5) {
         change(&daemon, &mount, n)?;
     }
-    // Descriptors of a connection or a worker may take a moment to go.
+    // Descriptors of a connection or a worker may take a moment to be closed.
     let mut after = Vec::new();
     let kept = wait_until(5, "descriptors to be given back", || {
         after = procfs::fd_names(daemon.pid())?;
@@ -103,7 +103,7 @@ fn swap(times: usize) -> Outcome {
     daemon.stop()
 }
 
-/// How often each was told yes.
+/// How often a client's requests were granted and refused.
 #[derive(Debug, Default)]
 struct Told {
     yes: usize,
@@ -111,8 +111,8 @@ struct Told {
 }
 
 impl Told {
-    /// A yes is JSON; a no is one of a mount without a policy, of a policy that says no, or of what came
-    /// in between, and it is in words.
+    /// A yes is JSON. A no comes from a mount without a policy, from a policy that refuses, or because another
+    /// request came in between, and has a message.
     #[track_caller]
     fn hear(&mut self, answer: &Answer) -> Outcome {
         if answer.code == 0 {
@@ -132,8 +132,8 @@ impl Told {
     }
 }
 
-/// Several clients at once ask for different policies of one mount. A refused client gets a reason in words, and
-/// in the end the mount has what the last one asked for.
+/// Several clients at once ask for different policies on one mount. A refused client gets a reason in words, and
+/// in the end the mount has what was asked for last.
 fn from_all_sides() -> Outcome {
     let mount = Mount::new()?;
     let daemon = Daemon::start()?;
@@ -174,7 +174,7 @@ fn from_all_sides() -> Outcome {
         sides.into_iter().collect()
     })?;
     println!("registering, removing, setting: {told:?}");
-    // With two that register and remove in turn some of each come through.
+    // With one side registering and one removing, some requests of each succeed.
     for (side, told) in ["registering", "removing"].into_iter().zip(&told) {
         ensure!(told.yes > 0, "{side} never went: {told:?}");
     }

@@ -1,22 +1,22 @@
-//! Tests that hold whatever is behind the mount, but for what a backend says that it cannot do.
+//! Tests that hold whatever is behind the mount, except for what a backend says it cannot do.
 
 use crate::case::Case;
 use crate::way::Way;
 
-/// By the names that they have with the module, and the ways on which they cannot hold. What depends
-/// on the kernel as well, tests find out by themselves.
+/// Tests by the names that they have with the module, and the ways on which they cannot hold. Tests that
+/// also depend on the kernel check it themselves.
 const EVERYWHERE: &[(&str, &[Way])] = &[
     // Opening files through FUSE needs the worker, so it fails while there is none.
     ("cprt_crash_of_a_worker", FUSE),
     ("cprt_crash_of_the_daemon", FUSE),
     ("cprt_misbehave_hang", FUSE),
     ("cprt_misbehave_segv", FUSE),
-    // And another policy is another worker, with a mount of its own.
+    // Another policy is another worker, too, with a mount of its own.
     ("cprt_swap_under_load", FUSE),
     ("cprt_crash_term_drains", &[]),
-    // Its file is not in the test's directory, where its pages are looked for.
+    // Its file is not in the test's directory, in whose mount cached pages are looked for.
     ("cprt_fault_of_one_range", &[Way::Plain]),
-    // Of what is cached, requests tell nothing: nothing can be recorded.
+    // Requests show nothing about reads of cached pages, so nothing can be recorded.
     ("cprt_maio_bears_any_order", &[Way::Plain]),
     ("cprt_maio_records_and_replays", &[Way::Plain]),
     ("cprt_maio_slides_a_window", &[Way::Plain]),
@@ -34,12 +34,12 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_record_titles", &[Way::Plain]),
     // Two mirrors of one directory cannot both be where the other one's pages are.
     ("cprt_record_two_services", FUSE),
-    // What is mapped beforehand is mapped from below the mirror.
+    // What is mapped before the policy starts is mapped from below the mirror.
     ("cprt_register_evicts", &[Way::Plain]),
     ("cprt_register_follows_the_mount", &[]),
     ("cprt_register_frozen_policy_runs", &[]),
     ("cprt_register_hears_what_faults_miss", &[]),
-    // Of what is cached, requests tell nothing.
+    // Requests show nothing about reads of cached pages.
     ("cprt_register_hears_what_it_wants", &[Way::Plain]),
     ("cprt_register_hears_what_reads_miss", &[]),
     ("cprt_register_loads", &[]),
@@ -47,7 +47,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_register_null_is_the_kernels", &[]),
     ("cprt_register_settings_change", &[]),
     ("cprt_register_tells_readers_apart", &[]),
-    // A start's files are those of every file system: a mirror is one of them.
+    // A start covers files of every file system, a mirror's, too.
     ("cprt_start_brings_the_model", FUSE),
     ("cprt_start_outlives_odd_runs", FUSE),
     ("cprt_start_reads_what_is_there", FUSE),
@@ -56,7 +56,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
 
 const FUSE: &[Way] = &[Way::Fuse, Way::Plain];
 
-/// Those among these.
+/// The tests among `all` that hold on other ways, once for each way.
 pub(crate) fn of(all: &[Case]) -> Vec<Case> {
     let same = |way| {
         let holds = move |case: &&Case| {

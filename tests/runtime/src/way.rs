@@ -1,7 +1,7 @@
-//! What is behind the mount in a test: most of them are to hold whatever it is.
+//! Ways: what is behind the mount in a test. Most tests should hold on every way.
 //!
 //! On ways without the module, a test's mount is a read-only bind mount of its lower directory, which
-//! looks the same. Registering a policy there names the backend; that of FUSE mounts its mirror over
+//! looks the same. Registering a policy there names the backend; the FUSE backend mounts its mirror over
 //! it.
 
 use std::env;
@@ -14,16 +14,16 @@ use crate::mount::{lower_of, point_of};
 use crate::outcome::{For as _, Outcome};
 use crate::{files, outcome};
 
-/// A way, as it is named in tests.
+/// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// rfs.
     Module,
     /// The directory as it is.
     Observe,
-    /// FUSE, which the kernel passes through where it can.
+    /// FUSE with passthrough, where the kernel has it.
     Fuse,
-    /// FUSE, and the worker reads.
+    /// FUSE without passthrough: the worker reads.
     Plain,
 }
 
@@ -41,19 +41,19 @@ impl Way {
         }
     }
 
-    /// Of the running test.
+    /// The way of the running test.
     pub(crate) fn now() -> Self {
         let name = env::var(VARIABLE).unwrap_or_default();
         let found = Self::OTHERS.into_iter().find(|way| way.name() == name);
         found.unwrap_or(Self::Module)
     }
 
-    /// For the process that is to run a test.
+    /// The environment variable for the process that runs a test.
     pub(crate) const fn variable(self) -> (&'static str, &'static str) {
         (VARIABLE, self.name())
     }
 
-    /// Words for `reg-policy`.
+    /// Arguments for `reg-policy`.
     pub(crate) const fn words(self) -> &'static [&'static str] {
         match self {
             Self::Module => &[],
@@ -80,7 +80,7 @@ impl Way {
     }
 }
 
-/// Puts it there.
+/// Mounts the lower directory on a path, by the way of the running test.
 pub(crate) fn put(lower: &Path, path: &Path) -> Outcome {
     let nothing = None::<&str>;
     if Way::now() == Way::Module {
@@ -93,7 +93,7 @@ pub(crate) fn put(lower: &Path, path: &Path) -> Outcome {
     mount(nothing, path, nothing, flags, nothing).of(&what)
 }
 
-/// Where a lower file's pages are looked for.
+/// The path by which a lower file's cached pages are found.
 pub(crate) fn view(lower: &Path) -> PathBuf {
     if !Way::now().caches_above() {
         return lower.to_owned();
@@ -106,7 +106,7 @@ pub(crate) fn view(lower: &Path) -> PathBuf {
     }
 }
 
-/// A mirror reads ahead on its own account: as far as the test has set it for the lower device.
+/// A mirror has a readahead of its own; turns it off if the test has done so for the lower device.
 pub(crate) fn settle(path: &Path) -> Outcome {
     if !Way::now().caches_above() {
         return Ok(());
