@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a tree answers, as text: one line for each question. Two mounts of one
- * directory are alike if their texts are.
+ * A tree's answers to system calls, as text with one line for each question.
+ * Two mounts of one directory are alike if their texts are.
  */
 #include "t.h"
 #include <linux/fiemap.h>
@@ -15,7 +15,7 @@
 
 #define SAMPLE	(64 * KIB)
 
-/* Where answers go, and what the questions are about: its path and its name in the tree */
+/* Where answers go, and the file that questions are about: its path and its name in the tree */
 static FILE *out;
 static const char *path, *name;
 
@@ -42,7 +42,7 @@ static void say_result(const char *question, long result)
 
 #define ASK(question, call) say_result(question, (long)(call))
 
-/* The same of what opens something */
+/* The same for a call that returns a descriptor */
 #define ASK_OPEN(question, call) do {			\
 	int fd_ = (call);				\
 							\
@@ -72,7 +72,7 @@ static void say_stat(const char *way, const struct statx *s)
 		{ "group", s->stx_gid }, { "major", s->stx_rdev_major }, { "minor", s->stx_rdev_minor },
 		{ "size", s->stx_size }, { "blocks", s->stx_blocks }, { "block", s->stx_blksize },
 		{ "inode", s->stx_ino }, { "known", s->stx_mask & (STATX_BASIC_STATS | STATX_BTIME) },
-		/* which mount it is of is another matter */
+		/* mounts may differ in this attribute */
 		{ "attributes", s->stx_attributes & ~STATX_ATTR_MOUNT_ROOT },
 		{ "attributes known", s->stx_attributes_mask },
 	};
@@ -324,7 +324,7 @@ static void ask_file(int fd)
 	close(fds[1]);
 }
 
-/* What the cache has already, and what goes past it */
+/* Reads of what is cached, and reads that bypass the cache */
 static void ask_ways_to_read(int fd)
 {
 	void *buf = xmap(-1, 0, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
@@ -419,7 +419,7 @@ static void ask_all(const char *root, const char *about, int dir)
 	ask_changes();
 }
 
-/* The names as they come, and below them; links are not followed */
+/* The names in the order of readdir, and what is below them; links are not followed */
 static void ask_below(const char *root, const char *about, int dir)
 {
 	char full[2048], below[1024];
@@ -436,7 +436,7 @@ static void ask_below(const char *root, const char *about, int dir)
 		name = about;
 		say("has", e->d_name);
 		say_number("a kind of", e->d_type);
-		/* what is above the root is no part of the mount */
+		/* the directory above the root is not part of the mount */
 		if (!strcmp(e->d_name, "..") || !strcmp(e->d_name, "."))
 			continue;
 		say_number("with number", e->d_ino);
@@ -449,7 +449,7 @@ static void ask_below(const char *root, const char *about, int dir)
 	closedir(d);
 }
 
-/* All of the tree, and names that are none, into a file */
+/* Writes the answers of the whole tree, and for odd and missing names, to a file */
 void ask_tree(const char *root, const char *into)
 {
 	static const char *const odd[] = {

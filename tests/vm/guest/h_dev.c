@@ -2,7 +2,7 @@
 /* The device of a mount, its events and commands. */
 #include "t.h"
 
-/* N of the dev=rfsN of the last mount on mnt, -1 if there is none */
+/* N in dev=rfsN of the last mount on mnt, -1 if there is no mount */
 int dev_num(const char *mnt)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -53,7 +53,7 @@ void dev_mask(int dev, u32 kinds, u64 progress)
 	CHECK_OK(ioctl(dev, RFS_IOC_MASK, &m));
 }
 
-/* The device of the test's mount, not waiting, with these kinds */
+/* Opens the device of the test's mount without blocking, with a mask of these kinds */
 int dev_masked(u32 kinds)
 {
 	int dev = dev_open(t_mnt, O_NONBLOCK);
@@ -71,7 +71,7 @@ u64 file_id(int fd)
 	return f.file;
 }
 
-/* Opens the path for good (the id lives as long as it is open); its id */
+/* Opens the path and leaves it open, as the id lives that long; returns the id */
 u64 path_id(const char *path)
 {
 	return file_id(xopen(path, O_RDONLY));
@@ -101,8 +101,8 @@ static void push(struct evs *s, const struct rfs_event *e)
 }
 
 /*
- * Everything that waits, each record looked at. What a child did before it
- * was waited for is queued by then, so there is nothing to wait for here.
+ * Reads all waiting records and checks each. The events of a child that has
+ * been waited for are queued by then, so this does not wait.
  */
 struct evs *drain(int dev)
 {
@@ -139,7 +139,7 @@ struct evs *pick(const struct evs *s, int kind, u64 file)
 	return r;
 }
 
-/* The one event of that kind and file */
+/* The only event of that kind and file */
 struct rfs_event *only(const struct evs *s, int kind, u64 file)
 {
 	struct evs *r = pick(s, kind, file);

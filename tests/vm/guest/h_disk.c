@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A block device of the test's own: a null_blk made through configfs that
- * keeps its data in memory, can be slow and can have bad sectors.
+ * The test's own block device: a null_blk made through configfs that keeps its
+ * data in memory, can be slow and can have bad sectors.
  */
 #include "t.h"
 #include <linux/fiemap.h>
@@ -31,7 +31,7 @@ static void load_module(const char *path)
 	close(fd);
 }
 
-/* A file system of which the modules lie there and are not loaded */
+/* Loads the modules of a file system, which are in the guest but not loaded at boot */
 void need_fs(const char *fs)
 {
 	char list[4096], known[4096], line[64], *next = list, *one;
@@ -47,7 +47,7 @@ void need_fs(const char *fs)
 		SKIP("no %s", fs);
 }
 
-/* The node is named after the directory, on older kernels after the index */
+/* The node is named after the directory, or after the index on older kernels */
 static void find_node(struct disk *d)
 {
 	char index[16] = "";
@@ -90,9 +90,9 @@ void disk_mount(struct disk *d, const char *mnt)
 }
 
 /*
- * Power cycles the disk (its data stays): from now on so many MiB a second. It
- * serves 20 portions of them a second, and never a request larger than one: 8
- * are enough for that, 2 are not.
+ * Power cycles the disk (its data stays) and limits it to mbps MiB a second. It
+ * serves 20 portions of that a second, and never a request larger than one: 8
+ * MiB a second are enough for that, 2 are not.
  */
 void disk_slow(struct disk *d, int mbps)
 {
@@ -105,7 +105,7 @@ void disk_slow(struct disk *d, int mbps)
 	find_node(d);
 }
 
-/* Reads of [off, off + len) of the file now fail; off is a page's */
+/* Makes reads of [off, off + len) of the file fail; off is that of a page */
 void disk_bad(struct disk *d, const char *path, u64 off, u64 len)
 {
 	char buf[sizeof(struct fiemap) + sizeof(struct fiemap_extent)] = "";

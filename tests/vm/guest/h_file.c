@@ -46,7 +46,7 @@ void put_str(const char *path, const char *text)
 	close(fd);
 }
 
-/* Up to len - 1 bytes of a small file, NUL terminated */
+/* Reads up to len - 1 bytes of a small file, NUL terminated */
 ssize_t get_str(const char *path, char *buf, size_t len)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -62,7 +62,7 @@ ssize_t get_str(const char *path, char *buf, size_t len)
 	return got;
 }
 
-/* The pattern: each 8 bytes a hash of seed and offset, no two alike */
+/* The pattern: each 8 bytes are a hash of seed and offset, no two alike */
 
 static inline u64 pat_word(u64 seed, u64 off)
 {
@@ -149,8 +149,8 @@ void mk_file(const char *path, u64 seed, u64 size)
 }
 
 /*
- * A file whose contents do not matter: past the page cache, as filling that
- * takes a slow kernel a minute
+ * A file whose contents do not matter, written past the page cache, as filling
+ * that takes a slow kernel a minute
  */
 void mk_blank(const char *path, u64 size)
 {
@@ -166,7 +166,7 @@ void mk_blank(const char *path, u64 size)
 	close(fd);
 }
 
-/* All of fd by pread: size bytes of the pattern and then nothing */
+/* Checks all of fd by pread: size bytes of the pattern and no more */
 void check_fd(int fd, u64 seed, u64 size)
 {
 	static __thread char buf[128 * 1024];
@@ -198,7 +198,7 @@ void *xmap(int fd, u64 off, size_t len, int prot, int flags)
 	return p;
 }
 
-/* All of path through a new shared mapping, the zeros behind it included */
+/* Checks all of path through a new shared mapping, including the zeros behind its end */
 void check_map(const char *path, u64 seed, u64 size)
 {
 	int fd = xopen(path, O_RDONLY);
@@ -247,7 +247,7 @@ u64 resident(const char *path)
 	return residency(path, NULL);
 }
 
-/* Makes the file cold. The kernel calls this best effort, so try hard. */
+/* Makes the file cold. The kernel promises no more than best effort, so this retries. */
 void drop(const char *path)
 {
 	int fd = xopen(path, O_RDONLY);
@@ -267,7 +267,7 @@ void drop(const char *path)
 	       (unsigned long long)resident(path));
 }
 
-/* Makes all of the file cached */
+/* Brings all of the file into the page cache */
 void warm(const char *path)
 {
 	static char buf[256 * 1024];
@@ -283,7 +283,7 @@ void warm(const char *path)
 	CHECK_EQ(resident(path), PAGES(st.st_size));
 }
 
-/* No readahead on the lower device, for files opened from now on */
+/* Turns off readahead on the lower device for files opened from now on */
 void ra_off(void)
 {
 	char path[96], old[32];
@@ -354,7 +354,7 @@ static void on_bus(int sig)
 	siglongjmp(bus_jmp, 1);
 }
 
-/* Reads a byte: its value, or -1 if that raised SIGBUS */
+/* Reads a byte. Returns its value, or -1 if that raised SIGBUS */
 int sigbus_at(volatile const u8 *p)
 {
 	struct sigaction sa = { .sa_handler = on_bus }, old;

@@ -2,7 +2,7 @@
 /*
  * The harness: registry, command line, the process a test runs in, clean-up.
  *
- * A test runs in a child in a process group of its own. Whatever it mounts or
+ * A test runs in a child in a process group of its own. Everything it mounts or
  * makes is noted in memory shared with the parent, which kills what is left of
  * the group, undoes the notes last first and fails a test whose mount is busy.
  */
@@ -84,8 +84,8 @@ u64 now_ns(void)
 }
 
 /*
- * A time limit, in whatever unit: a slow kernel, one with KASAN say, is given
- * so many times more by the rig.
+ * A time limit in any unit, multiplied by the factor that the rig gives a slow
+ * kernel, such as one with KASAN.
  */
 u64 stretched(u64 time)
 {
@@ -94,7 +94,7 @@ u64 stretched(u64 time)
 	return factor ? time * strtod(factor, NULL) : time;
 }
 
-/* Is the path not there? Any other reason not to see it fails the test. */
+/* Does the path not exist? Any other reason for not finding it fails the test. */
 bool absent(const char *path)
 {
 	if (!access(path, F_OK))
@@ -169,11 +169,11 @@ void t_become(uid_t uid, gid_t gid)
 	CHECK_OK(setgroups(0, NULL));
 	CHECK_OK(setresgid(gid, gid, gid));
 	CHECK_OK(setresuid(uid, uid, uid));
-	/* The change of user has cleared it */
+	/* The change of user has cleared this */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-/* Runs a program with its output thrown away; its exit status */
+/* Runs a program and discards its output; returns its exit status */
 int t_run(const char *cmd, ...)
 {
 	char *argv[16] = { (char *)cmd };
@@ -233,7 +233,7 @@ void defer_write(const char *path, const char *value)
 	defer(WRITE, path, value);
 }
 
-/* The test has unmounted path itself */
+/* Cancels the unmount of path: the test has unmounted it itself */
 void defer_forget(const char *path)
 {
 	int i;
@@ -346,7 +346,7 @@ void must_mount_rfs(const char *lower, const char *mnt, const char *opts)
 	CHECK_OK(mount_rfs(lower, mnt, opts));
 }
 
-/* The test's lower directory on the test's mount point */
+/* Mounts the test's lower directory on the test's mount point */
 void setup(void)
 {
 	must_mount_rfs(t_lower, t_mnt, NULL);
@@ -369,7 +369,7 @@ static int run_body(struct t_test *t)
 	pid = CHECK_OK(fork());
 	if (!pid) {
 		setpgid(0, 0);
-		/* the rig looks first, and shows what is blocked */
+		/* the rig's own limit comes first, and it shows what is blocked */
 		alarm(stretched(t->seconds) + 1);
 		t->fn();
 		_exit(T_PASS);
@@ -423,7 +423,7 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "--list"))
 		return list();
-	/* For the tests of exec: who am I? */
+	/* For the tests of exec: is this process root's? */
 	if (argc == 2 && !strcmp(argv[1], "--euid"))
 		return geteuid() == 0 ? 10 : 11;
 	for (struct t_test *t = tests; argc == 2 && t; t = t->next) {

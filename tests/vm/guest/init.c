@@ -2,11 +2,11 @@
 /*
  * PID 1 of a test machine: prepares it, runs the tests one by one, reports each to the second serial port.
  *
- * /etc/vm.conf, written by the host, says what to do, a word and its arguments on each line:
+ * The host writes /etc/vm.conf, which says what to do, with a word and its arguments on each line:
  *   mode test|shell|exec     fs ext4 [xfs]        kernel NAME        factor N (stretches every time limit)
- *   load FILE [PARAMETERS]   a kernel module, in the order they have to be loaded
+ *   load FILE [PARAMETERS]   a kernel module; the lines are in the order in which modules have to be loaded
  *   exec COMMAND             the command line of mode exec
- *   disk MIB                 the size of the disk with the file system under test, 512 unless told
+ *   disk MIB                 the size of the disk with the file system under test, 512 by default
  *   cgroup1                  mount the old memory controller too, at /tmp/cgroup1
  *   run NAME SECONDS PROGRAM a test, its time limit, and which of the programs in /bin has it
  *
@@ -32,9 +32,9 @@
 #define MAX_MODULES 64
 #define EXIT_SKIP 77
 #define DISK_MIB "512"
-/* What a fast SSD takes for a read; completions come from a timer, as from hardware. */
+/* How long a fast SSD takes for a read; completions come from a timer, as from hardware. */
 #define DISK_NSEC "100000"
-/* A task stuck this long is reported by the kernel, in the middle of the test that stuck it. */
+/* How long a task may be stuck before the kernel reports it, while the test that stuck it still runs. */
 #define HUNG_TASK_S 40
 
 struct test {
@@ -58,7 +58,7 @@ static struct {
 	int test_count;
 } conf = { .mode = "test", .factor = 1, .disk_mib = DISK_MIB };
 
-/* What a running test has said so far. */
+/* The running test's output so far. */
 static struct {
 	char line[LINE]; /* the line being received */
 	size_t len;
@@ -137,7 +137,7 @@ static void prepare_machine(void)
 	mount_one("tracefs", "/sys/kernel/tracing", false);
 	mount_one("cgroup2", "/sys/fs/cgroup", false);
 	chmod("/tmp", 01777);
-	/* The root itself is created like a /tmp; as such it would protect nothing below it from any user. */
+	/* The root is created with the mode of a /tmp, which would protect nothing below it from any user. */
 	chmod("/", 0755);
 	mkdir("/mnt", 0755);
 	mkdir("/lower", 0755);
@@ -154,21 +154,21 @@ static void prepare_machine(void)
 			fatal("loading %s: %s", conf.modules[i], strerror(-error));
 	}
 	mount_one("configfs", "/sys/kernel/config", true);
-	/* The kernel reports what hangs; it is to do so while the test that is to blame still runs. */
+	/* The kernel reports hung tasks, and should do so while the test that is to blame still runs. */
 	snprintf(text, sizeof(text), "%d", HUNG_TASK_S * conf.factor);
 	write_file("/proc/sys/kernel/hung_task_timeout_secs", text);
 	write_file("/proc/sys/kernel/hung_task_warnings", "-1");
 	write_file("/proc/sys/kernel/sysrq", "1");
 	write_file("/sys/kernel/debug/kmemleak", "clear");
 	/*
-	 * From 7.2 on the kernel puts what a process has mapped together to huge folios, reading what
-	 * is missing of them, while a test counts pages: not before the tests have ended.
+	 * Since 7.2 the kernel collapses mapped pages into huge folios, and reads what is missing of
+	 * them, while a test counts pages: put that off until the tests have ended.
 	 */
 	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "86400000");
 	open_kmsg();
 }
 
-/* Makes a fresh null_blk disk: a new one for each file system is quicker than wiping the old. */
+/* Makes a null_blk disk: a new one for each file system is quicker than wiping the old one. */
 static void make_disk(const char *name, bool make)
 {
 	const char *const settings[][2] = {
@@ -221,7 +221,7 @@ static void mount_lower(const char *fs)
 	setenv("RFS_FACTOR", factor, 1);
 }
 
-/* Takes a whole line of a test's output: its message, or an announcement of kernel log lines to come. */
+/* Handles a whole line of a test's output: its message, or an announcement of kernel log lines to come. */
 static void hear_line(void)
 {
 	static const char allow[] = "kmsg-allow: ";
@@ -269,7 +269,7 @@ static pid_t start_test(const struct test *test, int *output)
 		int null = open("/dev/null", O_RDONLY);
 
 		setpgid(0, 0);
-		/* The test's own end blocks like any other standard output. */
+		/* The test's end of the pipe blocks like any other standard output. */
 		fcntl(ends[1], F_SETFL, 0);
 		dup2(null, STDIN_FILENO);
 		dup2(ends[1], STDOUT_FILENO);
@@ -285,7 +285,7 @@ static pid_t start_test(const struct test *test, int *output)
 	return pid;
 }
 
-/* Waits for a test until its limit. Returns its wait status, or -1 where it had to be killed. */
+/* Waits for a test until its limit. Returns its wait status, or -1 if it had to be killed. */
 static int wait_test(pid_t pid, int output, int limit_s)
 {
 	long limit = now_ms() + limit_s * 1000L;
@@ -310,7 +310,7 @@ static int wait_test(pid_t pid, int output, int limit_s)
 		if (pause_ms < 16)
 			pause_ms *= 2;
 	}
-	/* The blocked tasks go to the log before the evidence is killed. */
+	/* Log the blocked tasks before the evidence is killed. */
 	write_file("/proc/sysrq-trigger", "w");
 	kill(-pid, SIGKILL);
 	limit = now_ms() + GRACE_MS * conf.factor;
@@ -320,7 +320,7 @@ static int wait_test(pid_t pid, int output, int limit_s)
 	return -1;
 }
 
-/* What a finished test's status means; the message for those that say nothing themselves. */
+/* Returns the verdict that a test's status means, with a message for tests that print none. */
 static const char *judge(int status, int limit_s, char *message)
 {
 	snprintf(message, LINE, "%s", said.last);
@@ -377,7 +377,7 @@ static void run_test(const char *fs, const struct test *test)
 	report("RESULT %s %s %s %ld %s", fs, test->name, verdict, now_ms() - begin, message);
 }
 
-/* Unloading is a test too: it fails while anything of the module is still in use. */
+/* Unloading is a test, too: it fails while any part of the module is still in use. */
 static void unload(const char *fs)
 {
 	char message[LINE] = "";
@@ -404,7 +404,7 @@ static void unload(const char *fs)
 	report("RESULT %s module_unload %s %ld %s", fs, verdict, now_ms() - begin, message);
 }
 
-/* Asks kmemleak for what nothing points to any more. It wants to see a leak twice before it says so. */
+/* Asks kmemleak for objects that nothing points to. It reports a leak only after having seen it twice. */
 static void scan_leaks(const char *fs)
 {
 	static const char path[] = "/sys/kernel/debug/kmemleak";
@@ -418,7 +418,7 @@ static void scan_leaks(const char *fs)
 		return;
 	report("START %s kmemleak 300", fs);
 	for (int i = 0; i < 2; i++) {
-		sleep(6); /* younger objects are not looked at */
+		sleep(6); /* kmemleak does not report younger objects */
 		write_file(path, "scan");
 	}
 	fd = open(path, O_RDONLY);
@@ -453,7 +453,7 @@ static void run_tests(void)
 	}
 }
 
-/* Runs the one command line given, its output to the results port. */
+/* Runs the one given command line, with its output on the results port. */
 static void run_exec(void)
 {
 	int status;
@@ -482,7 +482,7 @@ static void run_shell(void)
 	pid = fork();
 	if (pid == 0) {
 		setsid();
-		/* Opening it again, now as a session's leader, makes it the controlling terminal. */
+		/* Opening it again, now as the session leader, makes it the controlling terminal. */
 		int console = open("/dev/ttyS0", O_RDWR);
 
 		for (int fd = 0; fd < 3; fd++)

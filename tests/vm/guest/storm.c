@@ -2,15 +2,15 @@
 /*
  * The storm: everything at once, for RFS_STORM_SECONDS (60).
  *
- * Phases of a quarter of that time each. In a phase workers read by read(2)
+ * Each phase takes a quarter of that time. In a phase, workers read by read(2)
  * and by mmap, change the lower tree, mount, and hold the device: its holder
- * reads events, loads, evicts, throws random commands at the device and at
- * files, and is killed every other moment. Between phases all is unmounted
- * and the module is taken out and put back.
+ * reads events, loads, evicts, sends random commands to the device and to
+ * files, and is killed every few moments. Between phases everything is unmounted
+ * and the module is removed and inserted again.
  *
- * File N only ever holds pattern SEED + N, at any length. A reader may meet
- * the end of the file or no file at all, zeros behind an end that is just
- * moving, but never a byte of another file or of another place.
+ * File N only ever holds pattern SEED + N, at any length. A reader may find
+ * the end of the file, no file at all, or zeros behind an end that is just
+ * moving, but never a byte of another file or of another offset.
  */
 #include "t.h"
 #include <pthread.h>
@@ -51,7 +51,7 @@ static char *upper_name(u64 n)
 	return up(name);
 }
 
-/* The bytes of file n at off; in a shaky file zeros may stand for what is cut */
+/* Checks the bytes of file n at off; in a shaky file zeros may replace what is cut */
 static void right(u64 n, const u8 *p, u64 off, size_t len)
 {
 	u8 want[PAGE];
@@ -75,7 +75,7 @@ static void right(u64 n, const u8 *p, u64 off, size_t len)
 	}
 }
 
-/* May this error happen to a reader while names and lengths change? */
+/* May a reader get this error while names and lengths change? */
 static bool fair(int err)
 {
 	return err == ENOENT || err == ESTALE;
@@ -118,7 +118,7 @@ static void on_bus(int sig)
 	siglongjmp(bus, 1);
 }
 
-/* Copies a page out of a mapping: false if that raised SIGBUS */
+/* Copies a page out of a mapping. Returns false if that raised SIGBUS */
 static bool copy_page(u8 *to, const u8 *from)
 {
 	if (sigsetjmp(bus, 1))
@@ -237,7 +237,7 @@ static void mounter(u64 state)
 	}
 }
 
-/* The module cannot be taken out while it is in use, nor be loaded twice */
+/* The module can be neither removed while it is in use nor loaded twice */
 static int insert_module(void)
 {
 	int fd = open("/rfs.ko", O_RDONLY | O_CLOEXEC), rc;
@@ -333,7 +333,7 @@ static const unsigned long numbers[] = {
 	RFS_IOC_STATS,
 };
 
-/* Fills an argument: nonsense, or nearly right */
+/* Fills an argument with nonsense, or nearly right */
 static unsigned long make_argument(u64 *arg, size_t words, u64 *state)
 {
 	static u8 room[512];
@@ -344,7 +344,7 @@ static unsigned long make_argument(u64 *arg, size_t words, u64 *state)
 		arg[i] = how < 2 ? next_rand(state) : 0;
 	if (how == 0)
 		return _IOWR(RFS_IOC_MAGIC, next_rand(state) % 32, u64[4]);
-	/* size and flags, the file, then what may be offset or buffer, length */
+	/* size and flags, the file, then an offset or a buffer, and a length */
 	arg[0] = sizes[n] | (how == 7 ? next_rand(state) << 32 : 0);
 	if (numbers[n] == RFS_IOC_HELLO && how > 2)
 		arg[0] |= (u64)RFS_VERSION_MAJOR << 32;
@@ -355,14 +355,14 @@ static unsigned long make_argument(u64 *arg, size_t words, u64 *state)
 	if (how > 3)
 		arg[2] = numbers[n] == RFS_IOC_PATH ?
 			(u64)(unsigned long)room : next_rand(state) % SIZE;
-	/* Short ranges, for the sake of their number: pager() has long ones */
+	/* Ranges are short so that there are many: pager() has long ones */
 	if (how > 3)
 		arg[3] = next_rand(state) % (16 * PAGE);
 	if (numbers[n] == RFS_IOC_RESIDENT && how > 4) {
 		arg[4] = (u64)(unsigned long)room;
 		arg[5] = sizeof(room);
 	}
-	/* A mask that stops all events would make the storm a calm */
+	/* A mask gets some kinds, as one without any would stop all events */
 	if (numbers[n] == RFS_IOC_MASK)
 		arg[0] |= (next_rand(state) % 64) << 32;
 	return numbers[n];
@@ -381,7 +381,7 @@ static void thrower(u64 state)
 		if (next_rand(&state) % 4 == 0 && on_file)
 			nr = RFS_IOC_FILE;
 		if (!ioctl(fd, nr, p) && nr == RFS_IOC_LOWER_FD && p == arg)
-			/* the answer's third word begins with it */
+			/* the third word of the result begins with the descriptor */
 			close((int)arg[2]);
 		COUNT(commands, 1);
 	}
@@ -428,7 +428,7 @@ static pid_t start(void (*worker)(u64), u64 state)
 	_exit(T_PASS);
 }
 
-/* Holders one after the other, none of which ends in peace */
+/* Runs holders one after the other and kills each */
 static void kill_holders(u64 end, u64 commands, u64 *state)
 {
 	while (now_ns() < end && sh->commands < commands) {
@@ -439,7 +439,7 @@ static void kill_holders(u64 end, u64 commands, u64 *state)
 
 		while (now_ns() < until && !waitpid(pid, &st, WNOHANG))
 			sleep_ms(10);
-		/* It never ends by itself, unless it has found something */
+		/* A holder never ends by itself, unless it has found a fault */
 		if (now_ns() < until)
 			t_fail(__FILE__, __LINE__, "the holder ended: %#x", st);
 		t_kill(pid);
@@ -467,7 +467,7 @@ static void phase(u64 seconds, u64 *state)
 	do_umount(t_mnt);
 }
 
-/* A slow machine gets the rest of the commands done with less about it */
+/* A slow machine gets the rest of the commands done with less going on beside them */
 static void rest_of_commands(u64 *state)
 {
 	pid_t pid;
@@ -481,7 +481,7 @@ static void rest_of_commands(u64 *state)
 	do_umount(t_mnt);
 }
 
-/* With nothing mounted the module can go, and come back */
+/* With nothing mounted, the module can be removed and inserted again */
 static void cycle_module(void)
 {
 	int rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The harness of the in-guest tests: one process per test, run in a child that
- * may die at any line; the parent undoes what it left (see harness.c).
+ * The harness of the in-guest tests: each test runs in a child process that may
+ * die at any line; the parent undoes what it left (see harness.c).
  */
 #ifndef T_H
 #define T_H
@@ -45,7 +45,7 @@ typedef uint8_t u8;
 #define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
 #define PAGES(bytes)	(((bytes) + PAGE - 1) / PAGE)
 
-/* Not in every libc */
+/* Not defined by every libc */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
 #endif
@@ -116,7 +116,7 @@ extern char t_lower[], t_mnt[];
 		       #got, g_, #most, m_);				\
 } while (0)
 
-/* A call that must not return -1; its value */
+/* A call that must not return -1; evaluates to its value */
 #define CHECK_OK(expr) ({						\
 	long r_ = (long)(expr);						\
 	if (r_ == -1)							\
@@ -136,7 +136,7 @@ extern char t_lower[], t_mnt[];
 		       strerror(e_), strerror(err));			\
 } while (0)
 
-/* Every byte of buf is the pattern of seed at off */
+/* Every byte of buf must be that of seed's pattern at off */
 #define CHECK_BYTES(buf, seed, off, len)				\
 	pat_check(__FILE__, __LINE__, buf, seed, off, len)
 
@@ -148,12 +148,12 @@ extern char t_lower[], t_mnt[];
 } while (0)
 
 /*
- * For what the kernel or the lower file system lacks, which it says in one
- * errno: any other is a failure, and so is a lack of rfs.
+ * For features that the kernel or the lower file system lacks, which one errno
+ * shows: any other errno is a failure, and so is a missing feature of rfs.
  */
 #define SKIP(...) t_skip(__VA_ARGS__)
 
-/* Runs a block in a child on CPU 0; the child's checks are the test's */
+/* Runs a block in a child on CPU 0; a check that fails there fails the test */
 #define IN_CHILD(...) do {						\
 	pid_t pid_ = t_fork();						\
 									\
@@ -192,7 +192,7 @@ u64 stretched(u64 time);
 bool absent(const char *path);
 void kmsg_allow(const char *s);
 
-/* What the parent does, last first, when the test is over */
+/* What the parent undoes after the test, last first */
 void defer_umount(const char *path);
 void defer_rmtree(const char *path);
 void defer_rmdir(const char *path);
@@ -236,7 +236,7 @@ long minor_faults(void);
 int sigbus_at(volatile const u8 *p);
 u64 next_rand(u64 *state);
 
-/* h_disk.c: a block device of the test's own */
+/* h_disk.c: the test's own block device */
 struct disk {
 	char name[32];
 	char cfg[96];
@@ -251,7 +251,7 @@ void disk_bad(struct disk *d, const char *path, u64 off, u64 len);
 void mkfs_on(const char *dev);
 void need_fs(const char *fs);
 
-/* h_ask.c: what a tree answers */
+/* h_ask.c: questions to a tree */
 void ask_tree(const char *root, const char *into);
 
 /* h_dev.c: the device and its events */
@@ -281,7 +281,7 @@ u64 cached(int dev, u64 file, u64 off, u64 len);
 int get_path(int dev, u64 file, char *buf, u32 len);
 int lower_fd(int dev, u64 file, u32 flags);
 
-/* An unmapped address, of a value the compiler cannot see */
+/* An unmapped address whose value the compiler cannot see */
 static inline void *bad_ptr(void)
 {
 	volatile unsigned long p = 8;

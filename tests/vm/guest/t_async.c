@@ -209,7 +209,7 @@ static void ring_open(struct ring *r)
 	r->cqe = (struct io_uring_cqe *)(cq + p.cq_off.cqes);
 }
 
-/* The whole file by N reads that are all in flight at once */
+/* Reads the whole file by N reads that are all in flight at once */
 static void ring_reads(int fd, int flags)
 {
 	struct ring r;
@@ -261,7 +261,7 @@ TEST(io_uring_buffered_by_workers, 20)
 	ring_reads(cold(O_RDONLY), IOSQE_ASYNC);
 }
 
-/* Threads that io_uring has made for what it could not do itself */
+/* Number of threads that io_uring has started for reads it could not complete inline */
 static int workers(void)
 {
 	DIR *d = opendir("/proc/self/task");
@@ -310,7 +310,7 @@ TEST(io_uring_direct_cold, 20)
 	CHECK_EQ(resident(lo("f")), 0);
 }
 
-/* By the try that may not wait, or by the retry, or partly by each */
+/* The attempt that may not wait reports the misses, or the retry, or each a part */
 TEST(io_uring_misses_every_page, 20)
 {
 	static u8 seen[PAGES(SIZE)];

@@ -320,7 +320,7 @@ TEST(atime_below_stays, 10)
 	CHECK_EQ(st.st_atim.tv_sec, 1111);
 }
 
-/* Who opens the lower file to write would not break it */
+/* A process that opens the lower file for writing would not break it */
 TEST(lock_lease_is_refused, 10)
 {
 	int fd;

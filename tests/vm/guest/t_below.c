@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Changes underneath show at once; nothing is stale, nothing pinned. */
+/* Changes below show at once; nothing is stale, nothing pinned. */
 #include "t.h"
 #include <sys/xattr.h>
 
@@ -54,7 +54,7 @@ TEST(below_rename_over, 10)
 	check_path(up("f"), SEED + 1, 5000);
 	CHECK_EQ(size_of(up("f")), 5000);
 	check_map(up("f"), SEED + 1, 5000);
-	/* The old one lives on in who has it open */
+	/* A process that has the old file open keeps it */
 	check_fd(fd, SEED, SIZE);
 	CHECK_ERR(open(up("g"), O_RDONLY), ENOENT);
 }
@@ -110,7 +110,7 @@ TEST(below_unlink_and_create_again, 10)
 	}
 }
 
-/* Free blocks of the lower file system come back to that within 2 s */
+/* The lower file system must have that many free blocks again within 2 s */
 static void freed(u64 want)
 {
 	struct statfs s;
@@ -216,7 +216,7 @@ TEST(below_directory_renamed, 10)
 	CHECK_ERR(access(up("d"), F_OK), ENOENT);
 	CHECK_ERR(access(up("d/e"), F_OK), ENOENT);
 	check_path(up("c/e"), SEED + 9, PAGE);
-	/* Who is in there stays in there */
+	/* A process that has the directory open stays in it */
 	CHECK_OK(faccessat(dir, "e", F_OK, 0));
 }
 
@@ -455,7 +455,7 @@ TEST(below_readdir_is_fresh, 10)
 	closedir(d);
 }
 
-/* A file that is renamed over all the time: old or new, never a mixture */
+/* A file that is replaced by rename all the time: readers see the old or the new, never a mixture */
 
 static void storm_reader(int stop)
 {
@@ -511,8 +511,8 @@ TEST(below_rename_storm, 20)
 }
 
 /*
- * A name that was looked up while it moved away is not taken for current for
- * good: each round ends at one name, after which only that one is to be seen.
+ * A name that was looked up while it moved away is not taken for current
+ * forever: after each round, only the file's last name may be seen.
  */
 TEST(below_renamed_back_and_forth, 60)
 {
@@ -538,7 +538,7 @@ TEST(below_renamed_back_and_forth, 60)
 		}
 	}
 	for (int round = 0; round < 3000 && now_ns() < until; round++) {
-		/* one after the other, so that look-ups are under way */
+		/* several renames in a row, so that look-ups are under way */
 		for (u64 n = 1 + next_rand(&state) % 6; n; n--, at = 1 - at)
 			CHECK_OK(rename(lo(name[at]), lo(name[1 - at])));
 		CHECK(absent(up(name[1 - at])));

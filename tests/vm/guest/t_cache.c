@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Advice and questions about the page cache reach the lower file. */
+/* Advice and queries about the page cache reach the lower file. */
 #include "t.h"
 
 #define SEED 0xcac4e
@@ -69,13 +69,13 @@ TEST(cache_fadvise_dontneed, 15)
 	check_fd(fd, SEED, SIZE);
 }
 
-/* What a reader of single pages finds in the page cache */
+/* A reader of single pages */
 struct window {
 	int dev;
 	u64 id, pages;		/* how many pages it reads */
 };
 
-/* Pages that are there, or on their way, when it has read a file advised so */
+/* Number of pages cached or in flight once it has read a file with this advice */
 static u64 read_some(const struct window *w, const char *path, int advice)
 {
 	int fd = xopen(path, O_RDONLY);
@@ -104,8 +104,8 @@ TEST(cache_fadvise_random_stops_readahead, 15)
 
 /*
  * How many pages are read ahead depends on whether the first of them got a
- * large folio, which the allocator may have none of at one time and some the
- * next: what is right once is right.
+ * large folio, and the allocator may have none at one time and some the next:
+ * one right attempt is enough.
  */
 TEST(cache_fadvise_sequential_widens_readahead, 30)
 {

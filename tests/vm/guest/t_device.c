@@ -15,7 +15,7 @@ static u64 mounted(void)
 	return path_id(up("f"));
 }
 
-/* n events that cannot merge, by another process */
+/* Makes n events that cannot merge, in another process */
 static void events(int n)
 {
 	IN_CHILD(int fd = xopen(up("f"), O_RDONLY);

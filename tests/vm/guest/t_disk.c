@@ -28,7 +28,7 @@ static void points(void)
 	defer_rmdir(disk_dir);
 }
 
-/* A file of which one page cannot be read, on both sides and cold */
+/* Makes a file with one page that cannot be read, cold on both sides */
 static void failing(struct disk *d, const char *name)
 {
 	points();
@@ -41,7 +41,7 @@ static void failing(struct disk *d, const char *name)
 	disk_bad(d, below("f"), BAD, PAGE);
 }
 
-/* One cold read, and that what it gives is right; -errno if it fails */
+/* Reads once, cold, and checks the bytes; returns -errno if the read fails */
 static ssize_t read_cold(const char *path, u64 off, size_t len)
 {
 	static char buf[SIZE];
@@ -135,8 +135,8 @@ TEST(eio_by_load, 30)
 }
 
 /*
- * A slow disk: 32 MiB at 8 MiB a second: 4 s, a chunk of a load 250 ms. On a
- * slow kernel the file is larger, so that the longer time limits still end
+ * A slow disk: 32 MiB at 8 MiB a second take 4 s, a chunk of a load 250 ms. On
+ * a slow kernel the file is larger, so that the longer time limits still end
  * before a load that is not stopped.
  */
 
@@ -172,13 +172,13 @@ static void slow(struct disk *d, const char *name, struct loader *w)
 	w->dev = dev_open(mnt, O_NONBLOCK);
 }
 
-/* Time for a load to begin */
+/* Gives a load time to begin */
 static void begun(void)
 {
 	sleep_ms(stretched(150));
 }
 
-/* What began and ended then took at most so long */
+/* Checks that no more than ms passed from begin to end */
 static void within(u64 begin, u64 end, u64 ms)
 {
 	CHECK_LE((int64_t)(end - begin) / 1000000, stretched(ms));
@@ -206,7 +206,7 @@ static u64 stop(int dev, u64 cookie)
 	return s.stopped;
 }
 
-/* The load of w has ended early, and soon after it was told, at that time */
+/* Checks that w's load ended early, and soon after it was told to, at that time */
 static void was_stopped(const struct loader *w, u64 told)
 {
 	errno = w->err;
@@ -316,7 +316,7 @@ TEST(load_does_not_hold_up_umount, 30)
 		was_stopped(&w, start);
 }
 
-/* A load does not fill the page cache behind the end that the file has by now */
+/* A load does not fill the page cache behind the file's current end */
 TEST(load_ends_where_the_file_does, 30)
 {
 	struct loader w = { .cookie = 1 };
@@ -340,7 +340,7 @@ TEST(load_ends_where_the_file_does, 30)
 	CHECK_OK(mincore(p, size, vec));
 	for (u64 i = 1; i < PAGES(size); i++)
 		behind += vec[i] & 1;
-	/* no more than the chunk that was under way */
+	/* no more than the chunk that was in flight */
 	CHECK_LE(behind, 2 * MIB / PAGE);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Whatever would write is refused, and nothing changes below. */
+/* Every call that would write is refused, and nothing changes below. */
 #include "t.h"
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
@@ -43,7 +43,7 @@ static void tree(void)
 	note();
 }
 
-/* Nothing came, nothing went, nothing changed */
+/* No file appeared, disappeared or changed */
 static void unchanged(void)
 {
 	struct stat st;
@@ -126,7 +126,7 @@ TEST(erofs_by_descriptor, 10)
 	CHECK_ERR(fallocate(fd, 0, 0, 100), EBADF);
 	CHECK_ERR(splice(xopen(lo("f"), O_RDONLY), NULL, fd, NULL, 1, 0),
 		  EBADF);
-	/* FS_IOC_SETFLAGS: refused, or not known at all */
+	/* FS_IOC_SETFLAGS: refused, or unknown */
 	CHECK(ioctl(fd, 0x40086602, &flags) == -1);
 	CHECK(errno == EROFS || errno == ENOTTY);
 	unchanged();
@@ -175,7 +175,7 @@ TEST(erofs_proc_mem_write_does_not_reach_lower, 10)
 	tree();
 	p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
 	mem = xopen("/proc/self/mem", O_RDWR);
-	/* Forced writes of a debugger: never into a shared read-only mapping */
+	/* A debugger's forced writes never reach a shared read-only mapping */
 	CHECK(pwrite(mem, "x", 1, (off_t)(unsigned long)p) == -1);
 	CHECK_BYTES(p, SEED, 0, SIZE);
 	unchanged();
@@ -188,7 +188,7 @@ TEST(erofs_swapon_refused, 10)
 	unchanged();
 }
 
-/* Reading leaves no trace, the time of access neither */
+/* Reading leaves no trace, not even an access time */
 TEST(erofs_reading_changes_nothing_below, 15)
 {
 	struct timespec old[2] = { { 1000, 0 }, { 2000, 0 } };

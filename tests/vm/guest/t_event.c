@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Events: what makes one, and what it says. */
+/* Events: what causes one, and what its record says. */
 #include "t.h"
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #define SIZE (256 * KIB)
 #define ALL (K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH))
 
-/* A mounted file, cold, no readahead anywhere; its id */
+/* Mounts a cold file, without readahead anywhere; returns its id */
 static u64 cold(void)
 {
 	mk_file(lo("f"), SEED, SIZE);
@@ -25,7 +25,7 @@ static u64 hot(void)
 	return id;
 }
 
-/* One read of the file by a process of its own */
+/* Reads the file once, in a process of its own */
 static void reader(const char *path, u64 off, u64 len)
 {
 	static char buf[SIZE];
@@ -398,7 +398,7 @@ TEST(event_direct_read_makes_no_miss, 15)
 	is(only(s, RFS_EVENT_OPEN, id), 0, SIZE, RFS_EV_DIRECT);
 }
 
-/* It starts the I/O even if it gives nothing */
+/* Such a read starts the I/O even if it returns nothing */
 TEST(event_nowait_read_makes_miss, 15)
 {
 	u64 id = cold();
@@ -478,7 +478,7 @@ TEST(event_touch_by_mmap, 15)
 	CHECK_LE(e->offset + e->length, SIZE);
 }
 
-/* Of each page of the file a TOUCH has told */
+/* Checks that each page of the file was in a TOUCH */
 static void all_touched(int dev, u64 id)
 {
 	struct evs *s = pick(drain(dev), RFS_EVENT_TOUCH, id);
@@ -502,7 +502,7 @@ TEST(event_mapped_touch_names_every_page_read, 15)
 	all_touched(dev, id);
 }
 
-/* Large folios, which come in by a fault, are mapped with all their pages */
+/* A fault brings in large folios, which are mapped with all their pages */
 TEST(event_mapped_touch_names_what_is_read_ahead, 15)
 {
 	u64 id;

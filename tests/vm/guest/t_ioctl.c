@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Commands refuse what they do not know, one test for each refusal.
+ * Commands refuse what they do not know, with one test for each refusal.
  *
- * A table tells of each command where its fields are; the macros at the end
- * make tests of it: ioctl_COMMAND_WHAT.
+ * A table says where each command's fields are; the macros at the end make
+ * tests of it: ioctl_COMMAND_WHAT.
  */
 #include "t.h"
 #include <stddef.h>
@@ -15,7 +15,7 @@ struct cmd {
 	unsigned long nr;
 	int size;		/* of the structure */
 	int flags;		/* offsets, NONE where there is no such field */
-	u32 known;		/* flags that there are */
+	u32 known;		/* every known flag */
 	int reserved, reserved_size;
 	int file, offset, length;
 	bool on_file;		/* on a file, not on the device */
@@ -79,7 +79,7 @@ static const struct cmd file_ = {
 	NONE, NONE, true,
 };
 
-/* An argument, with room for a longer one of the future */
+/* An argument, with room for the longer one of a later version */
 struct arg {
 	u8 b[512];
 };
@@ -182,10 +182,10 @@ static void bad_pointer(const struct cmd *c)
 	CHECK_OK(munmap(p + PAGE, PAGE));
 	CHECK_ERR(ioctl(fd, c->nr, NULL), EFAULT);
 	CHECK_ERR(ioctl(fd, c->nr, bad_ptr()), EFAULT);
-	/* Ends on a page that is not there */
+	/* Ends on an unmapped page */
 	memcpy(p + PAGE - 8, a.b, 8);
 	CHECK_ERR(ioctl(fd, c->nr, p + PAGE - 8), EFAULT);
-	/* Can be read, but the answer cannot be written */
+	/* Can be read, but the result cannot be written */
 	memcpy(p, a.b, sizeof(a));
 	CHECK_OK(mprotect(p, PAGE, PROT_READ));
 	if (_IOC_DIR(c->nr) & _IOC_READ)
@@ -199,7 +199,7 @@ static void flags_unknown(const struct cmd *c)
 	struct arg a;
 	int fd = good(c, &a);
 
-	/* Bit 31 of LOAD is an answer, never a question */
+	/* Bit 31 of LOAD is a result, never an argument */
 	for (int bit = 0; bit < 32; bit++) {
 		if (c->known >> bit & 1)
 			continue;

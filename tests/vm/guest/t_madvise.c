@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Mappings: advice, what /proc tells of them, faults, changes underneath. */
+/* Mappings: advice, what /proc shows of them, faults, changes below. */
 #include "t.h"
 
 #define SEED 0x3ad
@@ -13,7 +13,7 @@ static u8 *map_path(const char *path, u64 len, int prot, int flags)
 	return p;
 }
 
-/* madvise's answer, 0 or errno, on half of a mapping that was touched there */
+/* Result of madvise, 0 or errno, on half of a mapping after touching that half */
 static int advise(const char *path, u64 size, int advice)
 {
 	u8 *p = map_path(path, size, PROT_READ, MAP_SHARED);
@@ -80,7 +80,7 @@ TEST(madvise_willneed_loads, 15)
 	CHECK_BYTES(p, SEED, 0, size);
 }
 
-/* Is any page of a lower file gone when a mapping of it, all touched, is told to page out? */
+/* Does MADV_PAGEOUT on a mapping with all pages touched drop any page of the lower file? */
 static bool pages_out(const char *name, const char *path, u64 size)
 {
 	struct iovec v = { NULL, size };
@@ -110,8 +110,8 @@ TEST(madvise_process_madvise, 15)
 	bool want;
 
 	/*
-	 * Kernels before 6.7 stop at the first large folio. What is read again
-	 * after it was paged out has other folios, so each side has a fresh file.
+	 * Kernels before 6.7 stop at the first large folio. Pages that are read
+	 * again after a pageout get other folios, so each side has a fresh file.
 	 */
 	mk_file(lo("f"), SEED, size);
 	mk_file(lo("g"), SEED, size);
@@ -170,14 +170,14 @@ TEST(mmap_proc_smaps_counts, 15)
 
 /* Faults */
 
-/* Minor faults of reading every byte of path, which is cached */
+/* Number of minor faults for reading every byte of path, which is cached */
 static long faults_of(const char *path, u64 size, int advice)
 {
 	u8 *p = map_path(path, size, PROT_READ, MAP_SHARED);
 	long before;
 
 	CHECK_OK(madvise(p, size, advice));
-	/* The loop's own code and data are there already */
+	/* The loop's own code and data are mapped already */
 	before = minor_faults();
 	CHECK_BYTES(p, SEED, 0, size);
 	before = minor_faults() - before;
@@ -198,7 +198,7 @@ TEST(mmap_warm_faults_fewer_than_lower, 30)
 	rfs = faults_of(up("f"), size, MADV_NORMAL);
 	printf("minor faults of a warm 64 MiB copy: lower %ld, rfs %ld\n",
 	       lower, rfs);
-	/* Where the lower has large folios it needs few itself */
+	/* With large folios the lower file needs few itself */
 	CHECK_LE(rfs, lower >= 1024 ? lower / 16 : lower);
 	CHECK(rfs > 0);
 }
@@ -213,7 +213,7 @@ TEST(mmap_warm_faults_of_small_pages, 30)
 	mk_file(lo("f"), SEED, size);
 	setup();
 	drop(lo("f"));
-	/* Page by page, so that nothing large is made */
+	/* Page by page, so that no large folio is made */
 	low = xopen(lo("f"), O_RDONLY);
 	CHECK_EQ(posix_fadvise(low, 0, 0, POSIX_FADV_RANDOM), 0);
 	for (u64 at = 0; at < size; at += PAGE)
@@ -229,7 +229,7 @@ TEST(mmap_warm_faults_of_small_pages, 30)
 
 #define NO_HUGE_PAGES (~0ull)
 
-/* KiB of huge maps once the file was read in by a mapping that asks for them */
+/* KiB of huge mappings after reading the file through a mapping that asks for them */
 static u64 huge_kb(const char *path, u64 size)
 {
 	int fd = xopen(path, O_RDONLY);
@@ -248,7 +248,7 @@ static u64 huge_kb(const char *path, u64 size)
 	}
 	drop(lo("f"));
 	CHECK_BYTES(p, SEED, 0, size);
-	/* Faults map by PMD only what is cached in one piece */
+	/* Faults map by PMD only a huge page that is cached in one piece */
 	CHECK_OK(madvise(p, size, MADV_DONTNEED));
 	CHECK_BYTES(p, SEED, 0, size);
 	kb = smaps_kb(p, "FilePmdMapped");
@@ -289,7 +289,7 @@ TEST(mmap_address_alignment_as_lower, 15)
 	CHECK_BYTES(b, SEED, 0, size);
 }
 
-/* Changes underneath */
+/* Changes below */
 
 TEST(mmap_truncated_below_is_sigbus, 15)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where a load puts pages and who pays: NUMA nodes, memory cgroups. */
+/* Where a load puts pages, and which group pays: NUMA nodes, memory cgroups. */
 #include "t.h"
 #include <linux/mempolicy.h>
 
@@ -21,7 +21,7 @@ static u64 cold(int *dev)
 	return id;
 }
 
-/* How many of the file's pages are on the node */
+/* Number of the file's pages on the node */
 static u64 pages_on(int node)
 {
 	static void *page[PAGES(SIZE)];
@@ -60,7 +60,7 @@ static void load_on(int node, u32 flags)
 #define PFN_MASK ((1ull << 55) - 1)
 #define KPF_REFERENCED_OR_ACTIVE (1ull << 2 | 1ull << 6)
 
-/* How many of the file's pages count as accessed; to be mapped is not to be */
+/* Number of the file's pages that count as accessed; being mapped is no access */
 static u64 pages_accessed(void)
 {
 	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
@@ -84,7 +84,7 @@ static u64 pages_accessed(void)
 	return n;
 }
 
-/* Were it one, the reader's only access would be the second, and make the page active. */
+/* If a load were an access, the reader's only access would be the second, and make the page active. */
 TEST(load_is_no_access, 15)
 {
 	int dev;
@@ -210,7 +210,7 @@ TEST(load_without_charge_leaves_the_group_alone, 20)
 	group_end(pid);
 }
 
-/* Who has the events of others queued for it pays for the queue */
+/* The process that events are queued for pays for the queue */
 TEST(queue_is_paid_for_by_its_reader, 20)
 {
 	u64 before, after;
@@ -258,7 +258,7 @@ TEST(load_charged_to_a_small_group_fails_nobody, 20)
 		group_end(pid);
 		SKIP("no charging here");
 	}
-	/* Reclaim in the group may take back what was just loaded */
+	/* Reclaim in the group may drop pages that were just loaded */
 	put_str(GROUP "/memory.high", "1048576");
 	if (charge(dev, id, pid))
 		CHECK(errno == ENOMEM || errno == EIO || errno == EINTR);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Metadata: names, attributes, directories, links. All as the lower's. */
+/* Metadata: names, attributes, directories, links. All as in the lower file system. */
 #include "t.h"
 #include <linux/stat.h>
 #include <sys/sysmacros.h>
@@ -7,7 +7,7 @@
 #define SEED 0x3e7a
 #define SIZE 12345
 
-/* Not in every libc */
+/* Not defined by every libc */
 #define T_STATX_DIOALIGN	0x2000u
 #define T_STATX_BTIME		0x800u
 
@@ -217,7 +217,7 @@ TEST(statfs_as_lower, 10)
 
 #define MANY 5000
 
-/* A debug kernel takes minutes to make and remove so many */
+/* A debug kernel takes minutes to make and remove MANY names */
 static int how_many(void)
 {
 	return stretched(1) > 1 ? MANY / 5 : MANY;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Reading through mappings. Always all bytes: a wrong page is silent. */
+/* Reading through mappings. Tests check every byte, as a wrong page is silent. */
 #include "t.h"
 
 #define SEED 0x3a99
@@ -65,7 +65,7 @@ MAP_TEST(odd_offset, 6 * MIB + 5, 37 * 4096, 0, SHARED)
 MAP_TEST(unaligned_length, 3 * MIB + 5, 0, 2 * MIB + 1234, SHARED)
 MAP_TEST(middle, 6 * MIB, 2 * MIB - 4096, 2 * MIB + 2 * 4096, PRIVATE)
 
-/* A mapping of a warm (or cold) file of that size */
+/* Maps a warm (or cold) file of that size */
 static u8 *mapped(u64 size, int prot, int flags, bool is_warm)
 {
 	int fd;

@@ -32,7 +32,7 @@ static char *point(const char *suffix)
 	return p;
 }
 
-/* The options of the last mount on mnt, "" if there is none */
+/* The options of the last mount on mnt, "" if there is no mount */
 static const char *options(const char *mnt)
 {
 	static char opts[512];
@@ -198,7 +198,7 @@ TEST(mount_in_user_namespace_eperm, 10)
 		 CHECK_ERR(mount(t_lower, t_mnt, "rfs", 0, NULL), EPERM));
 }
 
-/* Where setuid programs of a container's root count for nothing, they must not do so here */
+/* setuid programs of a container's root must not work in a mirror where they do not work below */
 TEST(mount_of_another_user_namespace_refused, 10)
 {
 	static char path[64];
@@ -394,7 +394,7 @@ TEST(mount_and_umount_50_times, 30)
 			good(t_mnt);
 		do_umount(t_mnt);
 	}
-	/* Numbers are used again, not eaten up */
+	/* Device numbers are used again, not used up */
 	setup();
 	CHECK(dev_num(t_mnt) < 50);
 	good(t_mnt);
@@ -458,7 +458,7 @@ TEST(mount_in_new_mount_namespace, 10)
 		 CHECK_OK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 		 CHECK_OK(mount(t_lower, t_mnt, "rfs", 0, NULL));
 		 good(t_mnt));
-	/* Gone with its last process */
+	/* The mount is gone with its last process */
 	CHECK_ERR(access(up("f"), F_OK), ENOENT);
 	CHECK_EQ(dev_num(t_mnt), -1);
 }
@@ -499,7 +499,7 @@ TEST(mount_lower_may_be_unmounted, 30)
 	CHECK_ERR(access(join(below, "f"), F_OK), ENOENT);
 	check_path(up("f"), SEED, SIZE);
 	check_map(up("f"), SEED, SIZE);
-	/* The file system below is in use until rfs goes */
+	/* The file system below is in use until rfs is unmounted */
 	CHECK_ERR(open("/dev/nullb1", O_RDONLY | O_EXCL), EBUSY);
 	do_umount(t_mnt);
 	for (int i = 0; i < 50; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The owner of a device is not trusted: it opens nothing but files, and
+ * The owner of a device is not trusted: it can open only regular files, and
  * whatever it waits for, no other process waits for it.
  */
 #include "t.h"
@@ -13,7 +13,7 @@
 
 static char path_buf[512];
 
-/* A file that is in the mount's memory, but open nowhere; its id */
+/* Makes a file whose inode the mount keeps in memory, but that is not open; returns its id */
 static u64 closed_file(void)
 {
 	int fd;
@@ -27,7 +27,7 @@ static u64 closed_file(void)
 	return id;
 }
 
-/* Did the child end by itself within the time? */
+/* Does the child end by itself within the time? */
 static bool ends_within(pid_t pid, int ms)
 {
 	u64 until = now_ns() + stretched(ms) * 1000000ull;
@@ -41,7 +41,7 @@ static bool ends_within(pid_t pid, int ms)
 	return false;
 }
 
-/* What no process may hold up: an umount, by a process that can be left behind */
+/* An umount, which no process may hold up, in a child that can be left behind */
 static bool umounts_within(const char *mnt, int ms)
 {
 	pid_t pid = t_fork();
@@ -72,7 +72,7 @@ TEST(owner_opens_regular_files_only, 15)
 		CHECK_OK(lstat(up(((char *[]){ "f", "d", "fifo", "null", "sock", "link" })[i]),
 			       &st));
 	dev = dev_open(t_mnt, O_NONBLOCK);
-	/* They are given in order, so any process can guess those that FILE would not tell */
+	/* Ids are assigned in order, so any process can guess those that FILE does not return */
 	for (u64 id = 1; id < 32; id++) {
 		int fd = lower_fd(dev, id, 0);
 
@@ -213,7 +213,7 @@ static int dm_do(unsigned long cmd, u32 flags, struct dm *m)
 	return rc;
 }
 
-/* Puts a device over the disk, which is found by d->dev from then on */
+/* Puts a device-mapper device over the disk; d->dev names that from then on */
 static void dm_over(struct disk *d, int mib)
 {
 	struct dm m = { .t = { .length = mib * (MIB / 512) } };
@@ -252,7 +252,7 @@ static void dm_gone(void)
 	CHECK_ERR(dm_do(DM_DEV_STATUS, 0, &m), ENXIO);
 }
 
-/* Nothing is checked while it hangs: a check that fails would leave it so */
+/* Nothing is checked while the disk hangs: a check that fails would leave it hanging */
 TEST(owner_waits_for_a_disk_alone, 30)
 {
 	static char below[192];
@@ -291,7 +291,7 @@ TEST(owner_waits_for_a_disk_alone, 30)
 	CHECK(umounted);
 	CHECK(killed);
 	close(dev);
-	/* the last file of the load is put after its process has gone */
+	/* the load's last reference to the file is put after its process has gone */
 	do_umount(below);
 	dm_gone();
 }
@@ -303,7 +303,7 @@ TEST(owner_waits_for_a_disk_alone, 30)
 static struct rfs_load l;
 static struct rfs_evict e;
 
-/* A file of 7 EiB with 64 pages in it that are far from each other; its id */
+/* Makes a file of 7 EiB with 64 pages far from each other; returns its id */
 static u64 huge_file(void)
 {
 	static char below[192];
@@ -365,7 +365,7 @@ TEST(owner_loads_a_huge_sparse_file, 20)
 	CHECK(ends_within(pid[1], 2000));
 }
 
-/* Anything at all: nothing but its own errors comes of it */
+/* Sends random commands, which cause nothing but errors of their own */
 static void random_commands(int dev, u64 *state, int n)
 {
 	static const unsigned long cmd[] = {
@@ -385,7 +385,7 @@ static void random_commands(int dev, u64 *state, int n)
 
 			arg.word[i] = r % 4 ? r >> r % 64 & (r % 3 ? 0xff : ~0ull) : 0;
 		}
-		/* what every command begins with, and the file that most go on with */
+		/* the size that every command begins with, and the file that most continue with */
 		arg.word[0] = (next_rand(state) % 8 ? 0 : (u64)next_rand(state) << 32) |
 			 _IOC_SIZE(nr);
 		arg.word[1] = next_rand(state) % 4;
@@ -409,7 +409,7 @@ TEST(owner_sends_anything, 60)
 	CHECK(umounts_within(t_mnt, 2000));
 }
 
-/* As above, a million */
+/* The same with a million commands */
 TEST(storm_owner_sends_anything, 600)
 {
 	int dev;

@@ -9,7 +9,7 @@
 static struct rfs_load l;
 static struct rfs_evict e;
 
-/* A cold file of that size in the mount; its id */
+/* Makes a cold file of that size in the mount; returns its id */
 static u64 cold(u64 size, int *dev)
 {
 	u64 id;
@@ -22,7 +22,7 @@ static u64 cold(u64 size, int *dev)
 	return id;
 }
 
-/* The cached pages of the file are those of [from, to), by mincore and RESIDENT */
+/* Checks that the file's cached pages are [from, to), by mincore and RESIDENT */
 static void only_cached(int dev, u64 id, u64 from, u64 to)
 {
 	static u8 vec[NPAGES], bits[NPAGES / 8 + 1];
@@ -198,14 +198,14 @@ TEST(load_large_is_right, 15)
 	int dev;
 	u64 id = cold(size, &dev);
 
-	/* A preference: where there are none the pages come small */
+	/* The flag is a preference: without large folios the pages come small */
 	CHECK_OK(load(dev, &l, id, 0, size, RFS_LOAD_LARGE | RFS_LOAD_WAIT));
 	CHECK_EQ(resident(lo("f")), PAGES(size));
 	CHECK_EQ(l.loaded, PAGES(size));
 	check_map(up("f"), SEED, size);
 }
 
-/* Minor faults of the lower file's own map of what a load brought in */
+/* Number of minor faults of the lower file's own mapping after a load */
 static long faults_after(int dev, u64 id, u64 size, u32 flags)
 {
 	long n;
@@ -219,7 +219,7 @@ static long faults_after(int dev, u64 id, u64 size, u32 flags)
 	return minor_faults() - n;
 }
 
-/* Does the lower file system make huge folios, if asked for by a mapping? */
+/* Does the lower file system make huge folios if a mapping asks for them? */
 static bool lower_is_large(u64 size)
 {
 	u8 *p = xmap(xopen(lo("f"), O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
@@ -338,7 +338,7 @@ TEST(evict_of_absent_pages, 15)
 	CHECK_EQ(e.kept, 0);
 }
 
-/* Children that map the file, touch all of it, and once told look again */
+/* Children that map the file, touch all of it, and read it again when told to */
 
 struct mappers {
 	pid_t pid[4];
@@ -450,7 +450,7 @@ TEST(evict_mapped_range_only, 20)
 	mappers_end(&m);
 }
 
-/* Touches all of it; how many faults that took */
+/* Touches all of it; returns how many faults that took */
 static long touch_faults(u8 *p, u64 len)
 {
 	long n = minor_faults();
@@ -492,7 +492,7 @@ TEST(evict_keeps_pages_locked_in_private_mappings, 15)
 	evict_beside_lock(MAP_PRIVATE);
 }
 
-/* More locked ranges than are looked at in one go */
+/* More locked ranges than EVICT finds at a time */
 TEST(evict_keeps_each_of_many_locked_pages, 15)
 {
 	u64 n = 100;
@@ -544,7 +544,7 @@ TEST(evict_of_large_folios, 15)
 
 	CHECK_OK(load(dev, &l, id, 0, size, RFS_LOAD_LARGE | RFS_LOAD_WAIT));
 	CHECK_EQ(resident(lo("f")), PAGES(size));
-	/* A range inside a folio: goes with it, stays with it, or splits it */
+	/* A range inside a folio goes with it, stays with it, or splits it */
 	CHECK_OK(evict(dev, &e, id, 3 * PAGE, 2 * PAGE, 0));
 	CHECK_EQ(cached(dev, id, 3 * PAGE, 2 * PAGE), e.kept);
 	CHECK_OK(evict(dev, &e, id, 0, size, 0));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A mirror answers as a read-only bind mount of the same directory does: each
- * question of h_ask.c, on each kind of file system, to root and to others, and
- * once more after what is below has changed.
+ * A mirror answers like a read-only bind mount of the same directory: each
+ * question of h_ask.c, on each kind of file system, asked by root and by other
+ * users, and once more after changes below.
  */
 #include "t.h"
 #include <sys/sysmacros.h>
@@ -15,11 +15,11 @@ static char bound[256];
 
 static void set(const char *file, const char *attribute, const void *value, size_t len)
 {
-	/* which ones there are, the file system says */
+	/* file systems differ in the attributes that they have */
 	CHECK(!lsetxattr(file, attribute, value, len, 0) || errno == EOPNOTSUPP || errno == EPERM);
 }
 
-/* User 1000 may not read, all others may */
+/* User 1000 may not read, all other users may */
 static void deny_by_acl(const char *file)
 {
 	static const struct { u32 version; struct { u16 tag, perm; u32 id; } e[5]; } __attribute__((packed)) acl = {
@@ -36,7 +36,7 @@ static void mk_mode(const char *file, mode_t mode, uid_t owner)
 	CHECK_OK(chmod(file, mode));
 }
 
-/* A file whose name is as long as may be */
+/* A file with the longest name allowed */
 static char *longest_in(const char *in)
 {
 	char longest[NAME_MAX + 1];
@@ -108,7 +108,7 @@ static void mk_tree(const char *in)
 	sync();
 }
 
-/* A line of text, without its end; false at the end */
+/* Reads a line without its newline; returns false at the end */
 static bool next_line(FILE *f, char *line, size_t len)
 {
 	if (!fgets(line, len, f))
@@ -124,7 +124,7 @@ static bool ends(const char *line, const char *end)
 	return len >= end_len && !strcmp(line + len - end_len, end);
 }
 
-/* What has to differ, as kmod/README.md tells */
+/* Is this a difference that has to be, by kmod/README.md? */
 static bool is_known(const char *below, const char *above)
 {
 	static const char *const questions[] = { "a handle", "a handle of no length", "lease", "no lease" };
@@ -135,7 +135,7 @@ static bool is_known(const char *below, const char *above)
 		if (strstr(below, part) && strstr(above, part))
 			return true;
 	}
-	/* Who may not write anyway hears first that the file system cannot be */
+	/* A user without write permission gets EROFS first */
 	return ends(above, strerror(EROFS)) &&
 	       (ends(below, strerror(EACCES)) || ends(below, strerror(EPERM)));
 }
@@ -157,7 +157,7 @@ static void same_text(const char *who)
 	CHECK(!next_line(above, other, sizeof(other)));
 	fclose(below);
 	fclose(above);
-	/* Or nothing was asked */
+	/* With fewer lines, hardly anything was asked */
 	CHECK(lines > 5000);
 	if (differ)
 		t_fail(__FILE__, __LINE__, "to %s %d of %d answers differ", who, differ, lines);
@@ -173,7 +173,7 @@ static void ask_both(void)
 	CHECK_OK(unlink("/tmp/parity.mirror"));
 }
 
-/* Mounts both; what is in the directory is there already */
+/* Mounts both over a directory with all its files */
 static void mount_both(const char *dir)
 {
 	snprintf(bound, sizeof(bound), "%s.bound", t_mnt);
@@ -202,7 +202,7 @@ static void warm_mapped(const char *file)
 	close(fd);
 }
 
-/* A place for another file system */
+/* Makes a mount point for another file system */
 static char *point(const char *under)
 {
 	char *p = strdup(lo(under));
@@ -225,7 +225,7 @@ TEST(parity_on_tmpfs, 60)
 
 	do_mount("tmpfs", dir, "tmpfs", 0, "mode=755");
 	mk_tree(dir);
-	/* A look at a hole fills it */
+	/* Reading a hole through a mapping fills it */
 	warm_mapped(join(dir, "sparse"));
 	all_alike(dir);
 }
@@ -268,7 +268,7 @@ TEST(parity_on_erofs, 90)
 
 	need_fs("erofs");
 	mk_tree(point("tree"));
-	/* Which its program cannot */
+	/* mkfs.erofs cannot store a name of that length */
 	CHECK_OK(unlink(longest_in(lo("tree"))));
 	CHECK_EQ(t_run("mkfs.erofs", lo("image"), lo("tree"), NULL), 0);
 	CHECK_EQ(t_run("mount", "-o", "loop,ro", "-t", "erofs", lo("image"), dir, NULL), 0);
@@ -276,7 +276,7 @@ TEST(parity_on_erofs, 90)
 	all_alike(dir);
 }
 
-/* What changes below has changed above, whatever either knew of it */
+/* Changes below show above, whatever either has cached */
 TEST(parity_after_changes_below, 120)
 {
 	mk_tree(t_lower);

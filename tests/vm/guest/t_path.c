@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the device tells of a file: LOWER_FD, PATH, STATS, file ids. */
+/* What the device returns about files: LOWER_FD, PATH, STATS, file ids. */
 #include "t.h"
 #include <grp.h>
 
@@ -32,7 +32,7 @@ TEST(lower_fd_reads_the_lower_file, 15)
 	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	check_fd(fd, SEED, SIZE);
 	CHECK_ERR(write(fd, "x", 1), EBADF);
-	/* The loader's own reads through it make no event */
+	/* The loader's own reads through it cause no event */
 	dev_mask(dev, K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH), 0);
 	drop(lo("f"));
 	IN_CHILD(check_fd(fd, SEED, SIZE));
@@ -161,7 +161,7 @@ TEST(path_after_directory_rename_below, 15)
 	CHECK_STR(buf, "/e/g");
 }
 
-/* Its own name is what it was, but not where it is found */
+/* The file's own name stays, but its path changes */
 TEST(path_after_folder_above_renamed_below, 15)
 {
 	u64 id;
@@ -316,7 +316,7 @@ TEST(stats_count_events, 15)
 	CHECK_EQ(b.delivered - a.delivered, 12);
 }
 
-/* Two names of one file that are looked up at the same time: one inode of two is thrown away */
+/* Two names of one file are looked up at the same time: one of the two new inodes is thrown away */
 TEST(stats_files_do_not_drift, 30)
 {
 	const char *name[2] = { "f", "g" };

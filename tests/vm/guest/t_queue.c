@@ -379,7 +379,7 @@ TEST(progress_is_per_file, 20)
 
 /* Loss */
 
-/* n events that cannot merge: single bytes of two files in turn */
+/* Makes n events that cannot merge: reads single bytes of two files in turn */
 static void flood(u64 n)
 {
 	int fd[2] = { xopen(up("f"), O_RDONLY), xopen(up("g"), O_RDONLY) };
@@ -404,7 +404,7 @@ static int flood_setup(void)
 	return dev_masked(K(TOUCH));
 }
 
-/* All of them but on a slow machine: a debug kernel would take five minutes */
+/* Number of events for a flood: a fifth of most on a slow machine, as a debug kernel would take five minutes */
 static u64 flood_size(u64 most)
 {
 	u64 t = now_ns();
@@ -459,7 +459,7 @@ TEST(flood_million, 150)
 	flooded(1000000);
 }
 
-/* Floods CPU 0 until something is lost; events made */
+/* Floods CPU 0 until an event is lost; returns how many were made */
 static u64 flood_until_lost(int dev)
 {
 	struct rfs_stats st;
@@ -482,7 +482,7 @@ TEST(lost_stands_where_it_happened, 60)
 	u64 n = flood_until_lost(dev), got;
 	int at = -1, marks = 0;
 
-	/* Room again: what comes now stands behind the loss */
+	/* Make room again: events from now on stand behind the loss */
 	got = CHECK_OK(read(dev, few, sizeof(few))) / sizeof(few[0]);
 	CHECK_EQ(got, 64);
 	IN_CHILD(reader(up("f"), 8 * PAGE, PAGE));

@@ -38,7 +38,7 @@ READ_SIZE(4096, 4096)
 READ_SIZE(4097, 4097)
 READ_SIZE(2m_and_1, 2 * MIB + 1)
 
-/* A file of 64 KiB and 100 bytes, cold; its descriptor in rfs */
+/* Makes a cold file of 64 KiB and 100 bytes; returns its descriptor in rfs */
 static int cold_file(int flags)
 {
 	mk_file(lo("f"), SEED, 64 * KIB + 100);
@@ -183,7 +183,7 @@ TEST(read_nowait_cold, 15)
 
 	need_nowait();
 	n = preadv2(fd, &v, 1, 0, RWF_NOWAIT);
-	/* It may start the I/O, and what a fast disk has brought is returned */
+	/* The read may start the I/O, and returns what a fast disk has delivered by then */
 	if (n < 0)
 		CHECK_EQ(errno, EAGAIN);
 	else
@@ -272,7 +272,7 @@ TEST(read_copy_file_range_out, 15)
 	ssize_t n = copy_file_range(fd, &in_off, out, &out_off, 64 * KIB, 0);
 
 	if (n < 0) {
-		/* Two file systems: what overlayfs says in its place */
+		/* Source and target are two file systems; overlayfs returns the same */
 		CHECK_EQ(errno, EXDEV);
 		CHECK_EQ(in_off, 0);
 		return;
@@ -324,7 +324,7 @@ TEST(read_dup_and_fork_share_offset, 15)
 		 CHECK_BYTES(buf, SEED, 1100, 4096));
 	CHECK_EQ(read(two, buf, 4096), 4096);
 	CHECK_BYTES(buf, SEED, 5196, 4096);
-	/* An open of its own has an offset of its own */
+	/* Each open has an offset of its own */
 	CHECK_EQ(read(xopen(up("f"), O_RDONLY), buf, 10), 10);
 	CHECK_BYTES(buf, SEED, 0, 10);
 }
@@ -420,7 +420,7 @@ TEST(read_exec_setuid, 20)
 #define RWF_DONTCACHE 0x80
 #endif
 
-/* Where a read may ask for nothing to be left in the page cache, it may do so here */
+/* A read may ask to leave nothing in the page cache wherever the lower file system allows it */
 TEST(read_dontcache_as_lower, 10)
 {
 	static char buf[64 * 1024];

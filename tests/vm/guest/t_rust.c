@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The Rust side of the protocol against the module, where it was brought along. */
+/* The Rust side of the protocol against the module, where the guest has it. */
 #include "t.h"
 
 TEST(rust_smoke, 60)

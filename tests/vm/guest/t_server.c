@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A lower file system whose answers come from a process: FUSE, with one file,
- * that answers when it is told to.
+ * A lower file system served by a process: FUSE, with one file, which answers
+ * when the test tells it to.
  */
 #include "t.h"
 #include <linux/fuse.h>
@@ -10,9 +10,9 @@
 #define SIZE (64 * KIB)
 #define NODE 2
 
-/* what the server and the test know of each other */
+/* what the server and the test share */
 struct said {
-	bool hang;		/* opens wait for its end */
+	bool hang;		/* opens wait until this is false */
 	int opens, flushes;
 };
 
@@ -35,7 +35,7 @@ static void answer(int fd, const struct fuse_in_header *in, int error, const voi
 	};
 	struct iovec v[2] = { { &out, sizeof(out) }, { (void *)data, len } };
 
-	/* who asked may have been killed meanwhile */
+	/* the process that asked may have been killed meanwhile */
 	if (writev(fd, v, 2) < 0)
 		CHECK_EQ(errno, ENOENT);
 }
@@ -106,12 +106,12 @@ static void serve(int fd)
 		/* the umount */
 		if (errno == ENODEV)
 			return;
-		/* a question that was taken back */
+		/* a request that was withdrawn */
 		CHECK(errno == ENOENT || errno == EINTR);
 	}
 }
 
-/* A mirror of what the server has */
+/* Mounts the server's file system and a mirror of it */
 static pid_t served(void)
 {
 	char opts[96];
@@ -153,7 +153,7 @@ TEST(server_below_is_mirrored, 15)
 	served_end(pid);
 }
 
-/* What is written late, or locked, is told of at each close */
+/* Each close of a descriptor reaches the server, as late writes and locks need that */
 TEST(server_below_hears_of_each_close, 15)
 {
 	pid_t pid = served();
@@ -168,7 +168,7 @@ TEST(server_below_hears_of_each_close, 15)
 	served_end(pid);
 }
 
-/* The owner of the device asks for what never comes; no other process waits for it */
+/* The owner of the device waits for an answer that never comes; no other process waits for the owner */
 TEST(server_below_holds_up_the_owner_alone, 20)
 {
 	pid_t pid = served(), owner, other;
@@ -196,7 +196,7 @@ TEST(server_below_holds_up_the_owner_alone, 20)
 		umounted = waitpid(other, &st, WNOHANG) == other && !st;
 		sleep_ms(5);
 	}
-	/* nothing is checked before: the umount would wait for good */
+	/* nothing is checked before this, or the umount would wait forever */
 	__atomic_store_n(&said->hang, false, __ATOMIC_RELEASE);
 	CHECK(umounted);
 	defer_forget(t_mnt);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* On and under other file systems: overlayfs, rfs, tmpfs, idmapped mounts. */
+/* Over and under other file systems: overlayfs, rfs, tmpfs, idmapped mounts. */
 #include "t.h"
 
 #define SEED 0x57ac
@@ -17,7 +17,7 @@ static char *point(const char *suffix)
 	return p;
 }
 
-/* Cold and warm, by read and by mmap */
+/* Checks it cold and warm, by read and by mmap */
 static void all_bytes(const char *path, const char *cold)
 {
 	drop(cold);
@@ -208,7 +208,7 @@ TEST(stack_over_tmpfs_commands, 15)
 	must_mount_rfs(t, t_mnt, NULL);
 	id = path_id(up("f"));
 	dev = dev_open(t_mnt, O_NONBLOCK);
-	/* Its pages have no other place: whatever is said, they stay */
+	/* tmpfs has no other place for its pages: they stay, whatever is asked */
 	CHECK_OK(evict(dev, &e, id, 0, SIZE, 0));
 	CHECK_EQ(e.evicted, 0);
 	CHECK_EQ(e.kept, PAGES(SIZE));
@@ -218,7 +218,7 @@ TEST(stack_over_tmpfs_commands, 15)
 	check_map(up("f"), SEED, SIZE);
 }
 
-/* Names there are compared in a way of its own, no mirror can follow */
+/* It compares names in a way of its own, which no mirror can follow */
 TEST(stack_over_proc_einval, 15)
 {
 	CHECK_ERR(mount_rfs("/proc/sys", t_mnt, NULL), EINVAL);
@@ -236,7 +236,7 @@ struct t_mount_attr {
 #define T_AT_EMPTY_PATH		0x1000
 #define T_MOVE_EMPTY_PATH	4
 
-/* A user namespace in which 0 to 9 are 10000 to 10009 outside */
+/* Makes a user namespace in which 0 to 9 are 10000 to 10009 outside */
 static int other_userns(void)
 {
 	int ready[2], fd;
@@ -254,7 +254,7 @@ static int other_userns(void)
 		pause();
 	}
 	close(ready[1]);
-	/* Its end before its time is a skip or a failure, which it has told */
+	/* A child that ends early has reported a skip or a failure */
 	if (read(ready[0], &c, 1) != 1)
 		JOIN(pid);
 	snprintf(path, sizeof(path), "/proc/%d/uid_map", pid);

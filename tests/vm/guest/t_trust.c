@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the kernel reads off an inode without asking: who may become root, what IMA keeps. */
+/* What the kernel reads from an inode without calling the file system: which programs run as root, what IMA keeps. */
 #include "t.h"
 #include <elf.h>
 
 #define SEED 0x7257
 
-/* geteuid(), then exit() with 1 if that was root's */
+/* Calls geteuid(), then exit() with 1 if the id is root's */
 static const u8 code[] = {
 	0xb8, 107, 0, 0, 0, 0x0f, 0x05, 0x31, 0xff, 0x85, 0xc0, 0x75, 0x02,
 	0xff, 0xc7, 0xb8, 60, 0, 0, 0, 0x0f, 0x05,
@@ -87,17 +87,17 @@ TEST(setuid_below_nosuid_is_never_root, 60)
 	JOIN(pid);
 }
 
-/* What IMA has one of for each inode that it knows, by the names of old kernels and of new ones */
+/* The slab caches with IMA's object for each inode it knows, by the names in old and in new kernels */
 static const char *const ima_caches[] = { "iint_cache", "ima_iint_cache" };
 
-/* How many there are; -1 if there is no IMA */
+/* Number of these objects; -1 if there is no IMA */
 static long ima_inodes(void)
 {
 	char line[512], name[64], path[96];
 	long n, found = -1;
 	FILE *f;
 
-	/* free ones that a processor keeps at hand are counted as in use */
+	/* free objects that a processor keeps at hand count as in use */
 	for (size_t i = 0; i < ARRAY_SIZE(ima_caches); i++) {
 		snprintf(path, sizeof(path), "/sys/kernel/slab/%s/shrink", ima_caches[i]);
 		if (!absent(path))
@@ -130,7 +130,7 @@ static long ima_measured(void)
 	return atol(buf);
 }
 
-/* Only a policy for files of an owner that no other file has: it stays until the reboot */
+/* The policy covers only files of an owner that no other file has, as it stays until the reboot */
 TEST(ima_forgets_inodes_that_are_gone, 30)
 {
 	static const char policy[] = "measure func=FILE_CHECK mask=MAY_READ fowner=54321\n";
@@ -154,7 +154,7 @@ TEST(ima_forgets_inodes_that_are_gone, 30)
 	close(xopen(up("f"), O_RDONLY));
 	CHECK_EQ(ima_measured(), before + 1);
 	before = ima_inodes();
-	/* all at once, or one would come to lie where another was, and be taken for it */
+	/* all exist at once, or one inode would reuse the address of another and be taken for it */
 	for (int i = 0; i < 300; i++) {
 		mk_file(numbered(lo, i), SEED, PAGE);
 		CHECK_OK(chown(numbered(lo, i), 54321, 0));

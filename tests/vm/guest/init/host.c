@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Small services of the system that several parts need. */
+/* Small system services that several parts need. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -31,7 +31,7 @@ int write_file(const char *path, const char *text)
 	return error;
 }
 
-/* Runs a program, its output on the console. Returns its exit status, or -1 if it was killed. */
+/* Runs a program with its output on the console. Returns its exit status, or -1 if it was killed. */
 int run_program(char *const argv[])
 {
 	int status;

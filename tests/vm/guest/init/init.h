@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 #define LINE 1024
-/* A process that was told to end may need a moment to be gone. */
+/* How long a process that was told to end may take to be gone, in ms. */
 #define GRACE_MS 1000
 
 /* port.c */

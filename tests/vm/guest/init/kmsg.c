@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kernel log: what in it fails the test that was running. */
+/* The kernel log: which lines in it fail the running test. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -13,7 +13,7 @@
 
 static int kmsg_fd = -1;
 
-/* Any of these in the kernel log fails the test that was running. */
+/* Any of these words in the kernel log fails the running test. */
 static const char *const alarms[] = {
 	"WARNING:", "BUG:", "KASAN", "UBSAN", "possible circular locking", "possible recursive", "INFO: task",
 	"suspicious RCU", "Bad rss-counter", "Busy inodes", "kmemleak:", "general protection", "Oops", "ODEBUG",
@@ -25,7 +25,7 @@ static const char *const alarms[] = {
 static char allowed[MAX_ALLOWED][128];
 static int allowed_count;
 
-/* Takes the log from here on: what a kernel says while it boots is no test's doing. */
+/* Follows the log from here on: no test causes what the kernel logs while it boots. */
 void open_kmsg(void)
 {
 	kmsg_fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -53,7 +53,7 @@ static bool is_allowed(const char *line)
 	return false;
 }
 
-/* Reads the new part of the kernel log. Returns false, and the line, if it holds an alarm. */
+/* Reads the new part of the kernel log. Returns false, and the line, if there is an alarm in it. */
 bool scan_kmsg(char *message)
 {
 	static char record[16384];
@@ -65,7 +65,7 @@ bool scan_kmsg(char *message)
 
 		len = read(kmsg_fd, record, sizeof(record) - 1);
 		if (len < 0 && errno == EPIPE)
-			continue; /* the ring overtook us: go on with what is left */
+			continue; /* the ring buffer overtook this reader: go on with the rest */
 		if (len <= 0)
 			return clean;
 		record[len] = 0;
@@ -83,7 +83,7 @@ bool scan_kmsg(char *message)
 	}
 }
 
-/* Prints the kernel log as it is to the console, to explain a failed test. */
+/* Prints the kernel log to the console, to explain a failed test. */
 void show_kmsg(void)
 {
 	char *const dmesg[] = { "/bin/busybox", "sh", "-c", "/bin/busybox dmesg | /bin/busybox tail -n 150", NULL };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a test may leave behind: processes, mounts, files. The next test is to find none of it. */
+/* What a test may leave behind: processes, mounts, files. The next test must not find any of it. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -17,7 +17,7 @@
 #define MAX_MOUNTS 64
 #define PF_KTHREAD 0x00200000
 
-/* Whether a process is a user's, and alive; its name too. */
+/* Whether a process is alive and not a kernel thread; also returns its name. */
 static bool user_process(const char *pid, char *name)
 {
 	char path[64], stat[LINE];
@@ -44,7 +44,7 @@ static bool user_process(const char *pid, char *name)
 	return !(flags & PF_KTHREAD) && state != 'Z' && state != 'X';
 }
 
-/* Reaps what is dead and kills what is not. Returns the number left alive, and one's name. */
+/* Reaps dead processes and kills the others. Returns how many are left alive, and the name of one. */
 static int kill_strays(char *name, bool kill_them)
 {
 	DIR *proc = opendir("/proc");
@@ -69,7 +69,7 @@ static int kill_strays(char *name, bool kill_them)
 	return left;
 }
 
-/* Waits a moment for a test's processes to be gone, then kills them. Returns false if it had to. */
+/* Waits a moment for a test's processes to be gone, then kills them. Returns false if it had to kill any. */
 bool clear_processes(long grace_ms, char *message)
 {
 	long limit = now_ms() + grace_ms;
@@ -89,7 +89,7 @@ bool clear_processes(long grace_ms, char *message)
 	return true;
 }
 
-/* The mount points there are, newest last, kernel's own trees apart. */
+/* Lists the mount points, newest last, without the kernel's own trees. */
 static int list_mounts(char mounts[][256])
 {
 	FILE *file = fopen("/proc/self/mountinfo", "r");
@@ -100,7 +100,7 @@ static int list_mounts(char mounts[][256])
 	while (file && fgets(line, sizeof(line), file) && count < MAX_MOUNTS) {
 		if (sscanf(line, "%*d %*d %*s %*s %255s", where) != 1)
 			continue;
-		/* debugfs mounts tracing by itself when it is accessed there. */
+		/* debugfs mounts tracing by itself when it is accessed. */
 		if (strncmp(where, "/sys/", 5) && strncmp(where, "/proc/", 6))
 			strcpy(mounts[count++], where);
 	}
@@ -116,7 +116,7 @@ int count_mounts(void)
 	return list_mounts(mounts);
 }
 
-/* Undoes the mounts a test left. Returns false if there were any. */
+/* Undoes the mounts that a test left. Returns false if there were any. */
 bool clear_mounts(int baseline, char *message)
 {
 	static char mounts[MAX_MOUNTS][256];

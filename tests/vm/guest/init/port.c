@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The two serial ports: the console for people, the other for what the host reads. */
+/* The two serial ports: the console for people, and the one that the host reads. */
 #define _GNU_SOURCE
 #include "init.h"
 
