@@ -3,10 +3,10 @@
 
     changed.py [--base COMMIT] [--list]
 
-Changed is what differs between the tree, uncommitted and untracked files included, and the commit where the branch
-left main; on main itself, or where nothing differs, the last commit before HEAD. A file changes the crate whose
-folder it is in; one that is beside crates, like policies/ppc.h, those below its folder; the workspace's own Cargo
-files all of them. Unit tests are those of libraries and programs: what is in a crate's tests/ takes longer.
+Changes are the differences between the tree, with uncommitted and untracked files, and the commit where the branch
+left main; on main itself, or without a difference, the last commit before HEAD. A file changes the crate whose folder
+it is in; one beside crates, like policies/ppc.h, those below its folder; the workspace's own Cargo files all of them.
+Unit tests are those of libraries and programs: the tests in a crate's tests/ take longer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parent.parent
-# Where they differ, everything may: versions of dependencies, lints, features.
+# If these change, everything may: versions of dependencies, lints, features.
 EVERYTHING = {"Cargo.toml", "Cargo.lock"}
-# What beside crates can be part of one.
+# Files beside crates that can be part of one.
 SOURCES = {".rs", ".c", ".h", ".toml"}
 
 
 @dataclass
 class Crate:
     name: str
-    # From the root of the tree.
+    # Relative to the root of the tree.
     folder: str
     has_library: bool
     uses: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ def changed_files(base: str) -> list[str]:
 
 
 def changes(given: str) -> list[str]:
-    """Files that changed; of the last commit where nothing did since."""
+    """Files that changed; those of the last commit if none has since."""
     base = branch_point(given)
     return (changed_files(base) if base else []) or ([] if given else changed_files("HEAD~1"))
 
@@ -101,7 +101,7 @@ def directly_changed(files: list[str], known: list[Crate]) -> set[str]:
 
 
 def with_users(changed: set[str], known: list[Crate]) -> list[Crate]:
-    """These and all that use them, by whatever way, in the workspace's order."""
+    """These crates and all that use them, directly or not, in the workspace's order."""
     found = set(changed)
     while more := {crate.name for crate in known if crate.uses & found} - found:
         found |= more
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
         print(*(crate.name for crate in chosen), sep="\n", end="\n" if chosen else "")
         return 0
     if not chosen:
-        # Said as runners say it: nothing was left out, since nothing was there to be run.
+        # In the words of test runners: nothing was left out, as there was nothing to run.
         print("no crate has changed\n0 passed, 0 failed")
         return 0
     packages = [word for crate in chosen for word in ("--package", crate.name)]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks that each command in a README would run as it stands there.
 
-A command of ours is run with one option too many, --no-such-option: if that is all it complains of, the rest was
-understood, and nothing was done. What make would run is asked of make -n and then looked at in the same way. Targets,
-variables, kernels, packages and files that are named have to be there; commands that only print are run.
+A command of this tree is run with an extra option, --no-such-option: if it complains only of that, it understood the
+rest, and did nothing. make -n prints what make would run, which is then checked in the same way. Targets, variables,
+kernels, packages and files that are named have to exist; commands that only print are run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 ASSIGNMENT = re.compile(r"\w+=")
-# By the name in a README: what is built of it.
+# What each name in a README is built as.
 OURS = {"ppcctl": "ppcctl", "ppc-bench": "ppc-bench", "mount.rfs": "mount-rfs"}
-# They print, and do nothing else.
+# Commands that only print.
 PRINTING = re.compile(r"--help|--list|^service-id .")
-# The system's; what they are told is its business. The commands of policies/README.md that begin with these are run as
-# they stand by policies/ppc/tests/readme.rs.
+# Commands of the system, whose arguments are not checked. policies/ppc/tests/readme.rs runs the commands of
+# policies/README.md that begin with these as they stand.
 SYSTEM = {"cc", "cd", "cp", "modprobe", "mount", "sed", "sh", "systemctl", "tsort"}
 # Starts of inline code that is a command.
 COMMANDS = {"make", "cargo", "python3", *OURS}
@@ -50,20 +50,20 @@ class WrongError(Exception):
 
 
 def commands(text: str, where: str) -> Iterator[Command]:
-    """The commands of a README: lines of its shell blocks, and code in its prose that begins like one."""
+    """The commands of a README: the lines of its shell blocks, and inline code that begins like a command."""
     for block in BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             yield from split(line, where)
     for code in INLINE.findall(BLOCK.sub("", text)):
         first, _, rest = code.partition(" ")
-        # Words such as `make vm...` speak of several.
+        # Words such as `make vm...` mean several targets.
         is_command = first in COMMANDS and rest and not rest.endswith("...")
         if is_command or re.match(r"[\w.]+(/[\w.]+)+\.sh( |$)", code):
             yield from split(code, where)
 
 
 def split(line: str, where: str) -> Iterator[Command]:
-    """The commands of a line, without comments, assignments before them and brackets around what may be left out."""
+    """The commands of a line, without comments, assignments before them and brackets around optional parts."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -94,7 +94,7 @@ def run(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def program(name: str) -> list[str]:
-    """How one of ours is run: as it was built, or from the tree."""
+    """How to run a program of the tree: as it was built, or from its source."""
     base = OURS.get(Path(name).name, Path(name).name)
     if base in OURS.values():
         path = Path(os.environ.get("CARGO_TARGET_DIR") or TREE / "target") / "debug" / base
@@ -105,7 +105,7 @@ def program(name: str) -> list[str]:
 
 
 def check_ours(command: list[str], words: list[str]) -> None:
-    """Options that are not understood are complained of together, or before the one that is too many."""
+    """A command complains of unknown options together with the extra one, or before it."""
     if PRINTING.search(" ".join(words)):
         done = run([*command, *words])
         if done.returncode:
@@ -127,7 +127,7 @@ def check_make(words: list[str]) -> None:
             raise WrongError(f"no makefile reads {name}")
         if name == "K" and (unknown := set(value.split()) - known_kernels()):
             raise WrongError(f"no such kernel: {' '.join(unknown)}")
-    # Lines in which make calls itself are run by -n, too.
+    # make -n, too, runs the lines in which make calls itself.
     shown = run(["make", "-n", "MAKE=true", *words])
     if shown.returncode:
         raise WrongError(shown.stdout.strip())
@@ -136,7 +136,7 @@ def check_make(words: list[str]) -> None:
 
 
 def check_recipe(line: str) -> None:
-    """Of what make prints, only the programs of the tree. What a shell would put in is taken as given."""
+    """Checks the tree's programs in what make prints. Takes the shell's substitutions for granted."""
     line = re.sub(r"\$\{\w+:\+([^}]*)\}", r"\1", re.sub(r"\$\(\(.*?\)\)", "1", line))
     try:
         found = list(split(line, ""))
@@ -170,7 +170,7 @@ def check_cargo(words: list[str]) -> None:
 
 
 def unbracketed(words: Iterable[str]) -> list[str]:
-    """With what may be left out."""
+    """The command with its optional parts."""
     return [word for word in (word.strip("[]") for word in words) if word]
 
 
@@ -200,7 +200,7 @@ def check_links(path: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    # It is one of the programs that are run with an option too many.
+    # This program, too, is run with an extra option.
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*README.md"]).stdout.split()
     found = [one for name in listed for one in commands((TREE / name).read_text(), name)]

@@ -1,4 +1,4 @@
-"""Tests that were skipped, by name, and those of which that is expected on this machine."""
+"""Skipped tests by name, and which of them are expected to skip on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIST = Path(__file__).with_name("expected-skips")
-# What our rigs say; what a Rust test says of itself, and cargo of those it leaves out; what unittest says with -v.
+# How the rigs, a Rust test itself, cargo (for tests that it leaves out) and unittest -v report a skip.
 OURS = re.compile(r"^skip  (\S+): (.*)$", re.MULTILINE)
 RUST = re.compile(r"\bskipped( in part)?: ([\w:]+): (.*)$", re.MULTILINE)
 IGNORED = re.compile(r"^test (.+?) \.\.\. ignored(?:, (.*))?$", re.MULTILINE)
@@ -20,7 +20,7 @@ UNITTEST = re.compile(r"^\w+ \(([\w.]+)\)(?:\n.*)? \.\.\. skipped (['\"])(.*)\2$
 class Skip:
     test: str
     why: str
-    # One of several ways to run the test; it is no skip in the count.
+    # One of several ways to run the test, which does not count as a skip.
     in_part: bool = False
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def holds(condition: str) -> bool:
-    """Whether this is such a machine; expected-skips tells what can be said of one."""
+    """Whether the condition holds on this machine; expected-skips lists the conditions."""
     word, _, rest = condition.partition(":")
     if word in ("any", "root", "user") and not rest:
         return word == "any" or (os.geteuid() == 0) == (word == "root")
@@ -68,14 +68,14 @@ def listed(path: Path = LIST) -> list[Expected]:
         if len(fields) != 4:
             raise ValueError(f"{path.name}: not PART TEST WHEN WHY: {line}")
         found.append(Expected(*fields))
-        # A condition that cannot be read is to be heard of before a skip meets it.
+        # Report a condition that cannot be read before a skip meets it.
         for condition in found[-1].when.split(","):
             holds(condition)
     return found
 
 
 def of_rust(output: str) -> dict[str, Skip]:
-    """Tests that skipped all they do, once each, however many reasons they gave."""
+    """Tests that were skipped entirely, once each, however many reasons they gave."""
     return {test: Skip(test, why) for part, test, why in reversed(RUST.findall(output)) if not part}
 
 

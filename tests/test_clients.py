@@ -1,4 +1,4 @@
-"""The real clients without their frameworks: the model, what is wrong with a run, what is counted and shown."""
+"""The real clients without their frameworks: the model, the faults of a run, the counts and the tables."""
 
 import contextlib
 import io
@@ -74,7 +74,7 @@ class Weights(unittest.TestCase):
         path = max(self.folder.iterdir(), key=lambda file: file.stat().st_size)
         with path.open("rb") as file:
             file.read()
-            # A tmpfs has nowhere else to keep them.
+            # A tmpfs cannot drop pages.
             if cold.resident(file.fileno()) and os.statvfs(path).f_blocks:
                 with contextlib.suppress(OSError):
                     cold.drop(self.folder)

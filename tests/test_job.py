@@ -1,4 +1,4 @@
-"""Which deaths of a machine are the emulator's, and that a second try is told of."""
+"""Which deaths of a machine are the emulator's fault, and that second tries are reported."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ class StaleCode(unittest.TestCase):
 
 
 class SecondTries(unittest.TestCase):
-    """Boots are what the tests say that they report, one after the other."""
+    """Replaces boots by the reports that the tests give, one after the other."""
 
     def run_boots(self, *boots: tuple[str, list[str]], strict: str = "") -> tuple[int, list[str], job.Job]:
         one = job.Job("6.1", "ext4", [Test(name, 5) for name in ("a", "b", "c")])

@@ -1,4 +1,4 @@
-"""What kmod/compat/probe.sh finds in a kernel's headers, and that a kernel which should have more is refused."""
+"""What kmod/compat/probe.sh finds in a kernel's headers, and that it refuses a kernel that should have more."""
 
 import subprocess
 import tempfile
@@ -16,7 +16,7 @@ def code(version: str) -> int:
 
 
 class Headers:
-    """A kernel's headers, of which only the version and the given lines of text are there."""
+    """A kernel's headers with nothing but the version and the given lines of text."""
 
     def __init__(self, folder: str, version: str, **texts: str) -> None:
         self.tree = Path(folder)
@@ -34,7 +34,7 @@ class Headers:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     def errors(self) -> str:
-        """What the preprocessor says of compat.h: that headers are missing, at least."""
+        """The preprocessor's errors for compat.h: at least that headers are missing."""
         command = ["gcc", "-E", "-nostdinc", "-I", str(self.tree / "include"), *self.flags(), str(COMPAT / "compat.h")]
         return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 

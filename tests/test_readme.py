@@ -1,4 +1,4 @@
-"""That a command that would not run is found."""
+"""Commands that would not run are found."""
 
 import unittest
 

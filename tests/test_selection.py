@@ -36,7 +36,7 @@ TESTS = [
 
 
 def chosen(kernel, pattern="", storms=False, systems=()):
-    """What a run would take: names by machine, as `make vm-matrix` and others choose them."""
+    """The tests that a run would take: names by machine, as `make vm-matrix` and others choose them."""
     tests = selection.named(TESTS, pattern, storms)
     found = selection.machines(kernels.entry(kernel), tests, kernels.once(), bool(pattern), systems)
     return {one.fs + ("+cgroup1" if one.cgroup1 else ""): {test.name for test in one.tests} for one in found}
@@ -73,7 +73,7 @@ class Selecting(unittest.TestCase):
         self.assertEqual(chosen("7.2", "storm_cprt*"), {fs: {"storm_cprt_swap"} for fs in ("ext4", "xfs")})
 
     def test_the_old_memory_controller_has_a_machine_of_its_own_and_one_only(self):
-        # On 6.1 the runtime is on another file system than what needs but one.
+        # On 6.1 the runtime is tested on another file system than tests that need only one.
         machines = chosen("6.1")
         old = [name for name, tests in machines.items() for test in tests if test.endswith("_cgroup1")]
         self.assertEqual(sorted(old), ["ext4+cgroup1", "xfs+cgroup1"])

@@ -1,4 +1,4 @@
-"""Whole starts without starting anything: what is chosen, what is wrong, what is counted and shown."""
+"""Whole starts without starting a program: choices, faults, counts and tables."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ MOMENTS = {"main": 11.0, "imported": 13.0, "loaded": 16.0, "end": 16.5}
 
 
 def some(row: str, **seconds: float) -> list[Start]:
-    """Sound ones; an underscore is a hyphen."""
+    """Sound starts, one for each argument; underscores in turns stand for hyphens."""
     told = {turn.replace("_", "-"): took for turn, took in seconds.items()}
     return [Start(row, turn, took, [took / 2, took / 2], 10, "d", loaded=5) for turn, took in told.items()]
 

@@ -1,4 +1,4 @@
-"""That the closing line of `make test` can't be green by accident."""
+"""The closing line of `make test` cannot be green by accident."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ class Counting(unittest.TestCase):
     def test_each_runner_is_understood(self):
         cases = {
             CARGO: Count(34, 2, 1),
-            # Once for a test, however many reasons it has, and only if all of it was skipped.
+            # A test counts once, however many reasons it gives, and only if all of it was skipped.
             "test a::b ... skipped: a::b: no\nok\nskipped: a::b: none\nskipped in part: a::c: no\n"
             + CARGO: Count(33, 2, 2),
             "Ran 9 tests in 0.1s\n\nOK\n": Count(9, 0, 0),
@@ -49,7 +49,7 @@ class Counting(unittest.TestCase):
             ((1, "6 passed, 1 failed\n"), Count(6, 1), []),
             ((0, ""), Count(failed=1), ["vm: no test ran (exit status 0)"]),
             ((0, "0 passed, 0 failed\n"), Count(failed=1), ["vm: no test ran (exit status 0)"]),
-            # As long as that is expected, not to run anything is an answer.
+            # Running nothing is a valid result, as long as that is expected.
             ((0, skipped), Count(0, 0, 80), []),
             ((2, "7 passed, 0 failed\n"), Count(7, 1), ["vm: no test failed, but exit status is 2"]),
         ]
@@ -70,7 +70,7 @@ class Counting(unittest.TestCase):
     def test_a_flaky_test_has_passed_unless_that_is_not_to_count(self):
         output = "flaky  6.1/ext4/b: late\n7 passed, 0 failed\n"
         self.assertEqual(total.verdict("vm", 0, output, []).count, Count(7))
-        # The rig's exit status says it, too, and that is once.
+        # The rig's exit status reports the same failure, which counts once.
         strict = total.verdict("vm", 1, output, [], strict=True)
         self.assertEqual((strict.count, strict.wrong, strict.flaky), (Count(6, 1), [], ["6.1/ext4/b: late"]))
 
@@ -86,7 +86,7 @@ class Skips(unittest.TestCase):
         cases = {
             "test a::b ... skipped: a::b: no disk\nok\n": [Skip("a::b", "no disk")],
             "skipped in part: a::c: one node\n": [Skip("a::c", "one node", in_part=True)],
-            # What is skipped as a whole is not skipped in part as well.
+            # A test that is skipped as a whole does not count as skipped in part as well.
             "skipped in part: a: no\nskipped: a: none\n": [Skip("a", "none")],
             "test a::d ... ignored, a measurement\ntest src/lib.rs - f (line 3) ... ignored\n": [
                 Skip("a::d", "a measurement"),

@@ -5,10 +5,10 @@
 
 Every part runs, whatever the ones before it did; its output is shown as it comes and kept in
 target/test-results/NAME.log. The last line is the sum, `N passed, M failed, K skipped`, and the exit status
-is 0 only if nothing failed. A part that ran no test at all has failed, and so has one whose exit status says
-so though no test of its own does: a program that didn't compile, a rig that broke down. A skip that
-tests/expected-skips does not expect here is a failure. Tests that passed at their second try only are told
-before the sum, and are failures with STRICT=1.
+is 0 only if nothing failed. A part that ran no test at all has failed, and so has one whose exit status
+shows a failure that none of its tests reports: a program that didn't compile, a rig that broke down. A skip
+that tests/expected-skips does not expect here is a failure. Tests that passed only at their second try are
+listed before the sum, and are failures with STRICT=1.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import skips
 from skips import Skip
 
 RESULTS = Path(__file__).parent.parent / "target" / "test-results"
-# The longest that anything is silent is the building of a debug kernel, for eight minutes on two processors.
+# How long a part may be silent: the build of a debug kernel takes eight minutes on two processors.
 SILENCE_S = 20 * 60
-# A rig may close each of its machines with a line of this form; the last one is of them all.
+# A rig may close each of its machines with a line of this form; the last line covers them all.
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
 FLAKY = re.compile(r"^flaky  (.+)$", re.MULTILINE)
-# A test that failed, as the rig, cargo and unittest tell it.
+# How the rig, cargo and unittest report a failed test.
 FAILED = re.compile(r"^(?:fail  (.+)|test (\S+) \.\.\. FAILED|(?:FAIL|ERROR): (.+))$", re.MULTILINE)
 
 
 @dataclass
 class Count:
-    """What came of some tests."""
+    """The results of some tests."""
 
     passed: int = 0
     failed: int = 0
@@ -54,7 +54,7 @@ class Count:
 
 @dataclass
 class Part:
-    """What came of a part, and what is wrong with it beyond its tests."""
+    """The results of a part, and what is wrong with it beyond its tests."""
 
     name: str
     count: Count = field(default_factory=Count)
@@ -67,7 +67,7 @@ class Part:
         self.wrong.append(why)
 
     def lines(self) -> list[str]:
-        """Tells failures again: in a long output the first telling is far above."""
+        """Lists failures again: in a long output their first report is far above."""
         lines = [*(f"failed: {line}" for line in self.failed), *self.wrong]
         return [f"{self.name}: {self.count}", *(f"  {line[:300]}" for line in lines)]
 
@@ -80,14 +80,14 @@ def of_unittest(ran: str, words: str | None) -> Count:
 
 
 def count(output: str) -> Count:
-    """The results that the output of a test runner tells: cargo's, unittest's, or a closing line like ours."""
+    """The results in a test runner's output: cargo's, unittest's, or a closing line like this program's."""
     closing = CLOSING.findall(output)
     if closing:
         return Count(*(int(number or 0) for number in closing[-1]))
     total = Count()
     for found in CARGO.findall(output):
         total += Count(*map(int, found))
-    # A test of ours that cannot run where it is says so, and passes for cargo.
+    # A Rust test of this tree that cannot run here reports that, and passes for cargo.
     skipped = min(len(skips.of_rust(output)), total.passed)
     total += Count(-skipped, 0, skipped)
     for ran, words in UNITTEST.findall(output):
@@ -117,7 +117,7 @@ def verdict(name: str, status: int, output: str, expected: list[skips.Expected],
 
 
 def run(name: str, command: str) -> tuple[int, str]:
-    """Runs a part, showing and keeping what it prints."""
+    """Runs a part, and shows and keeps its output."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     pieces = []
     with (
@@ -127,7 +127,7 @@ def run(name: str, command: str) -> tuple[int, str]:
             shell=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # make's job slots are for make, which finds them without us.
+            # make's job slots are for make, which finds them by itself.
             close_fds=False,
         ) as process,
     ):
@@ -152,7 +152,7 @@ def run(name: str, command: str) -> tuple[int, str]:
 
 
 def end(pid: int) -> None:
-    """Ends a process and all that it has started, the latter first: orphans would not be found any more."""
+    """Ends a process and all that it has started, these first: orphans could not be found any more."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = [int(child) for child in children.read_text().split()]

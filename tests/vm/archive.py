@@ -1,6 +1,6 @@
 """The Debian archive: signed package indexes and packages, in a private apt root.
 
-The machine's own apt set-up says which mirror to ask and which keys to trust; only the suite is replaced.  apt
+The machine's own apt set-up says which mirror to use and which keys to trust; only the suite is replaced.  apt
 itself checks the signature of the index and the hash of every package, so nothing here has to.
 """
 
@@ -17,22 +17,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# An index younger than this is not asked for again: `make vm` is run many times an hour.
+# An index younger than this is not fetched again: `make vm` may run many times an hour.
 INDEX_AGE_S = 3600
-# A machine without a network must notice so quickly, and go on with what the cache holds.
+# How soon a machine without a network must notice, and go on with what the cache has.
 NETWORK_TIMEOUT_S = 15
 # Every suite of Debian, released or not, is signed with one of these (package debian-archive-keyring).
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# What a package is called in a Depends line, without its version and architecture.
+# The name of a package in a Depends line, without its version and architecture.
 PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
 class ArchiveError(Exception):
-    """The archive, or the machine's apt set-up, does not give what was asked for."""
+    """The archive or the machine's apt set-up does not provide what was asked for."""
 
 
 def cache_dir() -> Path:
-    """Where downloads and builds live: never inside the tree."""
+    """The folder of downloads and builds, which is never inside the tree."""
     chosen = os.environ.get("PPC_CACHE")
     if chosen:
         return Path(chosen).resolve()
@@ -59,7 +59,7 @@ class Package:
         """The packages it depends on whose names match."""
         names = []
         for group in self.depends.split(","):
-            # Debian lists the package it prefers first; the others are stand-ins for it.
+            # Debian lists the package that it prefers first; the others are alternatives.
             first = PACKAGE_NAME.match(group.split("|")[0].strip())
             if first and re.fullmatch(pattern, first[0]) and not first[0].endswith("-unsigned"):
                 names.append(first[0])
@@ -89,7 +89,7 @@ class Suite:
         self.config = self.root / "apt.conf"
 
     def refresh(self, force: bool = False) -> bool:
-        """Brings the index up to date; false where there is no network (an older index then still serves)."""
+        """Brings the index up to date. Returns False without a network (an older index still serves then)."""
         stamp = self.root / "updated"
         with locked(self.root / "lock"):
             young = stamp.exists() and time.time() - stamp.stat().st_mtime < INDEX_AGE_S
@@ -111,7 +111,7 @@ class Suite:
         (self.root / "etc" / "sources.list").write_text(source)
         (self.root / "status").touch()
         dumped = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
-        # Proxies, certificates and time-outs are the machine's; hooks that touch the system are left out.
+        # Proxies, certificates and time-outs are the machine's own; hooks that change the system are left out.
         kept = [line for line in dumped.splitlines() if line.startswith("Acquire::")]
         self.config.write_text(
             "\n".join(
@@ -123,7 +123,7 @@ class Suite:
                     'Acquire::Languages "none";',
                     'APT::Architecture "amd64";',
                     'APT::Architectures { "amd64"; };',
-                    # The cache belongs to the user who runs this; apt's own user may be unable to write to it.
+                    # The cache belongs to the user who runs this, and apt's own user may be unable to write to it.
                     'APT::Sandbox::User "";',
                     f'Dir::State "{self.root}/state";',
                     f'Dir::State::status "{self.root}/status";',
@@ -158,7 +158,7 @@ class Suite:
         return found
 
     def closure(self, names: list[str], pattern: str) -> list[Package]:
-        """The named packages and what they depend on, as far as the names match and the suite has them."""
+        """The named packages and their dependencies, if their names match and the suite has them."""
         found: dict[str, Package] = {}
         waiting = list(names)
         while waiting:
@@ -180,9 +180,9 @@ class Suite:
     def unpack(
         self, packages: list[Package], target: Path, finish: Callable[[Path], None] = lambda folder: None
     ) -> None:
-        """Downloads packages and unpacks them into one folder, which appears only when it is complete.
+        """Downloads packages and unpacks them into one folder, which appears only once it is complete.
 
-        `finish` does the last work on the folder before it gets its name.
+        `finish` completes the folder before it gets its name.
         """
         if target.exists():
             return

@@ -2,8 +2,8 @@
 """Measures rfs against the lower file system below it and against FUSE, in counted instructions.
 
 Each kernel and file system gets a machine with one processor, whose clock is the number of instructions executed.
-It is booted more than once, each time with other random numbers, and by how much the figures moved is part of the
-result. A missed bar is printed; it is no failure.
+It boots more than once, each time with other random numbers; how much the figures moved is part of the result. A
+missed bar is printed, but is no failure.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PROGRAM = "rfs-bench"
 RESULT = build.TREE / "target" / "bench" / "rfs-overhead.json"
 COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-static"]
 KERNELS = ["6.1", "6.12"]
-# What the kernel would place at random; its own random numbers come from the machine's, which have a seed.
+# Turns off random placement by the kernel; its own random numbers come from the machine's, which have a seed.
 ARGUMENTS = "nokaslr norandmaps"
-# Microcode that fills memory at one go would count as an instruction for each byte: no processor is that slow.
+# Microcode that fills memory at once would count as an instruction for each byte: no processor is that slow.
 CPU = ["-cpu", f"{machine.CPU},-fsrs,-fzrm,-fsrc"]
 CLOCK = ["-rtc", "base=2026-01-01T00:00:00,clock=vm"]
-# rfs over lower at most so much; for the events' cost, nanoseconds.
+# Upper bounds on the ratio of rfs to lower; for the cost of events, in nanoseconds.
 BARS = {
     "warm 1 MiB reads": 1.01,
     "warm 1 MiB reads, MISS wanted": 1.01,
@@ -55,13 +55,13 @@ BARS = {
     "warm mmap faults": 1 / 16,
     "event cost per miss": 2000.0,
 }
-# Where the lower file system has huge folios already, there are no faults to save.
+# If the lower file system has huge folios already, there are no faults to save.
 BARS_LARGE: dict[str, float | None] = {"warm mmap copy": 1.00, "warm mmap faults": None}
 LARGE_KERNELS = "7."
-# By more than this the figures may not move.
+# Upper bound on how much the figures may move.
 STILL = 0.005
 
-# (name of the case, side) -> what each run gave
+# (name of the case, side) -> the value of each run
 Samples = dict[tuple[str, str], list[float]]
 
 
@@ -79,7 +79,7 @@ class Boot:
     errors: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> None:
-        """Takes in a line of the program in the guest; the first lines of bench/main.c say what there is."""
+        """Parses a line of the program in the guest; the first lines of bench/main.c describe them."""
         word, *fields = line.split("\t")
         if word == "SAMPLE":
             name, unit, kind, side, value = fields
@@ -91,7 +91,7 @@ class Boot:
             self.errors.append(": ".join(fields))
 
     def run(self, base: Path, runs: int, part: str) -> None:
-        """Boots and measures; the same inputs are in the base folder for every boot."""
+        """Boots and measures. The base folder has the same inputs for every boot."""
         folder = base / f"seed-{self.seed}"
         try:
             one = jobs.Job(self.kernel, self.fs, [], 1, folder)
@@ -106,7 +106,7 @@ class Boot:
 
 
 def program() -> Path:
-    """The guest's program, compiled anew whenever anything of it is."""
+    """The guest's program, compiled anew when any of its sources or headers has changed."""
     sources = sorted(SOURCES.glob("*.c"))
     include = build.MODULE / "include/uapi"
     newest = max(path.stat().st_mtime for path in [*SOURCES.glob("*.[ch]"), *include.rglob("*.h")])
@@ -143,7 +143,7 @@ def row(name: str, boots: list[Boot], about: dict[str, str]) -> dict[str, Any]:
         if side in ("lower", "rfs") and runs:
             within = max(within, *(spread(values) for values in runs))
             moved = max(moved, spread([median(values) for values in runs]))
-    # Of the two sides that are compared, so that an outlier can be looked at.
+    # The values of the two sides that are compared, so that an outlier can be examined.
     samples = {side: [boot.samples.get((name, side), []) for boot in boots] for side in ("lower", "rfs")}
     made: dict[str, Any] = {"name": name, "kernel": kernel, "fs": boots[0].fs, "unit": unit}
     lower, rfs = middle["lower"], middle["rfs"]
@@ -205,7 +205,7 @@ def print_table(found: list[dict[str, Any]]) -> None:
 
 
 def print_summary(boots: list[Boot], found: list[dict[str, Any]]) -> int:
-    """What stays to be said; the exit status: measured or not."""
+    """Prints the summary. Returns the exit status, which says whether everything was measured."""
     errors = [f"{boot.kernel} {boot.fs}: {error}" for boot in boots for error in boot.errors]
     skips = {f"{boot.kernel} {boot.fs}: {side}: {why}" for boot in boots for side, why in boot.skipped.items()}
     barred = [made for made in found if made["ok"] is not None]
@@ -227,7 +227,7 @@ def print_summary(boots: list[Boot], found: list[dict[str, Any]]) -> int:
 
 
 def prepare() -> Path:
-    """A folder with what all boots get."""
+    """Makes a folder with the inputs of all boots."""
     base = jobs.run_folder()
     programs = base / jobs.INPUTS / jobs.ROOT / "bin"
     shutil.copy(program(), programs / PROGRAM)

@@ -19,25 +19,25 @@ from kernel import Kernel
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
-# Another module, or other tests, to try the rig itself with.
+# Another module, or other tests, for trying the rig itself.
 MODULE = Path(os.environ.get("RFS_KMOD") or TREE / "kmod")
 GUEST = HERE / "guest"
-# Two checkouts share a cache, but not what is built from them.
+# Two checkouts share a cache, but not their builds.
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
 COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
 LINK = ["gcc", "-static", "-pthread"]
-# Programs larger than this go into the guest stripped.
+# Size above which programs go into the guest stripped.
 LARGE = 1 << 20
 WARNING = re.compile(r"(:\d+: (warning|error):|: (warning|error): |^WARNING: )", re.MULTILINE)
 
 
 class BuildError(Exception):
-    """A compiler said no; its words are in the message."""
+    """A compilation failed; the message has the compiler's output."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A module as it was built: its bytes are kept, since another run may build anew at any time."""
+    """A module as it was built. Its bytes are kept, as another run may build it anew at any time."""
 
     path: Path
     data: bytes
@@ -66,7 +66,7 @@ def copy_tree(source: Path, target: Path) -> bool:
 
 
 def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MODULE) -> Built:
-    """rfs.ko for a kernel. With make variables of one's own (W=1, C=2) everything is compiled anew."""
+    """rfs.ko for a kernel. With extra make variables (W=1, C=2), everything is compiled anew."""
     variables = variables or []
     if not (source / "Kbuild").exists():
         raise BuildError(f"{source} has no Kbuild")
@@ -90,7 +90,7 @@ def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MO
 
 
 def make_environment() -> dict[str, str]:
-    """Ours without what a make above us left there: its V=1 or T=... would mean something else to the kernel's."""
+    """The environment without a calling make's variables: V=1 or T=... would mean something else to the kernel's."""
     foreign = {"V", "K", "T", "C", "W", "M", "O", "MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS"}
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
@@ -116,7 +116,7 @@ def built(target: Path, log: str) -> Built:
 
 
 def program(name: str, sources: list[Path], flags: list[str]) -> Path:
-    """A static program for the guest. Only what is older than its source, or than a header, is compiled."""
+    """A static program for the guest. Only objects older than their source, or than a header, are compiled."""
     folder = cache_dir() / "build" / f"{TREE_ID}-guest"
     target = folder / name
     headers = max(path.stat().st_mtime for path in [*GUEST.rglob("*.h"), *(MODULE / "include").rglob("*.h")])
@@ -124,7 +124,7 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
 
     def compile_one(source: Path) -> None:
         made = objects[source]
-        # The object gets the time of what it was made from, so an edit during the compilation is not missed.
+        # The object gets the time of its source, so that an edit during the compilation is not missed.
         stamp = max(headers, source.stat().st_mtime)
         if made.exists() and made.stat().st_mtime >= stamp:
             return
@@ -160,7 +160,7 @@ def init() -> Path:
 
 
 def test_program() -> Path:
-    """The tests: every C file of the guest folder but PID 1."""
+    """The program with the tests: every C file of the guest folder but PID 1."""
     sources = [path for path in GUEST.glob("*.c") if path.name != "init.c"]
     given = os.environ.get("RFS_TEST")
     if given:
@@ -171,7 +171,7 @@ def test_program() -> Path:
 
 
 def overlay() -> Path | None:
-    """A folder whose files go into the guest at the same places: GUEST_ROOT names it, make fills it."""
+    """A folder whose files go into the guest at the same paths: GUEST_ROOT names it, make fills it."""
     given = os.environ.get("GUEST_ROOT")
     if not given:
         return None
@@ -181,7 +181,7 @@ def overlay() -> Path | None:
 
 
 def copy_stripped(source: Path, target: Path) -> None:
-    """A copy without what only a debugger reads: that is most of a large program, and the guest's memory holds it."""
+    """A copy without debug information: that is most of a large program, and would take the guest's memory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     with target.open("rb") as file:
@@ -191,7 +191,7 @@ def copy_stripped(source: Path, target: Path) -> None:
 
 
 def extra_programs() -> list[Path]:
-    """What else goes into the guest's /bin: what lies in the cache's extra folder, and what EXTRA names."""
+    """Other programs for the guest's /bin: those in the cache's extra folder, and those that EXTRA names."""
     folder = cache_dir() / "extra"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     found += [Path(path) for path in os.environ.get("EXTRA", "").split(":") if path]

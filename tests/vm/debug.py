@@ -1,7 +1,7 @@
 """The debug kernels: Debian's sources with every checker on, each built once and kept in the cache.
 
-No distribution packages such kernels. The cache key is the options asked for and the package's version, so a change
-of either builds anew (about eight minutes on two cores); the order of the options and what is said of them is not.
+No distribution packages such kernels. The cache key consists of the options asked for and the package's version, so
+a change of either builds anew (about eight minutes on two cores); the order of the options and comments do not count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from build import make_environment
 from kernel import Entry, Kernel
 
 HERE = Path(__file__).parent
-# It depends on the newest source that a suite has.
+# This metapackage depends on the newest source that a suite has.
 METAPACKAGE = "linux-source"
-# Folders a module build against the finished tree never reads; with the objects they are most of its size.
+# Folders that a module build never reads; together with the objects they are most of the tree's size.
 UNNEEDED = ["Documentation", "drivers", "sound", "samples", "net", "fs", "mm", "crypto", "block", "lib", "debian"]
 OPTION = re.compile(r"^(?:CONFIG_\w+=.*|# CONFIG_\w+ is not set)$", re.MULTILINE)
 
@@ -53,7 +53,7 @@ def folder() -> Path:
 
 
 def fetch_source(wanted: Entry, force: bool = False) -> Source:
-    """The source of a debug kernel: of the first suite that has its series, of the first suite where none has."""
+    """The source of a debug kernel, from the first suite that has its series, or from the first suite if none has."""
     asked: list[Package] = []
     for name in wanted.suites:
         suite = Suite(name)
@@ -81,7 +81,7 @@ def unpack_source(suite: Suite, package: Package) -> Source:
 
 
 def newest_cached(suite: str) -> Source | None:
-    """Without a network: the source fetched last from a suite."""
+    """The source last fetched from a suite, for use without a network."""
     found = folder().glob(f"source-{suite}-[0-9]*")
     sources = [path for path in found if path.is_dir() and path.suffix not in (".partial", ".debs")]
     if not sources:
@@ -98,7 +98,7 @@ def tarball_in(source: Path) -> Path:
 
 
 def asked_options(name: str) -> list[str]:
-    """What is asked for of a debug kernel: of all of them, and of this one, which has the last word."""
+    """The options asked for: those of all debug kernels, then those of this one, which take precedence."""
     shared, own = HERE / "debug.config", HERE / f"debug-{name.removesuffix('-debug')}.config"
     chosen: dict[str, str] = {}
     for path in (shared, own):
@@ -112,7 +112,7 @@ def option_name(line: str) -> str:
 
 
 def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
-    """Unpacks, configures and builds; the tree gets its name when all of it is there."""
+    """Unpacks, configures and builds. The tree gets its name only once it is complete."""
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -138,9 +138,9 @@ def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
 
 
 def check_config(name: str, options: list[str], final: Path) -> None:
-    """Every option asked for must have survived the dependencies."""
+    """Checks that every option asked for has survived the dependencies."""
     have = set(final.read_text().splitlines())
-    # An option turned off whose dependencies are off too is not mentioned at all, which is as good.
+    # An option that is off and whose dependencies are off, too, is not mentioned at all, which is as good.
     lost = [line for line in options if line not in have and not line.startswith("# ")]
     lost += [line for line in options if line.startswith("# ") and f"{option_name(line)}=y" in have]
     if lost:

@@ -11,7 +11,7 @@ from pathlib import Path
 from archive import ArchiveError
 from kernel import Kernel, module_bytes
 
-# The modules a guest needs; a kernel that has one built in has no file of it.
+# The modules that a guest needs; a kernel with one built in has no file of it.
 MODULES = [
     "virtio_pci",
     "virtio_blk",
@@ -25,9 +25,9 @@ MODULES = [
     "fuse",
     "squashfs",
 ]
-# Those that a test loads, as it takes them long to begin: in /modules/NAME.list is which, in order.
+# Modules that only a test loads, as they take long to start: /modules/NAME.list has them in order.
 LATE = ["btrfs", "erofs"]
-# What a module is loaded with. The null_blk disks are made later, through configfs.
+# Parameters of modules. The null_blk disks are made later, through configfs.
 PARAMETERS = {"null_blk": "nr_devices=0"}
 PROGRAMS = ["mkfs.btrfs", "mkfs.erofs", "mkfs.ext4", "mkfs.xfs"]
 FOLDERS = ["bin", "sbin", "etc", "dev", "proc", "sys", "tmp", "modules", "mnt", "lower", "lib", "lib64"]
@@ -76,7 +76,7 @@ class Initramfs:
 
 
 def host_program(name: str) -> Path:
-    """A program of this machine; /sbin is not on every user's path."""
+    """Path of a program of this machine; /sbin is not on every user's path."""
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if found is None:
         raise ArchiveError(f"{name} is not installed; `make deps` installs what the rig needs")
@@ -104,7 +104,7 @@ def libraries_of(path: Path) -> list[Path]:
 
 
 def add_programs(root: Initramfs, tree: Path) -> None:
-    """Puts in this machine's programs, what lies in the tree, and the libraries that they all need."""
+    """Adds this machine's programs, the files in the overlay, and the libraries that they all need."""
     busybox = host_program("busybox")
     shown = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True)
     programs = {f"sbin/{name}": host_program(name) for name in PROGRAMS} | {"bin/busybox": busybox}
@@ -114,11 +114,11 @@ def add_programs(root: Initramfs, tree: Path) -> None:
             root.link(f"bin/{applet}", "/bin/busybox")
     libraries: set[Path] = set()
     for name, path in programs.items():
-        # Whatever the umask here was: only root may write to programs that root runs in the guest.
+        # Whatever the umask here: only root may write to programs that root runs in the guest.
         root.file(name, path.read_bytes(), path.stat().st_mode & 0o755)
         libraries.update(libraries_of(path))
     for library in sorted(libraries):
-        # At the path that the loader looks at; a link on the way is as good as the file.
+        # At the path where the loader looks; a link on the way is as good as the file.
         root.file(str(library), library.read_bytes(), 0o755)
 
 
@@ -127,7 +127,7 @@ def module_name(path: Path) -> str:
 
 
 def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
-    """Puts the modules in and returns the lines that tell init to load them."""
+    """Adds the modules and returns the lines that make init load them."""
     lines = []
     for late in LATE:
         needed = [path for path in kernel.load_order([late]) if path not in kernel.load_order(MODULES)]

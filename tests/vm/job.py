@@ -1,4 +1,4 @@
-"""One boot of one machine, and what became of every test it was to run."""
+"""One boot of one machine, and the result of each test that it was to run."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ import machine
 from archive import ArchiveError, cache_dir
 from selection import MODULE_TESTS, Test
 
-# In a run's folder: the module's source and the programs as they were when it began, these at their places in the guest.
+# In a run's folder: the module's source, and the programs at their paths in the guest, as they were when it began.
 INPUTS = "inputs"
 ROOT = "root"
-# Emulated and with every checker on, a kernel is about this much slower than the limits are made for.
+# How much slower than the time limits assume a kernel is, emulated and with every checker on.
 DEBUG_FACTOR = 6
 BOOT_S = 120
-# How long past a test's own limit, or between two tests, the guest may be silent before it counts as hung.
+# How long the guest may be silent past a test's own limit, or between two tests, before it counts as hung.
 SILENCE_S = 60
-# A command in a guest may compute for long without a word.
+# How long a command in a guest may be silent.
 EXEC_SILENCE_S = 1800
 MEMORY_MB = 3072
 DEBUG_MEMORY_MB = 4096
-# Logs of old runs are kept for a day.
+# How long logs of old runs are kept: a day.
 KEEP_S = 24 * 3600
-# The kernel's own words for why it died; the first one is the cause.
+# The kernel's messages about why it died; the first in the log is the cause.
 DEATH = re.compile(
     r"WARNING:|BUG:|KASAN|UBSAN|Oops|general protection|possible circular|possible recursive|panic|suspicious RCU|"
     r"INFO: task|inconsistent lock|invalid opcode|stack segment"
 )
-# A test that ran out of time, by the rig's clock or its own; and more of them in one machine are no accident.
+# Messages of a test that ran out of time, by the rig's clock or its own; and the number of them in one machine above
+# which they are no accident.
 LATE = re.compile(r"^timed out after|^killed by signal 14")
 SECOND_TRIES = 5
-# What is flaky where no test is.
+# The name in reports of flaky boots outside any test.
 THE_MACHINE = "the-machine"
 
 
@@ -67,11 +68,11 @@ class Job:
     factor: int = 1
     folder: Path = Path()
     cgroup1: bool = False
-    # Of the disk with the file system under test; 0: as init has it.
+    # Size of the disk with the file system under test; 0: init's default.
     disk_mb: int = 0
     results: list[Result] = field(default_factory=list)
     running: str = ""
-    # Tests that did not end well before their second try, and how the first one ended.
+    # Tests that did not pass at their first try, and how that ended.
     flaky: dict[str, str] = field(default_factory=dict)
     # The rig's own tests run in every boot; those that failed in the first one have failed.
     settled: set[str] = field(default_factory=set)
@@ -87,11 +88,11 @@ class Job:
         return self.folder / f"{self.name}.log"
 
     def own_tests(self) -> list[str]:
-        """The rig's, at the end of every boot."""
+        """The rig's own tests at the end of every boot."""
         return ["module_unload", "kmemleak"] if kernels.is_debug(self.kernel) else ["module_unload"]
 
     def planned(self) -> list[str]:
-        """Every test that has to end in a result, the rig's own ones at the end."""
+        """Every test that has to end in a result, the rig's own last."""
         return [test.name for test in self.tests] + self.own_tests()
 
     def add(self, test: str, status: str, ms: int, message: str, heard: Callable[[Result], None]) -> None:
@@ -102,7 +103,7 @@ class Job:
         heard(result)
 
     def run(self, heard: Callable[[Result], None]) -> None:
-        """Boots, runs, and accounts for every test: what the guest does not report has failed."""
+        """Boots, runs, and accounts for every test: one that the guest does not report has failed."""
         try:
             ending = self.boot(heard)
             if again := self.owed_to_the_host(ending):
@@ -126,7 +127,7 @@ class Job:
         first = {result.test: result.message for result in self.results if result.test in again}
         if self.running:
             first[self.running] = ending
-        # Tests that had not begun are not to blame that their machine did not come up, or died between two of them.
+        # Tests that had not begun are not to blame if their machine did not boot, or died between two tests.
         first = first or {THE_MACHINE: ending}
         own = set(self.own_tests())
         self.settled = {result.test for result in self.results if result.test in own and result.status == "fail"}
@@ -144,7 +145,7 @@ class Job:
         return ending
 
     def boot(self, heard: Callable[[Result], None]) -> str:
-        """Boots once and runs the tests. Returns why it ended early, if it did."""
+        """Boots once and runs the tests. Returns why the boot ended early, if it did."""
         plan = prepare(self)
         with machine.boot(plan) as guest:
             ending = self.follow(guest, heard)
@@ -152,10 +153,10 @@ class Job:
         return ending
 
     def owed_to_the_host(self, ending: str) -> set[str]:
-        """The tests that get a second try, once: those over their time limit, on a machine that others use, too, and
-        those that did not end because QEMU died without a word of the kernel, or the machine did not come up, which
-        is before it has seen anything of ours, or a processor ran code that another had patched meanwhile. What a
-        check or the kernel's log says stands.
+        """The tests that get one second try: those over their time limit, as other work uses the machine, too, and
+        those that did not end because QEMU died without a message from the kernel, because the machine did not boot
+        (before any code under test ran), or because a processor ran code that another had patched meanwhile. What a
+        check or the kernel's log reports stands.
         """
         late = {result.test for result in self.results if result.status == "fail" and LATE.search(result.message)}
         if not ending:
@@ -168,7 +169,7 @@ class Job:
         return late | {name for name in self.planned() if name not in done}
 
     def follow(self, guest: machine.Machine, heard: Callable[[Result], None]) -> str:
-        """Takes in what the guest reports until it is done. Returns why it ended early, if it did."""
+        """Collects the guest's reports until it is done. Returns why the boot ended early, if it did."""
         deadline = time.monotonic() + BOOT_S * self.factor
         fatal = ""
         while True:
@@ -198,9 +199,9 @@ class Job:
             deadline = time.monotonic() + limit
 
     def stale_code(self) -> bool:
-        """Whether the kernel died of a breakpoint that was not there any more. Tracepoints are switched by patching
-        one into running code; QEMU's translations of that code are not always gone when the other processor has been
-        told so. Not believed of rfs's own code.
+        """Whether the kernel died of a breakpoint that had been removed. Tracepoints are switched by patching one
+        into running code; QEMU's translations of that code are not always gone when the other processor has been
+        told so. For rfs's own code this explanation is not accepted.
         """
         text = self.console.read_text(errors="replace") if self.console.exists() else ""
         recent = text[max(0, text.rfind("\n--- ")):]
@@ -208,7 +209,7 @@ class Job:
         return bool(place) and not place[2]
 
     def cause(self, before: str) -> str:
-        """The first thing the kernel complained of since the running test began."""
+        """The kernel's first complaint since the running test began."""
         text = self.console.read_text(errors="replace") if self.console.exists() else ""
         recent = text[max(0, text.rfind("\n--- ")):]
         for line in recent.splitlines():
@@ -218,7 +219,7 @@ class Job:
 
 
 def run_folder() -> Path:
-    """A folder for what goes into this run and for its logs; those of long ago go."""
+    """Makes a folder for a run's inputs and logs, and removes old ones."""
     base = cache_dir() / "runs"
     base.mkdir(parents=True, exist_ok=True)
     for old in base.iterdir():
@@ -235,7 +236,7 @@ def fetch_kernel(name: str) -> kernels.Kernel:
 
 
 def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
-    """Builds what a boot needs. `conf` replaces the lines that say which tests to run."""
+    """Builds what a boot needs. `conf` replaces the lines that name the tests to run."""
     kernel = fetch_kernel(job.kernel)
     job.version = kernel.version
     inputs = job.folder / INPUTS
@@ -261,7 +262,7 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
 
 
 def settings(job: Job) -> list[str]:
-    """What the guest is told of a job, beside what it is to run."""
+    """The lines of a job's configuration besides those of its tests."""
     lines = [f"fs {job.fs}", f"factor {job.factor}"]
     if job.cgroup1:
         lines.append("cgroup1")
@@ -271,12 +272,12 @@ def settings(job: Job) -> list[str]:
 
 
 def programs(folder: Path) -> Path:
-    """Where a run has the programs with its tests."""
+    """The folder of a run's programs with tests."""
     return folder / INPUTS / ROOT / "bin"
 
 
 def take_inputs(folder: Path) -> None:
-    """Copies what the machines of a run are to get, so that edits meanwhile do not mix two states of the tree."""
+    """Copies the inputs of a run's machines, so that edits meanwhile do not mix two states of the tree."""
     inputs = folder / INPUTS
     bin_folder = programs(folder)
     bin_folder.mkdir(parents=True)
@@ -295,7 +296,7 @@ def take_inputs(folder: Path) -> None:
 def execute(
     job: Job, command: str, sink: Callable[[str], None] | None = None, **changes: Any
 ) -> tuple[int, list[str]]:
-    """Runs one command line in a guest. Returns its exit status, -1 where the machine died, and its output.
+    """Runs one command line in a guest. Returns its exit status, -1 if the machine died, and its output.
 
     `changes` are fields of machine.Plan: icount=True, cpus=4, extra=[...].
     """

@@ -1,7 +1,7 @@
 """A kernel to test on: its image, its modules, and headers that a module can be built against.
 
-The packages are unpacked into the cache, not installed, so what expects to lie in /usr is made to fit there: the
-headers' Makefile is pointed at the copy, and tools linked with a newer C library than this machine's get their own.
+The packages are unpacked into the cache, not installed, so files that expect to be in /usr are adapted: the headers'
+Makefile is pointed at the copy, and tools linked with a newer C library than this machine's get their own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from archive import ArchiveError, Suite, cache_dir
 
 LIST = Path(__file__).with_name("kernels")
-# What the name of a debug kernel ends in, and what a line begins with that is about tests.
+# The end of a debug kernel's name, and the beginning of a line about tests.
 DEBUG = "-debug"
 ONCE = "once"
 METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
-# What the headers' tools are linked with.
+# The libraries that the headers' tools are linked with.
 TOOL_LIBRARIES = ["libc6", "libelf1t64", "zlib1g", "libzstd1"]
-# What a kernel's configuration says its compiler can do, and the gcc that first could: the kernels are built with
-# newer compilers than this machine need have. None of these changes the layout of a structure.
+# Options for what a kernel's compiler can do, and the first gcc that can: the kernels are built with newer compilers
+# than this machine need have. None of these options changes the layout of a structure.
 COMPILER_CAN = {
     "CONFIG_CC_HAS_ASSUME": 13,
     "CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT": 14,
@@ -55,13 +55,13 @@ class Entry:
         return "1" in self.cgroups
 
     def has_series(self, version: str) -> bool:
-        """Whether a version, as Debian writes it, is of the series the entry is named after."""
+        """Whether a version, as Debian writes it, belongs to the series that the entry is named after."""
         return re.match(re.escape(re.sub(r"-(rc|debug)$", "", self.name)) + r"[.~-]", version) is not None
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An unpacked kernel. `root` holds everything; the rest are paths below it, or words about it."""
+    """An unpacked kernel. `root` holds everything; the other fields are paths below it, or describe it."""
 
     name: str
     suite: str
@@ -72,7 +72,7 @@ class Kernel:
     headers: str
 
     def find_module(self, name: str) -> Path | None:
-        """The file of a module; None where the kernel has it built in, or not at all."""
+        """The file of a module; None if the kernel has it built in, or not at all."""
         pattern = re.sub(r"[-_]", "[-_]", name)
         for found in Path(self.modules).rglob(f"{pattern}.ko*"):
             return found
@@ -83,7 +83,7 @@ class Kernel:
         return re.search(r"/" + re.sub(r"[-_]", "[-_]", name) + r"\.ko", listed) is not None
 
     def load_order(self, names: list[str]) -> list[Path]:
-        """The files of the named modules with all they depend on, in the order they have to be loaded."""
+        """The files of the named modules and all their dependencies, in the order in which they have to be loaded."""
         ordered: dict[str, Path] = {}
 
         def visit(name: str) -> None:
@@ -100,7 +100,7 @@ class Kernel:
 
 
 def module_bytes(path: Path) -> bytes:
-    """A module as insmod wants it: some kernels' packages ship them compressed."""
+    """A module as insmod expects it: some kernels' packages ship modules compressed."""
     data = path.read_bytes()
     return lzma.decompress(data) if path.suffix == ".xz" else data
 
@@ -115,7 +115,7 @@ def is_debug(name: str) -> bool:
 
 
 def lines() -> list[list[str]]:
-    """The words of each line of the list that says something."""
+    """The words of each line of the list, without empty lines and comments."""
     split = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
     return [fields for fields in split if fields]
 
@@ -127,7 +127,7 @@ def everything() -> list[Entry]:
 
 
 def listed() -> list[Entry]:
-    """The kernels as they are packaged."""
+    """The kernels that are used as they are packaged."""
     return [one for one in everything() if not one.is_debug]
 
 
@@ -136,7 +136,7 @@ def debug_kernels() -> list[Entry]:
 
 
 def once() -> tuple[str, ...]:
-    """How the names of tests begin for which one file system of a kernel is enough."""
+    """Prefixes of the names of tests for which one file system of a kernel is enough."""
     return tuple(start for fields in lines() if fields[0] == ONCE for start in fields[1:])
 
 
@@ -149,7 +149,7 @@ def entry(name: str) -> Entry:
 
 
 def fetch(name: str, force: bool = False) -> Kernel:
-    """The newest such kernel, from the archive or, where nothing changed or no network is there, from the cache."""
+    """The newest such kernel, from the archive, or from the cache if nothing changed or there is no network."""
     wanted = entry(name)
     record = cache_dir() / "kernels" / f"{name}.json"
     suite, tools, fresh = choose_suite(wanted, force)
@@ -158,7 +158,7 @@ def fetch(name: str, force: bool = False) -> Kernel:
         if Path(known.headers).is_dir() and known.suite == suite.name:
             return known
     packages = suite.closure(METAPACKAGES, r"linux-.*")
-    # A metapackage has no number in its name and nothing in it.
+    # A metapackage has no number in its name and contains nothing.
     solid = [package for package in packages if re.search(r"\d", package.name.replace("amd64", ""))]
     version = next(package.version for package in packages if package.name == METAPACKAGES[0])
     root = record.parent / f"{name}-{version.replace('~', '-')}"
@@ -171,10 +171,10 @@ def fetch(name: str, force: bool = False) -> Kernel:
 
 
 def choose_suite(wanted: Entry, force: bool) -> tuple[Suite, Suite, bool]:
-    """The first suite that has a kernel of the series, the one for its tools, and whether its index is up to date.
+    """The first suite that has a kernel of the series, the suite for its tools, and whether its index is up to date.
 
-    Suites move on to the next series. Where all have, the first one's newest kernel is taken, which the version
-    printed with the results tells; tests of a newer kernel than asked for are better than none.
+    Suites move on to the next series. If all have, this takes the first suite's newest kernel, as the version printed
+    with the results shows: tests of a newer kernel than asked for are better than none.
     """
     chosen: list[tuple[Suite, Suite, bool]] = []
     for name, tools in zip(wanted.suites, wanted.tools, strict=True):
@@ -187,7 +187,7 @@ def choose_suite(wanted: Entry, force: bool) -> tuple[Suite, Suite, bool]:
 
 
 def cached(name: str) -> Kernel | None:
-    """The kernel a run without network would take."""
+    """The kernel that a run without a network would take."""
     record = cache_dir() / "kernels" / f"{name}.json"
     return Kernel(**json.loads(record.read_text())) if record.exists() else None
 
@@ -199,7 +199,7 @@ def only(paths: list[Path], what: str) -> Path:
 
 
 def describe(name: str, suite: str, version: str, root: Path) -> Kernel:
-    """Finds the parts: 7.x keeps the image beside the modules, older ones in /boot."""
+    """Finds the parts: 7.x keeps the image beside the modules, older kernels in /boot."""
     headers = only(list(root.glob("usr/src/linux-headers-*-cloud-amd64")), "headers folder")
     release = headers.name.removeprefix("linux-headers-")
     images = [*root.glob(f"boot/vmlinuz-{release}"), *root.glob(f"usr/lib/modules/{release}/vmlinuz")]
@@ -216,7 +216,7 @@ def describe(name: str, suite: str, version: str, root: Path) -> Kernel:
 
 
 def fit_headers(partial: Path, final: Path, tools: Suite) -> None:
-    """Makes unpacked headers work from where they lie, and their tools run here."""
+    """Makes unpacked headers work where they are, and their tools run here."""
     for makefile in partial.glob("usr/src/linux-headers-*/Makefile"):
         text = makefile.read_text()
         makefile.write_text(text.replace("/usr/src/linux-headers", f"{final}/usr/src/linux-headers"))
@@ -235,7 +235,7 @@ def fit_headers(partial: Path, final: Path, tools: Suite) -> None:
 
 
 def fit_config(partial: Path) -> None:
-    """Takes back what the configuration says of a newer compiler than this machine's."""
+    """Unsets configuration options of a newer compiler than this machine's."""
     shown = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True).stdout
     major = int(shown.split(".")[0])
     names = "|".join(name for name, since in COMPILER_CAN.items() if since > major)
@@ -243,12 +243,12 @@ def fit_config(partial: Path) -> None:
         text = path.read_text()
         if names:
             text = re.sub(rf"^(#define )?({names})[= ].*\n", "", text, flags=re.MULTILINE)
-        # BTF is never made for rfs.ko, so a differing pahole is nothing to warn of.
+        # BTF is never made for rfs.ko, so a different pahole deserves no warning.
         path.write_text(re.sub(r"^CONFIG_PAHOLE_VERSION=.*$", "CONFIG_PAHOLE_VERSION=0", text, flags=re.MULTILINE))
 
 
 def newest_glibc(path: Path) -> tuple[int, ...]:
-    """The newest C library version a program asks for; () for anything that is no program."""
+    """The newest C library version that a program requires; () for any file that is not a program."""
     if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
         return ()
     data = path.read_bytes()
@@ -258,7 +258,7 @@ def newest_glibc(path: Path) -> tuple[int, ...]:
 
 
 def wrap_tool(path: Path, final: Path, libraries: Path) -> None:
-    """Puts a script in a tool's place that runs it with its own loader and libraries."""
+    """Replaces a tool by a script that runs it with its own loader and libraries."""
     path.rename(path.with_name(path.name + ".elf"))
     library = libraries / "usr/lib/x86_64-linux-gnu"
     path.write_text(

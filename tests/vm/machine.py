@@ -1,7 +1,7 @@
-"""A machine to boot a kernel on: QEMU from the archive, and the hardware it shows.
+"""A machine to boot a kernel on: QEMU from the archive, and the hardware that it emulates.
 
-Two NUMA nodes with a GPU stand-in behind each. There is no KVM to rely on, so this is emulation, and the QEMU must be
-a recent one: 7.2 corrupts newer guests at random when it emulates several processors in threads.
+It has two NUMA nodes with a stand-in for a GPU behind each. KVM may be missing, so this is emulation, and QEMU must be
+recent: 7.2 corrupts newer guests at random when it emulates several processors in threads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from archive import ArchiveError, Suite, cache_dir
 
 SUITE = "bookworm-backports"
 PACKAGES = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"]
-# Where the libraries come from that it is linked with; this machine need not have any of them.
+# The suite of the libraries that QEMU is linked with; this machine need not have any of them.
 LIBRARY_SUITE = "bookworm"
-# The C library and what is part of the compiler must be the running system's own.
+# The C library and the compiler's libraries must be the running system's own.
 LIBRARIES = r"lib(?!c6|c-|gcc|stdc\+\+|crypt1).*"
 # With ERMS or FSRM the kernel copies with `rep movsb`, which is emulated byte by byte: 18 MB/s instead of 1,500.
 CPU = "max,-erms,-fsrm,la57=off"
-# The console is for reading after a failure, so it gets warnings and worse; the log itself is read in the guest.
+# The console is read after a failure, so it gets warnings and worse; the guest itself reads the log.
 KERNEL_ARGUMENTS = (
     "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic mitigations=off random.trust_cpu=on "
     "log_buf_len=4M printk.devkmsg=on watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=120 null_blk.nr_devices=0"
@@ -40,7 +40,7 @@ class Qemu:
     def command(self) -> list[str]:
         share = self.root / "usr/share"
         return [
-            # A run that is killed is to leave no machine behind.
+            # A run that is killed must not leave a machine behind.
             *("setpriv", "--pdeathsig", "KILL"),
             str(self.root / "usr/bin/qemu-system-x86_64"),
             *("-L", str(share / "qemu")),
@@ -88,9 +88,9 @@ class Plan:
     console: Path
     cpus: int = 2
     memory_mb: int = 2048
-    # Instructions counted on one processor: counts and times that do not move from run to run.
+    # Counts instructions, on one processor: counts and times do not vary from run to run.
     icount: bool = False
-    # The console on this terminal instead of in a file.
+    # Shows the console on this terminal instead of writing it to a file.
     interactive: bool = False
     arguments: str = ""
     extra: list[str] = field(default_factory=list)
@@ -120,14 +120,14 @@ class Machine:
         self._lines.put(None)
 
     def line(self, deadline: float) -> str | None:
-        """The guest's next line; None once it is switched off. Raises TimeoutError at the deadline."""
+        """The guest's next line, or None once it is switched off. Raises TimeoutError at the deadline."""
         try:
             return self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             raise TimeoutError from None
 
     def stop(self) -> None:
-        """Switches it off, if it still runs."""
+        """Switches the machine off, if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -158,7 +158,7 @@ def hardware(plan: Plan) -> Iterator[str]:
         yield from ("-numa", f"node,nodeid={node}{processors},memdev=memory{node}")
         yield from ("-device", f"pxb-pcie,id=bridge{node},bus=pcie.0,bus_nr={bus},numa_node={node}")
         yield from ("-device", f"pcie-root-port,id=port{node},bus=bridge{node},chassis={node + 1},slot={node + 1}")
-        # A display controller is what a GPU looks like in sysfs; without a ROM the firmware does not stop at it.
+        # In sysfs, a GPU looks like a display controller; without a ROM the firmware does not stop at it.
         yield from ("-device", f"bochs-display,bus=port{node},romfile=")
     if plan.interactive:
         yield from ("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console", "-serial", "null")

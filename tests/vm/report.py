@@ -1,4 +1,4 @@
-"""What a run says: failures as they come, a table for several kernels, and one closing line."""
+"""What a run prints: failures as they come, a table for several kernels, and one closing line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import astuple
 
 from job import Job, Result
 
-# A quiet run says how far it is about this many times, and not for every few tests.
+# About how many times a quiet run reports its progress, and after how many tests at least.
 PROGRESS_LINES = 20
 PROGRESS_LEAST = 25
 
@@ -24,7 +24,7 @@ class Report:
         self.seen = 0
 
     def heard(self, result: Result) -> None:
-        """Prints a result if it is worth a line. Machines run side by side, so one at a time."""
+        """Prints a result if it is worth a line. Locks, as machines run side by side."""
         with self.lock:
             self.seen += 1
             not_run = result.message.startswith("not run")
@@ -35,14 +35,14 @@ class Report:
                 print(f"... {self.seen} of {self.total}", file=sys.stderr, flush=True)
 
     def keep(self) -> None:
-        """Writes every result beside the consoles: what each test took is asked when a run is too long."""
+        """Writes every result beside the consoles, to show what each test took if a run is too long."""
         for folder in {job.folder for job in self.jobs}:
             results = [result for job in self.jobs if job.folder == folder for result in job.results]
             rows = ["kernel\tfs\ttest\tstatus\tms\tmessage", *("\t".join(map(str, astuple(it))) for it in results)]
             (folder / "results.tsv").write_text("\n".join(rows) + "\n")
 
     def close(self) -> int:
-        """The table, where to look on failure, and the closing line. Returns the exit status."""
+        """Prints the table, where to look after a failure, and the closing line. Returns the exit status."""
         counts = {job.name: Counter(result.status for result in job.results) for job in self.jobs}
         for error, names in self.errors().items():
             print(f"{' '.join(names)}: {error}")
@@ -52,7 +52,7 @@ class Report:
             self.console(job, counts[job.name]["fail"])
         self.keep()
         total = sum(counts.values(), Counter())
-        # The rig's own tests do not make a run: something of rfs must have been tested.
+        # The rig's own tests are not enough for a run: some part of rfs must have been tested.
         for job in self.jobs:
             self.unlike_a_pass(job)
         own = {"module_unload", "kmemleak"}
@@ -73,7 +73,7 @@ class Report:
         return 0 if executed and not total["fail"] and not (flaky and is_strict) else 1
 
     def unlike_a_pass(self, job: Job) -> None:
-        """What did not fail, and yet is no simple pass: total.py reads these lines."""
+        """Lines for tests that did not fail, but are no simple pass either; total.py reads them."""
         for result in job.results:
             if result.status == "skip":
                 print(f"skip  {job.kernel}/{job.fs}/{result.test}: {result.message.removeprefix('skipped: ')}")
@@ -81,7 +81,7 @@ class Report:
             print(f"flaky  {job.kernel}/{job.fs}/{test}: passed at its second try, after: {why}")
 
     def errors(self) -> dict[str, list[str]]:
-        """What kept machines from being booted; both file systems of a kernel fail for the same reason."""
+        """Why machines could not boot; both file systems of a kernel fail for the same reason."""
         found: dict[str, list[str]] = {}
         for job in self.jobs:
             if job.error:
@@ -89,7 +89,7 @@ class Report:
         return found
 
     def console(self, job: Job, failed: int) -> None:
-        """Where to look, and why what did not run did not."""
+        """Where to look, and why tests did not run."""
         if not failed:
             return
         not_run = [result.message for result in job.results if result.message.startswith("not run")]

@@ -1,4 +1,4 @@
-"""The tests there are, and which of them a machine gets."""
+"""All tests, and which of them a machine gets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from archive import ArchiveError
 from kernel import Entry
 
-# Tests that run for long on purpose: only when asked for by name, and on the debug kernels.
+# Tests that run long on purpose: only when asked for by name, and on the debug kernels.
 STORM = "storm"
-# The programs with tests, in the guest's /bin; all speak the same protocol. The second may be absent.
+# The programs with tests, in the guest's /bin; all follow the same protocol. The second may be absent.
 MODULE_TESTS = "rfs-test"
 RUNTIME_TESTS = "cprt-test"
-# A memory controller is in one hierarchy for as long as the kernel runs: moving it back and forth makes it warn.
-# Tests that need it in the old one say so at the end of their names, and get a machine of their own.
+# A memory controller stays in one hierarchy as long as the kernel runs, which warns if it is moved back and forth.
+# Tests that need it in the old hierarchy have this at the end of their names, and get a machine of their own.
 OLD_MEMORY = "_cgroup1"
 
 
@@ -42,7 +42,7 @@ class Machine:
 
 
 def listed(programs: Path) -> list[Test]:
-    """The tests in a folder of programs: these say themselves what they have, here as well as in the guest."""
+    """The tests in a folder of programs, which list their own tests, here as well as in the guest."""
     found = []
     for name in (MODULE_TESTS, RUNTIME_TESTS):
         program = programs / name
@@ -54,7 +54,7 @@ def listed(programs: Path) -> list[Test]:
 
 
 def named(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
-    """The tests a pattern names: shell wildcards or a part of the name, several separated by commas."""
+    """The tests that a pattern names: shell wildcards or a part of the name, several separated by commas."""
     words = [word for word in re.split(r"[,\s]+", pattern) if word]
     chosen = []
     for test in tests:
@@ -71,7 +71,7 @@ def named(tests: list[Test], pattern: str, storms: bool) -> list[Test]:
 
 
 def of_file(tests: list[Test], path: Path) -> list[Test]:
-    """The tests that a file names, one a line; each has to be there."""
+    """The tests that a file names, one a line; each has to exist."""
     words = [word for line in path.read_text().splitlines() if (word := line.split("#")[0].strip())]
     known = {test.name: test for test in tests}
     unknown = [word for word in words if word not in known]
@@ -83,7 +83,7 @@ def of_file(tests: list[Test], path: Path) -> list[Test]:
 def machines(
     kernel: Entry, tests: list[Test], once: tuple[str, ...], by_name: bool, systems: Iterable[str] = ()
 ) -> list[Machine]:
-    """What is run on a kernel: the tests that the list gives it or, asked for by name, all of these."""
+    """The tests to run on a kernel: those that the list gives it or, if tests are named, all of these."""
     chosen = list(systems) or list(kernel.file_systems)
     found = []
     old_ones: set[str] = set()
@@ -94,7 +94,7 @@ def machines(
             if by_name or (is_given(kernel, test, fs) and (fs == chosen[0] or not is_once(test, once)))
         ]
         plain = [test for test in own if not test.needs_old_memory()]
-        # Pages of whatever file system: one is enough.
+        # These tests need pages of any file system: one is enough.
         old = [test for test in own if test.needs_old_memory() and test.name not in old_ones]
         old_ones.update(test.name for test in old)
         found += [Machine(fs, plain)] if plain else []
@@ -103,8 +103,8 @@ def machines(
 
 
 def is_given(kernel: Entry, test: Test, fs: str) -> bool:
-    """Whether the list gives a kernel a test: `PROGRAM`, or `PROGRAM:BEGINNING` for those whose names begin so; with
-    `@FS` on that file system only; with `!` before it, not these.
+    """Whether the list gives a kernel a test: `PROGRAM`, or `PROGRAM:BEGINNING` for tests whose names begin with that;
+    `@FS` at the end restricts a word to that file system; `!` in front excludes these tests.
     """
 
     def has(entry: str) -> bool:

@@ -31,15 +31,15 @@ from report import Report
 from selection import Test
 
 
-# Commands that end in a count, whatever happens.
+# Commands whose last line is a count, whatever happens.
 TESTING = {"run", "matrix", "debug", "quick"}
-# What commands that boot a machine without tests show it.
+# The file system of machines that boot without tests.
 FILE_SYSTEM = "ext4"
 QUICK = Path(__file__).with_name("quick")
 
 
 def run_jobs(planned: list[jobs.Job]) -> int:
-    """Runs machines side by side; the exit status says whether everything passed."""
+    """Runs machines side by side. The exit status says whether everything passed."""
     report = Report(planned, verbose=os.environ.get("V", "0") not in ("", "0"))
     workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
     pool = ThreadPoolExecutor(workers)
@@ -47,7 +47,7 @@ def run_jobs(planned: list[jobs.Job]) -> int:
         for done in [pool.submit(one.run, report.heard) for one in planned]:
             done.result()
     except KeyboardInterrupt:
-        # Leaving at once takes the machines along; an orderly end would wait for them.
+        # Exiting at once kills the machines; an orderly end would wait for them.
         os._exit(130)
     return report.close()
 
@@ -55,7 +55,7 @@ def run_jobs(planned: list[jobs.Job]) -> int:
 def plan(
     names: list[str], tests: list[Test], folder: Path, args: argparse.Namespace, *, by_name: bool
 ) -> list[jobs.Job]:
-    """The machines that tests take on kernels: all of them, asked for by name, or what the list says."""
+    """The machines for tests on kernels: for all tests asked for by name, or for those that the list gives."""
     planned = []
     for name in names:
         factor = args.factor or (jobs.DEBUG_FACTOR if kernels.is_debug(name) else 1)
@@ -67,7 +67,7 @@ def plan(
 
 
 def run_named(names: list[str], args: argparse.Namespace, storms: bool) -> int:
-    """The tests of a pattern; without one, what the list of kernels gives each."""
+    """Runs the tests of a pattern; without one, those that the list of kernels gives each."""
     folder = jobs.run_folder()
     tests = selection.named(selection.listed(jobs.programs(folder)), args.tests, storms)
     if not tests:
@@ -95,7 +95,7 @@ def command_debug(args: argparse.Namespace) -> int:
 
 
 def command_quick(args: argparse.Namespace) -> int:
-    """The tests that tests/vm/quick names, on the first file system of a kernel."""
+    """Runs the tests that tests/vm/quick names, on the first file system of a kernel."""
     folder = jobs.run_folder()
     tests = selection.of_file(selection.listed(jobs.programs(folder)), QUICK)
     args.fs = args.fs or list(kernels.entry(args.kernel).file_systems[:1])
@@ -103,7 +103,7 @@ def command_quick(args: argparse.Namespace) -> int:
 
 
 def command_kernels(args: argparse.Namespace) -> int:
-    """Every packaged kernel of the list, as the cache has it."""
+    """Prints every packaged kernel of the list, as the cache has it."""
     if args.names:
         print(*(entry.name for entry in kernels.listed()), sep="\n")
         return 0
@@ -133,7 +133,7 @@ def command_build(args: argparse.Namespace) -> int:
 
 
 def tell(line: str) -> None:
-    """Prints a line at once, even if the output is only collected."""
+    """Prints a line at once, even if the output is collected."""
     print(line, flush=True)
 
 
@@ -152,7 +152,7 @@ def command_shell(args: argparse.Namespace) -> int:
 
 
 def command_clean(_: argparse.Namespace) -> int:
-    """Builds and logs go, and kernels that a newer one has replaced; what the next run needs stays."""
+    """Removes builds, logs, and kernels that a newer one has replaced; keeps what the next run needs."""
     for name in ("build", "runs"):
         shutil.rmtree(cache_dir() / name, ignore_errors=True)
     kept = [known.headers for entry in kernels.listed() if (known := kernels.cached(entry.name))]

@@ -1,4 +1,4 @@
-"""libfuse's own example of a mirror, which can also hand its files to the kernel: what rfs is compared with.
+"""libfuse's own example of a mirror, with and without passthrough: rfs is compared with it.
 
 The library comes from a suite that has a version with passthrough. Its package leaves the example out, so that comes
 from the same version's source package; apt checks both.
@@ -18,12 +18,12 @@ LIBRARY = "libfuse3-dev"
 SOURCE = "fuse3"
 EXAMPLE = "passthrough_hp.cc"
 PROGRAM = "fuse-passthrough-hp"
-# The library was built with a newer C library than this machine need have; there it is the same function.
+# The library was built with a newer C library than this machine need have, in which this is the same function.
 LINK = ["-lpthread", "-Wl,--defsym=__isoc23_strtoul=strtoul", "-Wl,--defsym=__isoc23_strtol=strtol"]
 
 
 class SourceSuite(Suite):
-    """The sources of a suite, in an apt root of their own."""
+    """The sources of a suite, in a separate apt root."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -36,7 +36,7 @@ class SourceSuite(Suite):
         listed.write_text(listed.read_text().replace("deb ", "deb-src ", 1))
 
     def fetch_examples(self, name: str, version: str, folder: Path) -> Path:
-        """The examples of a source package, in the folder."""
+        """Unpacks the examples of a source package into the folder."""
         done = self._apt("apt-get", "-q", "source", "--download-only", f"{name}={version}", cwd=folder)
         archives = sorted(folder.glob(f"{name}_*.orig.tar.*z"))
         if done.returncode != 0 or len(archives) != 1:
@@ -51,7 +51,7 @@ class SourceSuite(Suite):
 
 
 def fetch() -> Path:
-    """The example daemon, linked statically, in the cache."""
+    """Path of the example daemon in the cache, linked statically."""
     suite = Suite(SUITE)
     suite.refresh()
     version = suite.need(LIBRARY).version
