@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Frameworks as they are on a model of ours: natively, with their own prefetching, and with MAIO through every
-backend that this machine has. A framework that gets other bytes than are in the files has failed.
+"""Unmodified frameworks on a generated model: natively, with their own prefetching, and with MAIO through every
+backend that this machine has. A framework that gets other bytes than the files have has failed.
 
     clients.py [--client TEXT] [--rounds N] [--disk DIR] [--layers N] [--output FILE]
 """
@@ -32,22 +32,22 @@ from verdict import Truth, faults
 TREE = Path(__file__).parent.parent.parent
 SEED = 20
 BIN = "pytorch_model.bin"
-# There is one simulated SSD at a time; in seconds.
+# There is one simulated SSD at a time: seconds between attempts to get it, and attempts.
 WAIT, TRIES = 10, 60
 
 
 @dataclass
 class Tally:
-    """Every run is a test."""
+    """Counts runs, each of which is a test."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    # Why each of them was.
+    # The reason for each skip.
     reasons: dict[str, str] = field(default_factory=dict)
 
     def skip(self, name: str, why: str) -> None:
-        # Once, in however many rounds.
+        # A skip counts once, in however many rounds.
         if name in self.reasons:
             return
         self.skipped += 1
@@ -69,7 +69,7 @@ def skip_all(clients: list[Client], tally: Tally, why: str) -> None:
 
 
 def able(clients: list[Client], lacking: dict[str, str], tally: Tally) -> list[Client]:
-    """Those that can be run; the others are counted as skipped."""
+    """The clients that can run; counts the others as skipped."""
     found = []
     for client in clients:
         wrong = [lacking[module] for module in (*client.needs, "numpy") if module in lacking]
@@ -81,7 +81,7 @@ def able(clients: list[Client], lacking: dict[str, str], tally: Tally) -> list[C
 
 
 def make_model(folder: Path, shape: weights.Shape, clients: list[Client], python: Path) -> Truth:
-    """All of its forms, as far as clients read them."""
+    """Makes the model in every form that the clients read."""
     size = weights.write(folder / "safetensors", shape, SEED)
     if any(client.weights == "bin" for client in clients):
         (folder / "bin").mkdir()
@@ -95,7 +95,7 @@ def make_model(folder: Path, shape: weights.Shape, clients: list[Client], python
 
 
 def check_ourselves(clients: list[Client], folder: Path, truth: Truth, place: Place, tally: Tally) -> None:
-    """A bit that is flipped has to be found, by every client."""
+    """Checks that the test finds a flipped bit, with every client."""
     for client in clients:
         files = sorted((folder / client.weights).iterdir())
         path = max(files, key=lambda file: file.stat().st_size)
@@ -104,7 +104,7 @@ def check_ourselves(clients: list[Client], folder: Path, truth: Truth, place: Pl
             run = runs.run(client, Way("a flipped bit"), folder / client.weights, place)
         finally:
             weights.flip(path)
-        # That a framework refuses such a file is just as well.
+        # A framework may also refuse such a file.
         found = bool(run.broken) or run.told["digest"] != truth.digest
         tally.note(f"{client.name}::flipped-bit", [] if found else ["it was not found"])
 
@@ -215,9 +215,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 def main(words: list[str]) -> int:
     wanted, tally = arguments(words), Tally()
-    # What was made is taken down as always.
+    # Exit normally, so that everything made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # Of those that only answer, bytes cannot be compared with the files'.
+    # The bytes of clients that only answer cannot be compared with the files'.
     clients = [client for client in CLIENTS if not client.answers]
     clients = [client for client in clients if not wanted.client or any(text in client.name for text in wanted.client)]
     try:

@@ -1,4 +1,4 @@
-"""Files leave the page cache, and one looks whether they have."""
+"""Drops files from the page cache, and checks that they are gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-# A page that another process is just accessing stays.
+# Attempts to drop a file: a page that another process is accessing stays.
 TRIES = 100
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
@@ -18,7 +18,7 @@ LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
 def drop(folder: Path) -> None:
-    """Drops all below a folder."""
+    """Drops all files below a folder."""
     os.sync()
     for path in files(folder):
         drop_one(path)
@@ -42,7 +42,7 @@ def drop_one(path: Path) -> None:
 
 
 def resident(descriptor: int) -> int:
-    """Pages of a file that are in the page cache."""
+    """Number of a file's pages that are in the page cache."""
     size = os.fstat(descriptor).st_size
     if size == 0:
         return 0

@@ -1,4 +1,4 @@
-"""One number for all tensors of a model, whichever framework has loaded them."""
+"""One digest of all tensors of a model, whichever framework has loaded them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def of(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
-    """Of names, types as safetensors calls them, shapes and bytes; in whatever order they come."""
+    """The digest of names, types as safetensors calls them, shapes and bytes, whatever the order of the tensors."""
     total = hashlib.blake2b(digest_size=16)
     for name, kind, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
         total.update(f"{name} {kind} {list(shape)}\n".encode())

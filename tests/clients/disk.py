@@ -1,4 +1,4 @@
-"""What the model is read from: the simulated SSD of tools/bench, or whatever disk a folder is on."""
+"""The disk that the model is read from: the simulated SSD of tools/bench, or the disk of any folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SECTOR = 512
 
 
 class NotHere(Exception):
-    """There can be no simulated SSD on this machine, or not now."""
+    """This machine cannot simulate an SSD, or not now."""
 
 
 class Lent:
-    """`ppc-bench lend`; it goes when this is closed."""
+    """A simulated SSD from `ppc-bench lend`, which ends when this is closed."""
 
     def __init__(self, program: Path, folder: Path, archive: bool = False) -> None:
         words = [program, "lend", folder, *(["--archive"] if archive else [])]
@@ -39,7 +39,7 @@ class Lent:
         return json.loads(self.process.stdout.readline())
 
     def be(self, device: str) -> str:
-        """From now on it is one of the devices of `ppc-bench --device`; what that is like."""
+        """Turns it into one of the devices of `ppc-bench --device`; returns a description of that."""
         return told(self.order(f"be {device}"))
 
     def reset(self) -> None:
@@ -58,7 +58,7 @@ def told(timing: dict) -> str:
 
 
 class Plain:
-    """A folder where it is. What is counted is what all read from its disk."""
+    """A folder on a disk of the machine. It counts the bytes that all processes read from that disk."""
 
     def __init__(self, folder: Path, why: str) -> None:
         self.path = folder
@@ -71,14 +71,14 @@ class Plain:
         self.before = 0
 
     def be(self, _device: str) -> str:
-        """It is what it is."""
+        """Changes nothing: a real disk is what it is."""
         return self.what
 
     def sectors(self) -> int:
         try:
             return int(self.counters.read_text().split()[2])
         except OSError:
-            # Such as a tmpfs.
+            # No block device, as below a tmpfs.
             return 0
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""A Python of its own for the frameworks, outside the tree: made once, with what requirements.txt names."""
+"""A Python environment for the frameworks, outside the tree: made once, with the packages of requirements.txt."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
-# What is downloaded and unpacked, and some room.
+# Free space required: the packages, downloaded and unpacked, and some room.
 ROOM = 8 << 30
 HOURS = 3600
 
 
 class Missing(Exception):
-    """There is no such environment, and why."""
+    """Why there is no such environment."""
 
 
 def cache() -> Path:
-    """Where all that is kept outside the tree is."""
+    """The folder for everything kept outside the tree."""
     told = os.environ.get("PPC_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(told or Path(home) / "ppc") / "clients"
 
 
 def wanted(text: str) -> list[str]:
-    """The packages that a file of requirements names."""
+    """The packages that a requirements file names."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
 def ensure() -> Path:
-    """The interpreter, with everything that could be installed."""
+    """The interpreter, with every package that could be installed."""
     folder = cache() / "venv"
     python, stamp = folder / "bin/python", folder / "requirements"
     mark = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -45,7 +45,7 @@ def ensure() -> Path:
     free = shutil.disk_usage(folder.parent).free
     if free < ROOM:
         raise Missing(f"{folder.parent} has {free >> 30} GiB left, and {ROOM >> 30} are needed")
-    # What is there stays: other versions of the list have most of it, too.
+    # Installed packages stay: other versions of the list have most of them, too.
     if not runs_as(python, sys.version):
         print(f"making {folder}, once: 2.5 GB to download", file=sys.stderr, flush=True)
         if not run([sys.executable, "-m", "venv", "--clear", str(folder)]):
@@ -56,7 +56,7 @@ def ensure() -> Path:
 
 
 def runs_as(python: Path, version: str) -> bool:
-    """Whether an interpreter is there, and of this version."""
+    """Whether an interpreter exists and has this version."""
     try:
         done = subprocess.run([str(python), "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
     except OSError:
@@ -65,7 +65,7 @@ def runs_as(python: Path, version: str) -> bool:
 
 
 def install(python: Path) -> bool:
-    """Whether all was installed; if not, what can be is."""
+    """Installs all packages, or those that can be. Returns whether it installed all."""
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"]
     if run([*pip, "--requirement", str(REQUIREMENTS)]):
         return True
@@ -83,7 +83,7 @@ def run(command: list[str]) -> bool:
 
 
 def lacking(python: Path) -> dict[str, str]:
-    """Modules of the clients that cannot be imported, and why."""
+    """The clients' modules that cannot be imported, and why."""
     command = [str(python), str(HERE / "loaders.py"), "--probe"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)

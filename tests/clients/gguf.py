@@ -12,13 +12,13 @@ from pathlib import Path
 import weights
 
 NAME = "model.gguf"
-# Of what follows: every tensor begins at a multiple of this.
+# Alignment of the tensors: each begins at a multiple of this.
 ALIGNED = 32
 UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9
 F32, BF16 = 0, 30
 # Kinds of tokens.
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
-# Of a bfloat16 the upper byte: plus or minus 2^-7, and what the lower byte adds.
+# The upper byte of a bfloat16: plus or minus 2^-7, to which the lower byte adds.
 SMALL = bytes(0x3C | (byte & 0x80) for byte in range(256))
 PARTS = {
     "input_layernorm": "attn_norm",
@@ -41,7 +41,7 @@ class Typed:
 
 
 def name(theirs: str) -> str:
-    """As llama.cpp calls a tensor."""
+    """llama.cpp's name of a tensor."""
     stem = theirs.removesuffix(".weight")
     if stem in OUTER:
         return f"{OUTER[stem]}.weight"
@@ -101,7 +101,7 @@ def padding(length: int) -> int:
 
 
 def kind_and_size(dims: tuple[int, ...]) -> tuple[int, int]:
-    """Of norms it wants whole floats."""
+    """Type and size of a tensor: llama.cpp requires 32-bit floats for norms."""
     return (F32, 4 * prod(dims)) if len(dims) == 1 else (BF16, 2 * prod(dims))
 
 
@@ -120,7 +120,7 @@ def header(shape: weights.Shape) -> bytes:
 
 
 def write(folder: Path, shape: weights.Shape, seed: int) -> int:
-    """Writes it; its bytes."""
+    """Writes the file; returns its size."""
     folder.mkdir(parents=True, exist_ok=True)
     source = random.Random(f"{seed} gguf")
     with (folder / NAME).open("wb") as file:

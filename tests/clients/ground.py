@@ -1,4 +1,4 @@
-"""All that a client's start reads, in one folder: an interpreter and its library, packages, loaders, models."""
+"""Everything that a client's start reads, in one folder: an interpreter and its library, packages, loaders, models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import runs
 import weights
 from loaders import Client
 
-# What is imported of our own.
+# Modules of this folder that a client imports.
 LOADERS = ("loaders.py", "digest.py", "moments.py")
 ABOUT = """
 import json, os, sys, sysconfig
@@ -28,7 +28,7 @@ print(json.dumps({
 
 
 def link(source: str, target: str) -> None:
-    """Where it can be, a file is there without taking room. Times stay: else what is compiled would be stale."""
+    """Hard-links a file if possible, else copies it. Times stay, or compiled modules would be stale."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -36,7 +36,7 @@ def link(source: str, target: str) -> None:
 
 
 def lay_out(folder: Path, layers: int, chosen: list[Client]) -> str:
-    """Puts it there; what the models' tensors are."""
+    """Fills the folder; returns the digest of the models' tensors."""
     lay_out_python(environment.cache() / "venv", folder)
     (folder / "loaders").mkdir()
     for name in LOADERS:
@@ -49,7 +49,7 @@ def lay_out(folder: Path, layers: int, chosen: list[Client]) -> str:
 
 
 def lay_out_python(venv: Path, folder: Path) -> None:
-    """An environment reads the library of the interpreter that it was made of, so that comes along."""
+    """Copies an environment with the library of the interpreter that it was made from, which it reads."""
     done = subprocess.run([str(venv / "bin/python"), "-c", ABOUT], capture_output=True, text=True, check=True)
     about = json.loads(done.stdout)
     ignored = shutil.ignore_patterns("lib64", "pyvenv.cfg", "python*")
@@ -72,7 +72,7 @@ def lay_out_python(venv: Path, folder: Path) -> None:
 
 
 def settle(root: Path) -> None:
-    """An environment knows its interpreter by the full path, which is known when the disk is there."""
+    """Writes the interpreter's full path into the environment; it is known only once the disk exists."""
     (root / "venv/pyvenv.cfg").write_text(f"home = {root / 'base/bin'}\ninclude-system-site-packages = false\n")
 
 
@@ -81,6 +81,6 @@ def words(client: Client, root: Path) -> list[str]:
 
 
 def told(client: Client, root: Path) -> dict[str, str]:
-    """What is imported is not to be compiled anew, nor written."""
+    """The environment variables of a client, which must not write compiled modules."""
     ours = {"PYTHONDONTWRITEBYTECODE": "1", "LD_LIBRARY_PATH": str(root / "base/lib")}
     return {**os.environ, **runs.QUIET, **client.environment, **ours}

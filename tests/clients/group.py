@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-# How often one looks at what a start has taken, in seconds.
+# Interval between two samples of what a start has taken, in seconds.
 LOOK = 0.05
-# Their names in memory.stat: what files take, and what has no file.
+# Names in memory.stat: memory of files, and memory without a file.
 WORDS = {V1: ("total_cache", "total_rss"), V2: ("file", "anon")}
 LIMITS = {V1: "memory.limit_in_bytes", V2: "memory.max"}
 
 
 class NoGroupError(Exception):
-    """This machine lets no memory cgroup be made."""
+    """This machine does not allow making a memory cgroup."""
 
 
 @dataclass
 class Taken:
-    """What a start had at most, in bytes."""
+    """The most that a start had in memory, in bytes."""
 
     files: int = 0
     anonymous: int = 0
@@ -36,14 +36,14 @@ class Taken:
 
 
 def charged(stat: str, root: Path) -> tuple[int, int]:
-    """Files and anonymous memory, by the text of memory.stat."""
+    """Bytes of files and of anonymous memory, from the text of memory.stat."""
     told = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
     files, anonymous = (int(told.get(word, 0)) for word in WORDS[root])
     return files, anonymous
 
 
 def share(text: str) -> float:
-    """Of 45%, 0.45."""
+    """Parses a share: 0.45 for 45%."""
     part = float(text.removesuffix("%")) / 100
     if not text.endswith("%") or not 0.01 <= part <= 2:
         raise ValueError(f"{text} is no share: 45% is one")
@@ -51,7 +51,7 @@ def share(text: str) -> float:
 
 
 class Group:
-    """It is gone when this is closed. What files have left in memory is its parent's then."""
+    """A group that is removed when this is closed. Pages of files that it leaves in memory are its parent's then."""
 
     def __init__(self, name: str, limit: int = 0) -> None:
         self.root = V1 if (V1 / LIMITS[V1]).exists() else V2
@@ -66,14 +66,14 @@ class Group:
             raise NoGroupError(f"no memory cgroup: {error}; it takes root, and a cgroup that may be changed") from error
 
     def join(self) -> None:
-        """The calling process is in it, with all that it starts."""
+        """Moves the calling process into the group, with all that it starts."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def charged(self) -> tuple[int, int]:
         return charged((self.path / "memory.stat").read_text(), self.root)
 
     def close(self) -> None:
-        # Its last process may not be quite gone.
+        # The last process of the group may not be quite gone.
         for _ in range(50):
             try:
                 self.path.rmdir()
@@ -83,7 +83,7 @@ class Group:
 
 
 class Watch:
-    """Looks at a group while something is in it."""
+    """Samples a group's memory while a command runs in it."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.taken, self.over = group, Taken(), threading.Event()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The clients: each loads a directory as its users do, and says in a line of JSON what it has and what it took.
+"""The clients: each loads a directory as its users do, and prints a line of JSON with what it has loaded and the cost.
 
     loaders.py NAME DIR [--own]      with the framework's own prefetching
     loaders.py --probe               which modules cannot be imported, and why
     loaders.py --save-bin FROM TO    the weights of a directory as torch saves them
 
-Time is over when a byte of each page of every tensor has been read: some frameworks only map their files.
+The measured time ends when a byte of each page of every tensor has been read, as some frameworks only map their files.
 Frameworks are imported before it begins.
 """
 
@@ -34,7 +34,7 @@ Tensors = dict[str, Any]
 
 
 def shards(folder: Path) -> list[Path]:
-    """In the order of the numbers in their names, as a person would sort them."""
+    """The files in the order of the numbers in their names, as a person would sort them."""
     parts = re.compile(r"(\d+)")
     return sorted(
         folder.glob("*.safetensors"),
@@ -62,7 +62,7 @@ def torch_tensors(folder: Path, _own: bool) -> Tensors:
 
 
 def slices(folder: Path, _own: bool) -> Tensors:
-    """Two workers' halves, one after the other, put together again."""
+    """Loads two workers' halves, one after the other, and joins them."""
     import torch
     from safetensors import safe_open
 
@@ -76,7 +76,7 @@ def slices(folder: Path, _own: bool) -> Tensors:
 
 
 def axis(name: str) -> int:
-    """The rows of what comes first in a block are shared out, and the columns of what comes last."""
+    """The axis that workers share: rows of the first tensors in a block, columns of the last."""
     return 1 if re.search(r"(o_proj|down_proj)\.weight$", name) else 0
 
 
@@ -107,9 +107,9 @@ def transformers_model(folder: Path, _own: bool) -> Tensors:
 
 
 def vllm_loop(folder: Path, own: bool) -> Tensors:
-    """What vLLM 0.33 does, which itself is too large for this: `safetensors_weights_iterator` of its
-    model_executor/model_loader/weight_utils.py, and parameters that are there before. With `own` what
-    --safetensors-load-strategy=prefetch adds: eight threads that read the files in pieces of 16 MiB."""
+    """Loads like vLLM 0.33, which itself is too large for this: `safetensors_weights_iterator` of its
+    model_executor/model_loader/weight_utils.py, and parameters allocated beforehand. With `own`, adds what
+    --safetensors-load-strategy=prefetch does: eight threads that read the files in pieces of 16 MiB."""
     import torch
     from safetensors import safe_open
 
@@ -144,7 +144,7 @@ def fastsafetensors_loader(folder: Path, own: bool) -> Tensors:
     try:
         files = loader.copy_files_to_device()
         try:
-            # They are of its buffer, which goes with it.
+            # The tensors are in the loader's buffer, which is freed with it.
             return {name: files.get_tensor(name).clone() for name in loader.get_keys()}
         finally:
             files.close()
@@ -157,12 +157,12 @@ def streamer(folder: Path, _own: bool) -> Tensors:
 
     with SafetensorsStreamer() as stream:
         stream.stream_files([str(path) for path in shards(folder)])
-        # Its buffer is used again and again.
+        # The stream uses its buffer again and again.
         return {name: tensor.clone() for name, tensor in stream.get_tensors()}
 
 
 def llama_server(folder: Path, _own: bool) -> Tensors:
-    """llama.cpp's server, in this process; what it has loaded is told by the words that it goes on with."""
+    """Runs llama.cpp's server in this process; the words that it continues with show what it has loaded."""
     import numpy
     import xllamacpp
 
@@ -176,7 +176,7 @@ def llama_server(folder: Path, _own: bool) -> Tensors:
     return {"words": numpy.frombuffer(words.encode(), numpy.uint8)}
 
 
-# Of threads, for those that take a number of them.
+# Number of threads, for clients that take one.
 MANY = 64
 
 
@@ -185,15 +185,15 @@ class Client:
     name: str
     load: Callable[[Path, bool], Tensors]
     needs: tuple[str, ...]
-    # What it reads: a folder of this name.
+    # The folder that it reads.
     weights: str = "safetensors"
     environment: dict[str, str] = field(default_factory=dict)
-    # Its own prefetching, if it has any: what that is, and what switches it on besides `own`.
+    # Its own prefetching, if it has any: a description, and the variables that switch it on besides `own`.
     own: str = ""
     own_environment: dict[str, str] = field(default_factory=dict)
-    # Past the page cache: then there is nothing that a page cache could do for it.
+    # It reads past the page cache, which then can do nothing for it.
     direct: bool = False
-    # Its tensors cannot be had: it computes with them, and what comes of that is the same each time.
+    # Its tensors are not accessible: it computes with them, and the result is the same each time.
     answers: bool = False
 
 
@@ -243,7 +243,7 @@ def touch(tensor: Any) -> int:
 
 
 def raw(tensor: Any) -> Any:
-    """Its bytes, as an array of numpy's."""
+    """A tensor's bytes, as a numpy array."""
     import numpy
 
     if isinstance(tensor, numpy.ndarray):
@@ -264,7 +264,7 @@ def described(loaded: Tensors) -> list[tuple[str, str, tuple[int, ...], Any]]:
 
 
 def counters() -> dict[str, int]:
-    """Of this process; what was read by mappings is not in `asked`."""
+    """Counters of this process; `asked` does not include reads through mappings."""
     lines = Path("/proc/self/io").read_text().splitlines()
     told = {key: int(value) for key, value in (line.split(": ") for line in lines)}
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
@@ -289,13 +289,13 @@ def run(client: Client, folder: Path, own: bool) -> dict[str, Any]:
         "seconds": over - began,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         **{key: after[key] - before[key] for key in before},
-        # By CLOCK_MONOTONIC, which is the same for the process that has started this.
+        # CLOCK_MONOTONIC is the same for the process that started this one.
         "moments": {"main": moments.MAIN, "imported": began, "loaded": over, "end": time.monotonic()},
     }
 
 
 def probe() -> dict[str, str]:
-    """Modules that are not to be had, and why."""
+    """Modules that cannot be imported, and why."""
     wrong = {}
     for module in sorted({module for client in CLIENTS for module in (*client.needs, "numpy")}):
         try:
@@ -326,7 +326,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Exits without waiting for threads that still read ahead.
+    # Exit without waiting for threads that still read ahead.
     code = main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)

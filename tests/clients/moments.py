@@ -1,6 +1,6 @@
-"""When this process has come to be a Python that runs a program. It is imported before all else."""
+"""The moment when this process began to run a Python program. Imported before everything else."""
 
 import time
 
-# By the clock that all processes share.
+# The clock is the same for all processes.
 MAIN = time.monotonic()

@@ -1,4 +1,4 @@
-"""One start: what is started, how, and what comes of it."""
+"""One start: what is started, how, and its result."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from group import Group, Watch
 from outcomes import FIRST, LATER, MODEL_FIRST, WARM, Start, phases
 
 DROP = Path("/proc/sys/vm/drop_caches")
-# Some minutes on the slowest disk, in seconds.
+# Time limit in seconds; a start takes some minutes on the slowest disk.
 PATIENCE = 1800
-# By the kernel, itself or as `ppcctl run` says it.
+# Statuses of a start that the kernel killed, itself or as `ppcctl run` returns it.
 KILLED = (-9, 137)
-# A shell that joins a group, and is the command then.
+# A shell that joins a group and then executes the command.
 JOINING = 'echo $$ > "$0" && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is started, from the disk that is measured."""
+    """A command to start, on the disk that is measured."""
 
     name: str
     words: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    # What it has to come to; if that cannot be known, what it came to at first.
+    # The expected digest; empty if unknown, and then the first start's counts.
     digest: str = ""
-    # What it loads, for `ppcctl run` with a directory.
+    # The model that it loads, for `ppcctl run` with a directory.
     folder: Path | None = None
 
 
@@ -44,7 +44,7 @@ class Tools:
 
 
 def forget() -> None:
-    """Nothing of any file is in memory, nor what it is called."""
+    """Drops all files from memory, and their names."""
     os.sync()
     DROP.write_text("3\n")
 
@@ -63,7 +63,7 @@ def grouped(words: list[str], group: Group | None) -> list[str]:
 
 
 def start(result: Start, subject: Subject, tools: Tools, disk, group: Group | None = None) -> Start:
-    """Fills in what comes of it."""
+    """Starts the subject and fills in the result."""
     if result.turn in (MODEL_FIRST, FIRST):
         shutil.rmtree(tools.store, ignore_errors=True)
     if result.turn != WARM:
@@ -88,7 +88,7 @@ def start(result: Start, subject: Subject, tools: Tools, disk, group: Group | No
 
 
 def judge(result: Start, done: subprocess.CompletedProcess, times: tuple[float, float]) -> None:
-    """By what the program said, and `ppcctl run` about itself."""
+    """Judges a start by the output of the program, and by that of `ppcctl run`."""
     said, summary = runs.last_json(done.stdout), runs.last_json(done.stderr)
     if result.limit and done.returncode in KILLED:
         result.broken = f"{result.limit / 1e6:.0f} MB are too few for it; give --memory a larger share"

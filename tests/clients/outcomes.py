@@ -1,4 +1,4 @@
-"""What comes of starts, and how it is shown. Pure."""
+"""The results of starts, and how they are shown. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from statistics import median
 import table
 
 COLD, WARM, MODEL_FIRST, FIRST, LATER = "cold", "warm", "model-first", "first", "later"
-# In this order, each time: the later start has what the first one recorded, and all but the warm one begin cold.
+# Always in this order: the later start has what the first one recorded, and all but the warm one begin cold.
 TURNS = [COLD, WARM, MODEL_FIRST, FIRST, LATER]
 USUAL_TURNS = [COLD, WARM, FIRST, LATER]
-# They add up to the whole. The check of what was loaded is ours, and is no part of what users wait for.
+# They add up to the whole. The check of what was loaded is the loader's own, and no part of what users wait for.
 PHASES = ["until main", "imports", "weights", "check", "exit"]
-# So much taken back, or read by a warm start, is no chance any more, in bytes.
+# How many bytes may be reclaimed, or read by a warm start, before this is no accident any more.
 LARGE = 32 << 20
 
 
@@ -24,20 +24,20 @@ class Start:
     row: str
     turn: str
     seconds: float = 0.0
-    # Of these, in the order of PHASES; none where a program tells no moments.
+    # Parts of these, in the order of PHASES; none if the program reports no moments.
     phases: list[float] = field(default_factory=list)
     device: int = 0
     digest: str = ""
     loaded: int = 0
-    # Of files, in bytes, meanwhile: taken from the page cache, and read once more not long after that.
+    # Bytes of files that meanwhile were reclaimed from the page cache, and read again not long after that.
     stolen: int = 0
     refaulted: int = 0
-    # What it had in memory at most, if that was looked at, and was allowed to have, if there was a limit.
+    # The most that it had in memory, if that was sampled, and its limit, if it had one.
     taken: int = 0
     limit: int = 0
-    # With a limit, the row without one.
+    # For a start with a limit, the row without one.
     plain: str = ""
-    # How it ended if not well, and what it said then.
+    # How it failed, with its last message; empty if it did not.
     broken: str = ""
 
 
@@ -48,12 +48,12 @@ class Outcome:
     row: str
     times: dict[str, float] = field(default_factory=dict)
     devices: dict[str, float] = field(default_factory=dict)
-    # Of the start with the median time, so that they add up to it.
+    # Those of the start with the median time, so that they add up to it.
     phases: dict[str, list[float]] = field(default_factory=dict)
     disturbed: list[str] = field(default_factory=list)
-    # With everything cached; where memory is limited, that is the time of the row without a limit.
+    # Time with everything cached; with limited memory, that of the row without a limit.
     cached: float | None = None
-    # Where memory is limited, the most that one start had taken back.
+    # With limited memory, the most that was reclaimed during one start.
     squeezed: str = ""
 
     @property
@@ -65,12 +65,12 @@ class Outcome:
 
 
 def removed(cold: float, warm: float, ours: float) -> float:
-    """1: as fast as with everything cached; 0: as slow as without us."""
+    """1: as fast as with everything cached; 0: as slow as a cold start."""
     return (cold - ours) / (cold - warm) if cold > warm else 0.0
 
 
 def turns(text: str) -> list[str]:
-    """Those that are asked for, in the order in which they can be had."""
+    """Parses the turns that are asked for, in the order in which they have to run."""
     wanted = [word.strip() for word in text.split(",")]
     if wrong := [word for word in wanted if word not in TURNS]:
         raise ValueError(f"{wrong[0]!r} is no turn: {', '.join(TURNS)} are")
@@ -81,7 +81,7 @@ def turns(text: str) -> list[str]:
 
 
 def phases(began: float, moments: dict[str, float], ended: float) -> list[float]:
-    """From exec to exit, by the moments that a loader tells."""
+    """The phases from exec to exit, by the moments that a loader reports."""
     known = [moments.get(name) for name in ("main", "imported", "loaded", "end")]
     if None in known:
         return []
@@ -90,7 +90,7 @@ def phases(began: float, moments: dict[str, float], ended: float) -> list[float]
 
 
 def disturbance(start: Start) -> str:
-    """What says that pages did not stay where they were, if anything does. With a limit they cannot."""
+    """Signs that pages did not stay in memory, if there are any. With a limit they cannot stay."""
     told = []
     if start.limit:
         return ""
@@ -102,7 +102,7 @@ def disturbance(start: Start) -> str:
 
 
 def outcomes(starts: list[Start], wanted: list[str]) -> list[Outcome]:
-    """Of rows that have come to an end in every turn."""
+    """The outcomes of rows with a sound start in every turn."""
     found = []
     for row in dict.fromkeys(start.row for start in starts):
         sound = [start for start in starts if start.row == row and not start.broken]
@@ -131,7 +131,7 @@ def cached(row: str, starts: list[Start]) -> float | None:
 
 
 def middle(some: list[Start]) -> Start:
-    """The one with the median time; of two, the faster."""
+    """The start with the median time; of two, the faster."""
     return sorted(some, key=lambda start: start.seconds)[(len(some) - 1) // 2]
 
 
@@ -158,7 +158,7 @@ def report(found: list[Outcome], wanted: list[str]) -> str:
 
 
 def phases_report(found: list[Outcome], wanted: list[str]) -> str:
-    """Where the time goes; empty if nothing has told."""
+    """Where the time goes; empty if no start has reported phases."""
     rows = [["seconds of the median start", *PHASES, "whole"]]
     for one in found:
         for turn in wanted:
@@ -171,7 +171,7 @@ def faults(one: Start, digest: str) -> list[str]:
     if one.broken:
         return [one.broken]
     wrong = [] if one.digest == digest else [f"what it came to is {one.digest}, and not {digest}"]
-    # With little memory a start may be too large to be loaded ahead of itself.
+    # With little memory, a start may be too large for loading ahead of it.
     if one.turn == LATER and not one.loaded and not one.limit:
         wrong.append("nothing was loaded ahead of it")
     return wrong

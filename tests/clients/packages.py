@@ -1,4 +1,4 @@
-"""The files of Debian packages and of all that they depend on, in a folder that is a root directory for them."""
+"""The files of Debian packages and of all their dependencies, in a folder that serves as their root directory."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-# What every package may rely on, as far as the programs here do.
+# Packages that every other may rely on, if the programs here do.
 ALWAYS = ("bash", "coreutils", "dash", "grep", "libc-bin", "sed", "util-linux")
-# Made when packages were installed, and in none of them.
+# Files made when packages were installed, which no package contains.
 MADE = ("/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/alternatives", "/etc/fonts")
-# Nothing that runs reads it.
+# No program here reads these.
 LEFT_OUT = re.compile(r"/usr/share/(doc|info|lintian|locale|man)(/|$)")
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
 FORMAT = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
 
 
 def installed() -> str:
-    """What dpkg says of all packages."""
+    """dpkg's list of all packages."""
     try:
         return subprocess.run(["dpkg-query", "-W", "-f", FORMAT], capture_output=True, text=True).stdout
     except OSError:
-        # No Debian.
+        # Not a Debian system.
         return ""
 
 
 def names(text: str) -> list[list[str]]:
-    """What a package depends on: of each of these lists, one."""
+    """Parses dependencies: a package requires one of each of these lists."""
     groups = ([one.split() for one in group.split("|")] for group in text.split(","))
     named = ([one[0].partition(":")[0] for one in group if one] for group in groups)
     return [group for group in named if group]
 
 
 def closure(said: str, wanted: Iterable[str]) -> list[str]:
-    """Packages that are installed, and all that they depend on; one that is not installed is left out."""
+    """The wanted packages and all their dependencies, without those that are not installed."""
     needs, provided = {}, {}
     for line in said.splitlines():
         package, status, depends, provides = line.split("\t")
@@ -61,7 +61,7 @@ def files(packages: list[str]) -> list[str]:
 
 
 def put(path: str, root: Path) -> None:
-    """A file of this machine where it is in that root directory; never the same inode."""
+    """Copies a file of this machine to the same path in that root directory; never shares an inode."""
     source, target = Path(path), root / path.lstrip("/")
     if not os.path.lexists(source) or os.path.lexists(target):
         return

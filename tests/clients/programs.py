@@ -1,5 +1,5 @@
-"""Starts of programs that load no models, unchanged: their packages make a root directory on the disk that is measured,
-and they run in it by chroot, so that binaries, libraries and what they read are all cold."""
+"""Starts of unmodified programs that load no models: their packages make a root directory on the disk that is measured,
+and they run in it by chroot, so that binaries, libraries and data are all cold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import packages
 import runs
 
 CLONE_NEWNS = 0x20000
-# Of its C sources, and of what the database has.
+# Number of the compiler's C sources, and of the database's rows.
 SOURCES, ROWS = 40, 200_000
 SERVER = "/usr/lib/postgresql"
 QUERY = "select count(*) || ' ' || sum(length(words)) || ' ' || max(left(words, 8)) from things"
@@ -26,23 +26,23 @@ DIGEST = """printf '{"digest": "%s"}\\n' "$answer" """
 class Program:
     name: str
     packages: tuple[str, ...]
-    # For a shell in its root directory. It ends with a line of JSON that has the answer.
+    # A shell script to run in its root directory. It ends with a line of JSON that has the answer.
     script: str
-    # Puts what it reads into a root directory; the answer that it has to come to.
+    # Puts the program's data into a root directory; returns the expected answer.
     prepare: Callable[[Path], str]
-    # Who it is started by.
+    # The user that starts it.
     user: str = "root"
 
 
 def missing(program: Program, said: str) -> str:
-    """Why it cannot be started here."""
+    """Why the program cannot be started here."""
     there = {line.split("\t")[0] for line in said.splitlines() if line.split("\t")[1] == "installed"}
     lacking = [package for package in program.packages if package not in there]
     return f"not installed: the Debian package {', '.join(lacking)}" if lacking else ""
 
 
 def sources(count: int) -> dict[str, str]:
-    """A program of so many files, which all include half of libc, and write one number."""
+    """The sources of a program with this many files, which all include half of libc; it prints one number."""
     headers = ["ctype", "errno", "fcntl", "inttypes", "locale", "math", "netdb", "poll", "pthread", "regex", "signal"]
     headers += ["stdio", "stdlib", "string", "sys/mman", "sys/socket", "sys/stat", "time", "unistd", "wchar"]
     made = {"all.h": "".join(f"#include <{one}.h>\n" for one in headers)}
@@ -76,7 +76,7 @@ def prepare_compiler(root: Path) -> str:
     return in_root(root, COMPILER, "root")
 
 
-# Whatever fails in between, it does not go on by itself.
+# The trap ends the server if a command in between fails.
 RUN_SERVER = """pg_ctl -s -w -l /tmp/log -o "-k /tmp -c listen_addresses=" start
 trap 'pg_ctl -s -m immediate stop' EXIT"""
 END_SERVER = """trap - EXIT
@@ -89,7 +89,7 @@ answer=$(psql -h /tmp -d postgres -AtXc "{QUERY}")
 {END_SERVER}
 {DIGEST}"""
 
-# Pages are as they will be: the first to read them changes none.
+# After the vacuum, the first process to read the pages changes none.
 MAKE_DATABASE = f"""set -e
 PATH=$(echo {SERVER}/*/bin):$PATH
 export PGDATA=/data LC_ALL=C.UTF-8
@@ -142,12 +142,12 @@ def words(root: Path, script: str, user: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the machine's own."""
+    """The environment variables of a program, without any of the machine's."""
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8"}
 
 
 def in_root(root: Path, script: str, user: str) -> str:
-    """Runs a script there while the root directory is made; its answer, if it has one."""
+    """Runs a script in a root directory that is being made; returns its answer, if it has one."""
     with mounted(root):
         done = subprocess.run(words(root, script, user), env=environment(), capture_output=True, text=True)
     if done.returncode:
@@ -157,11 +157,11 @@ def in_root(root: Path, script: str, user: str) -> str:
 
 
 class BrokenError(Exception):
-    """What a program reads cannot be made."""
+    """The data that a program reads cannot be made."""
 
 
 def isolate() -> None:
-    """What this process mounts from now on goes with it."""
+    """Makes mounts of this process from now on end with it."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "taking a mount namespace")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
@@ -169,7 +169,7 @@ def isolate() -> None:
 
 @contextmanager
 def mounted(root: Path) -> Iterator[None]:
-    """What a root directory has besides files: processes, and two folders in memory."""
+    """Mounts what a root directory has besides files: /proc, and two folders in memory."""
     with ExitStack() as stack:
         for kind, folder in (("proc", "proc"), ("tmpfs", "tmp"), ("tmpfs", "dev/shm")):
             mode = [] if kind == "proc" else ["-o", "mode=1777"]

@@ -1,4 +1,4 @@
-"""Pages of files that were taken back while something ran, as far as the kernel counts them."""
+"""Pages of files that the kernel reclaimed while a command ran, if the kernel counts them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """In bytes, of the whole machine."""
+    """Counts in bytes, for the whole machine."""
 
-    # Taken from the page cache, and read once more though it had been in there not long ago.
+    # Reclaimed from the page cache, and read again not long after being reclaimed.
     stolen: int = 0
     refaulted: int = 0
 

@@ -1,4 +1,4 @@
-"""One client once: how it is started, and what comes of it."""
+"""One run of one client: how it is started, and its result."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import cold
 from loaders import Client
 
 LOADERS = Path(__file__).parent / "loaders.py"
-# None takes a tenth of it.
+# Time limit in seconds; no run takes a tenth of it.
 PATIENCE = 300
 NATIVE, OWN = "native", "own"
 BACKENDS = ["observe", "fuse", "module"]
 FIRST, AGAIN = "first", "again"
-# As frameworks are to be found on a machine that serves: nothing is looked for elsewhere.
+# As on a machine that serves: frameworks look for nothing on the network.
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True)
 class Way:
-    """In which way a model is read: without us, or through a backend for the first time or once more."""
+    """How a model is read: without the runtime, or through a backend for the first time or again."""
 
     name: str
     backend: str = ""
@@ -41,18 +41,18 @@ WAYS = [Way(NATIVE), Way(OWN), *(Way(name, name, turn) for name in BACKENDS for 
 class Run:
     client: str
     way: str
-    # What the client says, and `ppcctl run` about itself.
+    # The output of the client, and that of `ppcctl run`.
     told: dict = field(default_factory=dict)
     summary: dict = field(default_factory=dict)
     device: int = 0
-    # How it ended if not well, and what it said then.
+    # How it failed, with its last message; empty if it did not.
     broken: str = ""
     template: bool = False
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where all that is started is."""
+    """Where the programs and the stores are."""
 
     python: Path
     ppcctl: Path
@@ -81,7 +81,7 @@ def environment(client: Client, way: Way) -> dict[str, str]:
 
 
 def finished(words: list[str], told: dict[str, str], patience: int) -> subprocess.CompletedProcess:
-    """A program that has come to its end, with what it said; it is ended when it takes longer."""
+    """Runs a program to its end and returns its output; ends it when its time is over."""
     return subprocess.run(
         words,
         env=told,
@@ -94,7 +94,7 @@ def finished(words: list[str], told: dict[str, str], patience: int) -> subproces
 
 
 def run(client: Client, way: Way, folder: Path, place: Place) -> Run:
-    """Starts it as things are, and hears what it says."""
+    """Runs a client without dropping caches, and collects its output."""
     result = Run(client.name, way.title)
     words = command(client, way, folder, place)
     try:
@@ -112,7 +112,7 @@ def run(client: Client, way: Way, folder: Path, place: Place) -> Run:
 
 
 def cold_run(client: Client, way: Way, disk, place: Place) -> Run:
-    """The same with nothing in the page cache, and what the disk gave for it."""
+    """The same with a cold page cache; also returns the bytes that the disk delivered."""
     folder = disk.path / client.weights
     cold.drop(folder)
     disk.reset()
@@ -122,7 +122,7 @@ def cold_run(client: Client, way: Way, disk, place: Place) -> Run:
 
 
 def last_json(text: str) -> dict:
-    """What the last line that is JSON says: frameworks write there, too."""
+    """Parses the last line that is JSON, as frameworks print lines, too."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             try:
@@ -133,6 +133,6 @@ def last_json(text: str) -> dict:
 
 
 def not_here(result: Run) -> str:
-    """Why there is no such backend on this machine, if that is what ended it."""
+    """Why this machine does not have the backend, if that ended the run."""
     mark = "No backend works here"
     return result.broken[result.broken.index(mark) :] if mark in result.broken else ""

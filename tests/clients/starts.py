@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whole starts, from exec to exit: cold, warm, and with `ppcctl run`, which records the first and replays it on the
-later ones. All that is started and read is on one disk, and everything that is ours counts.
+"""Whole starts, from exec to exit: cold, warm, and with `ppcctl run`, which records the first start and replays it on
+later ones. Every program and file is on one disk, and the runtime's own time counts.
 
     starts.py [--client TEXT | --program NAME] [--rounds N] [--turns LIST] [--device ssd|4ms|20ms] [--memory 45%]
               [--disk DIR] [--layers N] [--output FILE]
@@ -31,21 +31,21 @@ from onestart import Subject, Tools
 from outcomes import COLD, MODEL_FIRST, TURNS, USUAL_TURNS, Start, faults, outcomes, phases_report, report, turns
 
 USUAL = ["safetensors-torch", "transformers", "vllm-loop"]
-# Some 1.1 GB.
+# Layers of the model, about 1.1 GB.
 LAYERS = 48
-# As `ppc-bench --device` calls them.
+# Devices by their names in `ppc-bench --device`.
 DEVICES = {"ssd": "ssd", "4ms": "filer", "20ms": "network"}
-# What is called otherwise.
+# The memory of a row without a limit.
 ALL = "all memory"
 
 
 @dataclass
 class Book:
-    """All that has been measured, and what is known by it."""
+    """All measurements, and what follows from them."""
 
     tally: clients.Tally
     starts: list[Start] = field(default_factory=list)
-    # What subjects came to, and by row what a cold start had in memory.
+    # The digest of each subject, and for each row what a cold start had in memory.
     answers: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     devices: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Book:
 
 
 def row_name(subject: str, device: str, memory: str, many: bool) -> str:
-    """Devices are told where there are several."""
+    """The name of a row, with its device if there are several."""
     parts = [subject, *([device] if many else []), *([memory] if memory != ALL else [])]
     return ", ".join(parts)
 
@@ -76,7 +76,7 @@ def of_program(program: programs.Program, root: Path, answer: str) -> Subject:
 def one_row(
     subject: Subject, where: tuple[str, str], wanted: argparse.Namespace, tools: Tools, disk, book: Book
 ) -> None:
-    """Its turns, one after the other; with a limit, in one group that keeps what it may."""
+    """Runs a row's turns one after the other; with a limit, in one group that keeps its pages."""
     device, memory = where
     row = row_name(subject.name, device, memory, len(wanted.device) > 1)
     plain = row_name(subject.name, device, ALL, len(wanted.device) > 1)
@@ -95,7 +95,7 @@ def one_row(
                 one = Start(row, turn, limit=limit, plain=plain if limit else "")
                 onestart.start(one, subject, tools, disk, inside)
             if limit and turn == COLD and one.broken:
-                # It does not live by itself either.
+                # With this limit it does not survive without the runtime either.
                 return book.tally.skip(row, one.broken)
             book.note(one, subject)
             if sizing and not one.broken:
@@ -141,7 +141,7 @@ def built() -> Path:
 
 
 def show(book: Book, wanted: argparse.Namespace) -> None:
-    # A program without a model has no such turn.
+    # A program without a model has no MODEL_FIRST turn.
     full = outcomes(book.starts, wanted.turns)
     rest = [turn for turn in wanted.turns if turn != MODEL_FIRST]
     some = [one for one in outcomes(book.starts, rest) if one.row not in {other.row for other in full}]
@@ -174,7 +174,7 @@ def write(path: Path, book: Book, wanted: argparse.Namespace) -> None:
 
 
 def checked(check):
-    """For argparse, which knows what is wrong, and not why, of a ValueError."""
+    """Wraps a check for argparse, which does not show the text of a ValueError."""
 
     def parse(text: str):
         try:
@@ -216,7 +216,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 
 def chosen_programs(wanted: argparse.Namespace, tally: clients.Tally) -> list[programs.Program]:
-    """Those that are installed; the others are counted as skipped."""
+    """The wanted programs that are installed; counts the others as skipped."""
     said, found = packages.installed(), []
     for program in (one for one in programs.PROGRAMS if one.name in wanted.program):
         if why := programs.missing(program, said):
@@ -240,7 +240,7 @@ def chosen_clients(wanted: argparse.Namespace, tally: clients.Tally) -> list[Cli
 
 def main(words: list[str]) -> int:
     wanted, book = arguments(words), Book(clients.Tally())
-    # What was made is taken down as always.
+    # Exit normally, so that everything made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not os.access(onestart.DROP, os.W_OK):
         print("starts.py: only root can have a machine forget its files; run it as root", file=sys.stderr)

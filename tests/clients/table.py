@@ -1,4 +1,4 @@
-"""Results as a person reads them. Pure."""
+"""Tables of results for people. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def seconds(runs: list[Run]) -> str:
 
 
 def device(model: int) -> Cell:
-    """Bytes from the disk for each of the model."""
+    """Bytes from the disk for each byte of the model."""
     return lambda runs: f"{median(run.device for run in runs) / model:.2f}"
 
 
 def loaded(model: int) -> Cell:
-    """What MAIO brought in, of the model."""
+    """The share of the model that MAIO loaded."""
 
     def share(runs: list[Run]) -> str:
         known = [stats["loaded_bytes"] for run in runs if (stats := run.summary.get("stats"))]
@@ -31,7 +31,7 @@ def loaded(model: int) -> Cell:
 
 
 def grid(title: str, runs: list[Run], ways: list[str], cell: Cell) -> str:
-    """Clients down, ways across."""
+    """A table with a row for each client and a column for each way."""
     sound = [run for run in runs if not run.broken]
     ways = [way for way in ways if any(run.way == way for run in sound)]
     rows = [[title, *ways]]

@@ -1,4 +1,4 @@
-"""What is wrong with a run. Pure."""
+"""What is wrong with a run. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from runs import AGAIN, NATIVE, OWN, Run
 
-# Of the model, what has to come from the disk of who begins with nothing in the cache.
+# Share of the model that has to come from the disk for a run with a cold cache.
 COLD = 0.98
-# Of the model, what MAIO has to have been the one who loaded. Readers load some themselves: of 84 runs one that maps its
-# files at most a fifth, eight threads at most three fifths.
+# Share of the model that MAIO itself has to have loaded. Readers load some themselves: in 84 runs, a reader that maps
+# its files at most a fifth, eight threads at most three fifths.
 LOADED = 0.35
-# Of the model, what it may load for readers that bypassed the page cache at their last load, too. Of the first load it
-# loads from time zero, as it knows only the headers until they open the weights.
+# Share of the model that MAIO may load for readers that bypassed the page cache at their last load, too. On the first
+# load it loads from time zero, as it knows only the headers until they open the weights.
 ASIDE = 0.01
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is in the files."""
+    """The contents of the files."""
 
     digest: str
     bytes: int
-    # Whether the disk counts what this run read, and nothing else.
+    # Whether the disk counts only the bytes that this run read.
     exact: bool
 
 

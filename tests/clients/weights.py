@@ -1,4 +1,4 @@
-"""A small Llama-like model, made of a seed, and what its bytes are. No framework is asked."""
+"""A small Llama-like model, made from a seed, and its bytes, without any framework."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import digest
 
 INDEX = "model.safetensors.index.json"
-# Of bfloat16.
+# Bytes of a bfloat16.
 WIDTH = 2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """As Llama's configuration has it."""
+    """The shape of a model, with the values of Llama's configuration."""
 
     layers: int = 12
     hidden: int = 1024
@@ -31,7 +31,7 @@ class Shape:
 
 
 def tensors(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, in the order of the modules."""
+    """Names and shapes of the tensors, in the order of the modules."""
     narrow = shape.hidden // shape.heads * shape.shared
     parts = {
         "input_layernorm": (shape.hidden,),
@@ -51,7 +51,7 @@ def tensors(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def config(shape: Shape) -> dict:
-    """What transformers makes a model of."""
+    """The configuration from which transformers makes a model."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -70,7 +70,7 @@ def config(shape: Shape) -> dict:
 
 
 def shards(shape: Shape) -> list[list[tuple[str, tuple[int, ...]]]]:
-    """Which tensors are in which file; in a file they are by name, as safetensors saves them."""
+    """The tensors of each file, sorted by name within a file, as safetensors saves them."""
     files: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     room = shape.shard
     for name, dims in tensors(shape):
@@ -84,7 +84,7 @@ def shards(shape: Shape) -> list[list[tuple[str, tuple[int, ...]]]]:
 
 
 def write(folder: Path, shape: Shape, seed: int) -> int:
-    """Writes it; the bytes of its tensors."""
+    """Writes the model; returns the bytes of its tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config(shape), indent=2))
     files, places, total = shards(shape), {}, 0
@@ -104,7 +104,7 @@ def write_shard(path: Path, members: list[tuple[str, tuple[int, ...]]], source: 
         header[name] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header).encode()
-    # Tensors begin at a multiple of eight.
+    # Tensors begin at multiples of eight.
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
@@ -114,7 +114,7 @@ def write_shard(path: Path, members: list[tuple[str, tuple[int, ...]]], source: 
 
 
 def read(folder: Path) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
-    """All its tensors, by the headers of its files."""
+    """All tensors of a model, by the headers of its files."""
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -127,12 +127,12 @@ def read(folder: Path) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
 
 
 def truth(folder: Path) -> str:
-    """What every client has to come to."""
+    """The digest that every client has to arrive at."""
     return digest.of(read(folder))
 
 
 def flip(path: Path) -> None:
-    """Changes one bit in the midst of a file; once more, and it is as before."""
+    """Flips one bit in the middle of a file; a second call restores it."""
     with path.open("r+b") as file:
         middle = path.stat().st_size // 2
         file.seek(middle)

@@ -1,4 +1,4 @@
-"""Loads that torch takes on to a GPU: from files in the page cache, through pinned memory, bytes as they were.
+"""Loads by torch that continue to a GPU: from files in the page cache, through pinned memory, without changing a byte.
 
     python3 -m unittest discover -s tests/gpu -p "gpu_*.py"
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def why_not() -> str | None:
-    """Why there is nothing to test with, if there is not."""
+    """Why the tests cannot run here; None if they can."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -40,7 +40,7 @@ WHY_NOT = why_not()
 
 
 class WhyNotTest(unittest.TestCase):
-    """Each thing that may be missing is told by its name, and nothing where nothing is missing."""
+    """Each requirement that may be missing is reported by name, and nothing if none is missing."""
 
     def told(self, driver: bool, torch_here: bool, gpu: bool) -> str | None:
         library = mock.Mock() if driver else mock.Mock(side_effect=OSError)
