@@ -1,5 +1,5 @@
-"""A small Llama of a seed as llama.cpp reads it: one file, with a vocabulary of made-up words. Its weights are numbers
-of sensible size, as it is to compute with them."""
+"""A small Llama made from a seed, as llama.cpp reads it: one file, with a vocabulary of made-up words. Its weights are
+numbers of sensible size, as llama.cpp computes with them."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 //! target, waits, and keeps the input on which that process died. `fuzz-target` is libFuzzer with the target
 //! that `FUZZ_TARGET` names; the Makefile has it compiled with counters of the edges it passes.
 //!
-//! libFuzzer's own limits and handlers fall short without a sanitizer: it measures time on the wall clock, looks
-//! at the memory of the process once a second, and loses the input when the stack overflows or memory is
-//! exhausted. So the kernel ends the process by the [`limits`] of ours, and the [`slate`] has the input.
+//! libFuzzer's own limits and handlers fall short without a sanitizer: it measures time on the wall clock, checks
+//! the memory of the process once a second, and loses the input when the stack overflows or memory is
+//! exhausted. So the kernel ends the process by our own [`limits`], and the [`slate`] has the input.
 
 pub mod limits;
 pub mod slate;

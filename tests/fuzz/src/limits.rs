@@ -9,12 +9,12 @@ use nix::sys::signal::{SigEvent, SigevNotify, Signal};
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 
-/// Processor time, as the wall clock would also count what other processes take. The slowest inputs that are
-/// known need half of it.
+/// Upper bound on processor time; the wall clock would also count other processes. The slowest known inputs
+/// need half of it.
 pub const TIME: Duration = Duration::from_secs(2);
 /// The signal that ends the process when [`TIME`] has passed.
 pub const OUT_OF_TIME: Signal = Signal::SIGXCPU;
-/// Memory on top of what the process had when the limits were set.
+/// Upper bound on memory, on top of what the process had when the limits were set.
 const MEMORY: u64 = 512 << 20;
 
 /// The limits of this process.

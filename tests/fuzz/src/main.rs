@@ -1,15 +1,15 @@
 //! Runs MAIO's parsers on untrusted input.
 //!
 //! ```text
-//! fuzz run SECONDS SEED [TARGET...]     libFuzzer for so long on each target, two at a time; seed 0 is any
+//! fuzz run SECONDS SEED [TARGET...]     libFuzzer on each target for SECONDS, two at a time; seed 0 is random
 //! fuzz input TARGET PATH                one input, once, without libFuzzer
 //! ```
 //!
-//! `make fuzz` builds it and `fuzz-target`, which it starts from the folder it is in itself.
+//! `make fuzz` builds it and `fuzz-target`, which it starts from its own folder.
 
 mod runner;
 
-/// The compiler's counters are in here, too, and call what libFuzzer defines.
+/// The compiler's counters are in this program, too, and call functions that libFuzzer defines.
 #[cfg(feature = "libfuzzer")]
 use libfuzzer_sys as _;
 
@@ -53,7 +53,7 @@ fn run(seconds: &str, seed: &str, names: &[&str]) -> Result<bool> {
     runner::run(&targets, seconds.parse()?, seed)
 }
 
-/// Runs one input under the limits of every input: the process dies if it fails.
+/// Runs one input under the usual limits: the process dies if the target fails.
 fn input(target: Target, path: &Path) -> Result<bool> {
     let bytes = fs::read(path)?;
     let mut limits = Limits::set()?;
@@ -63,7 +63,7 @@ fn input(target: Target, path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// A seed that differs from run to run, short enough to be typed.
+/// A seed that differs from run to run, and is short enough to type.
 fn any_seed() -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(1, |now| now.subsec_micros() + 1)

@@ -15,11 +15,12 @@ use fuzz::targets::{PLANTED, Target};
 
 use crate::Result;
 
-/// Targets at a time.
+/// Number of targets that run at a time.
 const JOBS: usize = 2;
-/// Two seconds of processor time find each planted fault; a busy machine may take long to give them.
+/// Time limit for finding a planted fault. Two seconds of processor time are enough, but a busy machine may
+/// take long to provide them.
 const PLANTED_SECONDS: u32 = 120;
-/// libFuzzer makes no longer inputs.
+/// Upper bound on the inputs that libFuzzer makes, in bytes.
 const LONGEST: usize = 4096;
 
 /// How a process ended.
@@ -31,17 +32,17 @@ enum End {
     Crash(Crash),
 }
 
-/// What libFuzzer says at its end.
+/// The statistics that libFuzzer prints at its end.
 #[derive(Debug, PartialEq, Eq)]
 struct Done {
     inputs: u64,
-    /// Edges passed, of those that there are.
+    /// Number of edges passed, and of all edges.
     edges: [u64; 2],
-    /// Inputs that passed an edge that none before had passed, or more often.
+    /// Inputs that passed a new edge, or passed one more often than any before.
     kept: u64,
 }
 
-/// Why it died, and on which input.
+/// Why the process died, and on which input.
 #[derive(Debug)]
 struct Crash {
     input: Vec<u8>,
@@ -50,7 +51,7 @@ struct Crash {
     log: String,
 }
 
-/// Runs the planted faults, then the targets, says what came of each, and whether all is well.
+/// Runs the planted faults, then the targets, and prints each result. Returns whether all is well.
 pub(crate) fn run(targets: &[Target], seconds: u32, seed: u32) -> Result<bool> {
     let folder = crashes()?;
     let (mut passed, mut failed) = (0, 0);
@@ -78,7 +79,7 @@ pub(crate) fn run(targets: &[Target], seconds: u32, seed: u32) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Whether a planted fault is found, and fails again when its input is run alone.
+/// Whether libFuzzer finds a planted fault, and the input fails again when run alone.
 fn planted(target: &Target, folder: &Path, seed: u32) -> Result<bool> {
     let start = Instant::now();
     let end = watch(target, PLANTED_SECONDS, seed, folder)?;
@@ -140,7 +141,7 @@ fn one(target: &Target, seconds: u32, seed: u32, folder: &Path) -> Result<bool> 
     }
 }
 
-/// Where inputs are kept, created if need be: in the folder that everything is built into.
+/// The folder where inputs are kept, in that of the build; created if it does not exist.
 fn crashes() -> Result<PathBuf> {
     let program = env::current_exe()?;
     // TARGET_DIR/TRIPLE/PROFILE/fuzz
@@ -165,7 +166,7 @@ fn watch(target: &Target, seconds: u32, seed: u32, folder: &Path) -> Result<End>
     for (number, input) in target.inputs()?.iter().enumerate() {
         fs::write(seeds.join(number.to_string()), input)?;
     }
-    // The first line, as libFuzzer refuses a dictionary that is empty.
+    // The first line is a comment, as libFuzzer refuses an empty dictionary.
     let words = format!("# {}\n{}", target.name, dictionary(target.words));
     fs::write(folder.join("words"), words)?;
     let status = libfuzzer(&program, seconds, seed)
@@ -193,7 +194,7 @@ fn watch(target: &Target, seconds: u32, seed: u32, folder: &Path) -> Result<End>
     }
 }
 
-/// What it takes to run libFuzzer in a folder that [`watch`] has filled.
+/// The command that runs libFuzzer in a folder that [`watch`] has filled.
 fn libfuzzer(program: &Path, seconds: u32, seed: u32) -> Command {
     let mut command = Command::new(program);
     command
@@ -202,7 +203,7 @@ fn libfuzzer(program: &Path, seconds: u32, seed: u32) -> Command {
         .arg(format!("-max_len={LONGEST}"))
         .args(["-dict=words", "-reload=0", "-print_funcs=0"])
         .arg("-print_final_stats=1")
-        // The kernel ends the process instead, and the slate has its input.
+        // Instead, the kernel ends the process, and the slate has its input.
         .args(["-timeout=0", "-rss_limit_mb=0", "-handle_abrt=0"])
         .args(["-handle_segv=0", "-handle_bus=0", "-handle_ill=0"])
         .args(["-handle_fpe=0", "-handle_trap=0"])
@@ -222,7 +223,7 @@ fn how_it_died(status: ExitStatus) -> Option<String> {
     (!status.success()).then(|| status.to_string())
 }
 
-/// What was printed after libFuzzer's last line.
+/// The output after libFuzzer's last line.
 fn last_words(log: &str) -> &str {
     let is_libfuzzer = |line: &&str| line.starts_with('#') || line.starts_with("INFO:");
     let lines = log.split_inclusive('\n').rev();
@@ -230,7 +231,7 @@ fn last_words(log: &str) -> &str {
     &log[log.len() - length..]
 }
 
-/// libFuzzer's form: a quoted word a line.
+/// A dictionary in libFuzzer's format: a quoted word a line.
 fn dictionary(words: &[&[u8]]) -> String {
     let hex = |byte: &u8| format!("\\x{byte:02x}");
     let line = |word: &&[u8]| format!("\"{}\"\n", word.iter().map(hex).collect::<String>());

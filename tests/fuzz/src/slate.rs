@@ -1,12 +1,12 @@
-//! The input that is being run, in a file that outlives the process: its length in 8 bytes, lowest first,
-//! then its bytes.
+//! The running input, in a file that outlives the process: its length in 8 bytes, lowest first, then its
+//! bytes.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// The file, on the side of the process that runs inputs.
+/// The file, in the process that runs inputs.
 #[derive(Debug)]
 pub struct Slate {
     file: File,
@@ -24,7 +24,7 @@ impl Slate {
         Ok(Self { file, bytes })
     }
 
-    /// Replaces the input before it with this one.
+    /// Replaces the previous input with this one.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl Slate {
     }
 }
 
-/// The last input that was written; `None` if there was none.
+/// The last input that was written; `None` if none was.
 #[must_use]
 pub fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes = fs::read(path).ok()?;

@@ -1,4 +1,4 @@
-//! The targets: parsers of untrusted input, and what holds whatever the input. A target panics if it does not.
+//! The targets: parsers of untrusted input, and what must hold for any input. A target panics if it does not.
 
 mod folder;
 mod gguf;
@@ -11,10 +11,10 @@ use std::hint::black_box;
 use std::io;
 use std::path::Path;
 
-/// A parser and what must hold of it.
+/// A parser, and what must hold for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What `make fuzz TARGET=` takes.
+    /// Its name for `make fuzz TARGET=`.
     pub name: &'static str,
     /// Parses an input and checks the result.
     pub run: fn(&[u8]),
@@ -25,8 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// What a run starts from: the inputs made by code and those kept in `seeds/`, on which the target failed
-    /// once.
+    /// The inputs that a run starts from: those made by code, and those kept in `seeds/`, on which the target
+    /// once failed.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ fn planted(input: &[u8]) {
         return;
     };
     for (byte, wanted) in word.iter().zip(b"bug") {
-        // Without it the compiler compares all three at once.
+        // Without this the compiler compares all three at once.
         if black_box(byte) != wanted {
             return;
         }

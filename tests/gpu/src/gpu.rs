@@ -1,5 +1,5 @@
-//! A GPU, and what it takes to bring files to it. The one room of unsafe code here: buffers that are
-//! not filled yet.
+//! A GPU, and the copying of files to it. The only module with unsafe code here, for buffers that are not
+//! filled yet.
 #![allow(unsafe_code, reason = "pinned buffers are handed out unfilled")]
 
 use std::error::Error;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, PinnedHostSlice, result, sys};
 
-/// Bytes that are copied at once.
+/// Bytes that are copied at a time.
 const CHUNK: usize = 16 << 20;
 
-/// Why there is nothing to test with, if there is not.
+/// Why the tests cannot run here, if they cannot.
 #[must_use]
 pub fn why_not() -> Option<String> {
     // cudarc panics at the first call without its library.
@@ -33,7 +33,7 @@ pub fn why_not() -> Option<String> {
     }
 }
 
-/// One that this process works on, with two pinned buffers that take turns.
+/// A GPU that this process uses, with two pinned buffers that take turns.
 #[derive(Debug)]
 pub struct Gpu {
     stream: Arc<CudaStream>,
@@ -41,28 +41,28 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The one with this number, as CUDA counts. Buffers are where the calling thread is.
+    /// Opens the GPU with this CUDA ordinal. The buffers are on the calling thread's node.
     ///
     /// # Errors
     ///
-    /// CUDA cannot; [`why_not`] has said so before.
+    /// CUDA fails; [`why_not`] gives the reason beforehand.
     pub fn open(ordinal: usize) -> Result<Self, Box<dyn Error>> {
         let context = CudaContext::new(ordinal)?;
         let stream = context.default_stream();
-        // Only the device reads them; that is what they are for.
+        // The buffers are only for the device to read.
         let pinned = || -> Result<PinnedHostSlice<u8>, Box<dyn Error>> {
-            // SAFETY: of bytes, for which whatever is there is a value; each is written before it is copied.
+            // SAFETY: any contents are valid bytes, and each is written before it is copied.
             Ok(unsafe { context.alloc_pinned_with_flags(CHUNK, 0) }?)
         };
         let buffers = [pinned()?, pinned()?];
         Ok(Self { stream, buffers })
     }
 
-    /// Brings a file to the GPU, through the page cache.
+    /// Copies a file to the GPU, through the page cache.
     ///
     /// # Errors
     ///
-    /// It does not read, or the GPU has no room.
+    /// The file cannot be read, or the GPU has no room.
     pub fn load(&mut self, path: &Path) -> Result<CudaSlice<u8>, Box<dyn Error>> {
         let file = File::open(path)?;
         let size = usize::try_from(file.metadata()?.len())?;
@@ -85,7 +85,7 @@ impl Gpu {
         Ok(there)
     }
 
-    /// What is there, brought back.
+    /// Copies the bytes on the GPU back.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Loads that go on to a GPU: from files, through pinned buffers, as inference services do it.
+//! Loads that continue to a GPU: from files, through pinned buffers, as inference services do it.
 //!
-//! Nothing here needs CUDA to be built, or to say that it is not there: the driver's library is looked
-//! for at run time. The tests are in `tests/gpu.rs`, the same with torch in `gpu_torch.py`.
+//! CUDA is needed neither to build this nor to report that it is missing: the driver's library is looked up
+//! at run time. The tests are in `tests/gpu.rs`, and those with torch in `gpu_torch.py`.
 
 mod gpu;
 mod place;

@@ -8,7 +8,7 @@ use cprt::machine::topology::{Kind, Topology};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// For each of NVIDIA's GPUs that CUDA has a number for, that number and the node nearest to it.
+/// The CUDA ordinal of each NVIDIA GPU that has one, and the node nearest to the GPU.
 #[must_use]
 pub fn nodes_of(topology: &Topology) -> Vec<(u16, Option<u16>)> {
     let gpus = topology
@@ -19,11 +19,11 @@ pub fn nodes_of(topology: &Topology) -> Vec<(u16, Option<u16>)> {
         .collect()
 }
 
-/// Does something in a thread that runs on a node, so that what it brings into memory is there.
+/// Calls `what` in a thread that runs on a node, so that the memory it fills is there.
 ///
 /// # Errors
 ///
-/// The node has no CPU on which we may run, or what is done fails.
+/// The node has no CPU on which this process may run, or `what` fails.
 pub fn on_node<T: Send>(
     topology: &Topology,
     node: u16,
@@ -46,7 +46,7 @@ pub fn on_node<T: Send>(
     })
 }
 
-/// How many pages of a file that is mapped are on which node, by `/proc/self/numa_maps`.
+/// Number of a mapped file's pages on each node, by `/proc/self/numa_maps`.
 #[must_use]
 pub fn pages_by_node(numa_maps: &str, file: &Path) -> BTreeMap<u16, u64> {
     let wanted = format!("file={}", file.display());
@@ -103,7 +103,7 @@ mod tests {
         for node in topology.nodes() {
             let its: Vec<usize> = node.cpus.iter().map(usize::from).collect();
             let done = on_node(&topology, node.id, myself);
-            // A container may not be given the CPUs of that node.
+            // A container may not have the CPUs of that node.
             if !its.iter().any(|&cpu| has(&allowed, cpu)) {
                 assert!(done.is_err(), "node {} has no CPU for us", node.id);
                 continue;
@@ -116,7 +116,7 @@ mod tests {
                 node.id
             );
         }
-        // A machine of one node is all of it; this one is a single CPU.
+        // The node of a single-node machine has all its CPUs; this one has a single CPU.
         let one = cpus(&allowed)[0];
         let small: Topology = format!("node 0 cpus={one}\n").parse().expect("it is sound");
         let ran = on_node(&small, 0, myself).expect("a CPU that we may run on");

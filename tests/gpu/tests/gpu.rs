@@ -1,4 +1,4 @@
-//! What can only be tested with a GPU. Without one each test says so, and is counted as skipped.
+//! Tests that require a GPU. Without one, each test reports that and counts as skipped.
 
 use std::error::Error;
 use std::fs;
@@ -13,7 +13,7 @@ use test_support::{drop_cached, skip, skip_part};
 
 const SIZE: usize = (100 << 20) + 4321;
 
-/// A file of which each byte says where it is; it is gone when this is.
+/// A file whose bytes depend on their offsets, removed when this is dropped.
 struct Pattern(PathBuf, Vec<u8>);
 
 impl Pattern {
@@ -21,7 +21,7 @@ impl Pattern {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         fs::create_dir_all(&folder).expect("a folder");
         let path = folder.join(format!("{name}.{}", std::process::id()));
-        // Where a byte is, in a sum of which the lowest part is kept.
+        // The lowest byte of a sum that depends on the offset.
         let bytes: Vec<u8> = (0..SIZE)
             .map(|at| (at % 251 + (at >> 16)).to_le_bytes()[0])
             .collect();
@@ -31,7 +31,7 @@ impl Pattern {
         Self(path.canonicalize().expect("it is there"), bytes)
     }
 
-    /// Nothing of it is cached.
+    /// Drops it from the page cache.
     fn drop_cached(&self) {
         drop_cached(&self.0).expect("to drop it from the cache");
     }
@@ -106,7 +106,7 @@ fn gpu_pages_are_at_its_node() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Maps all of a file and looks at it, as only what a process has looked at is told.
+/// Maps all of a file and reads it, as the kernel lists only pages that a process has accessed.
 #[allow(unsafe_code, reason = "a mapping to look at")]
 fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, Box<dyn Error>> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -114,7 +114,7 @@ fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, B
     let file = fs::File::open(path)?;
     let length = NonZeroUsize::new(SIZE).ok_or("nothing to map")?;
     let (read, private) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
-    // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+    // SAFETY: a new mapping at an address that the kernel chooses, where no memory is in use.
     let start = unsafe { mmap(None, length, read, private, &file, 0) }?;
     // SAFETY: mapped for reading with this length, and no process writes to the file meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr().cast::<u8>(), SIZE) };
@@ -125,7 +125,7 @@ fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, B
         .sum();
     assert!(sum > 0);
     let maps = fs::read_to_string("/proc/self/numa_maps")?;
-    // SAFETY: mapped with this length, and its bytes are looked at no more.
+    // SAFETY: mapped with this length, and its bytes are not read any more.
     unsafe { munmap(start, SIZE) }?;
     Ok(pages_by_node(&maps, path))
 }
@@ -137,7 +137,7 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let topology = Topology::detect()?;
-    // A process of its own, for this one may work on others by now: it says when it works, and waits.
+    // A process of its own, as this one may already use other GPUs: it reports when it works, and waits.
     let gpus = nodes_of(&topology);
     assert!(!gpus.is_empty(), "CUDA has a GPU, and the topology none");
     for (ordinal, _) in gpus {
@@ -155,7 +155,7 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
             .into_iter()
             .find(|it| it.pid == child.id());
         let known = topology.process_xpu(child.id(), &Processes::default());
-        // It ends when there is nothing more to read.
+        // The child ends when its input does.
         drop(child.stdin.take());
         child.wait()?;
         assert!(works, "the worker of GPU {ordinal} does not work");

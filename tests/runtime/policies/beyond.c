@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * beyond - names what is not there, not its business or no range at all
+ * beyond - names files that do not exist or that it must not open, and ranges that are none
  *
- * Setting: paths=A:B of what no policy may open. What the host should have refused at once and took is
- * said in the log, in lines that begin with "taken:".
+ * Setting: paths=A:B of files that no policy may open. Whatever the host accepts and should have refused at
+ * once is logged, in lines that begin with "taken:".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -56,7 +56,7 @@ static void open_all(void)
 
 #define WHOLE PPC_INIT(struct ppc_io)
 
-/* What add() itself has to refuse. */
+/* Requests that add() itself has to refuse. */
 static void add_nonsense(uint64_t file, struct ppc_sink *sink)
 {
 	static const struct {
@@ -93,7 +93,7 @@ static void add_nonsense(uint64_t file, struct ppc_sink *sink)
 	}
 }
 
-/* What only a look at the file tells: the host may take it, and has to leave it out. */
+/* Requests that only the file shows to be wrong: the host may accept them, and has to leave them out. */
 static void add_nowhere(uint64_t file, struct ppc_sink *sink)
 {
 	static const struct {

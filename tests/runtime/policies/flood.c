@@ -23,7 +23,7 @@ static int flood_prefetch(void *self, const struct ppc_event *event, struct ppc_
 	struct flood *flood = self;
 	if (!event || event->kind != PPC_EVENT_MISS)
 		return 0;
-	/* What add() says is not heard: that is the point. */
+	/* Ignoring the result of add() is the point. */
 	for (unsigned int i = 0; i < RANGES; i++)
 		ppc_load(flood->host, sink, event->file, i, 1, 0);
 	return 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * frozen - a policy as it was built when version 1 was all there was
+ * frozen - a policy as it was built when version 1 was the only one
  *
- * Its header is a copy that is never changed. What version 1 could do is in use: if a newer host calls it
- * otherwise, or lays its structures out otherwise, this one notices or its test does.
+ * Its header is a copy that is never changed. It uses everything that version 1 has: if a newer host calls it
+ * differently, or lays out its structures differently, the policy notices, or its test does.
  */
 #include "ppc-v1.h"
 
-/* Loads this much behind each miss. */
+/* Bytes that it loads behind each miss. */
 #define AHEAD	65536
 
 static const struct ppc_host *the_host;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* init_fail - says why it will not start */
+/* init_fail - refuses to start, with a reason */
 #include <errno.h>
 
 #include "ppc.h"

@@ -7,7 +7,7 @@
 
 #define MIBS 1024
 
-/* Keeps the compiler from seeing that it is unused. */
+/* Keeps the compiler from seeing that the memory is unused. */
 static char *volatile keep;
 
 static int leak_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
@@ -17,7 +17,7 @@ static int leak_prefetch(void *self, const struct ppc_event *event, struct ppc_s
 	for (int i = 0; event && i < MIBS; i++) {
 		char *leaked = malloc(1 << 20);
 
-		/* Most programs are not better than this when there is no memory left. */
+		/* Most programs do no better when there is no memory left. */
 		if (!leaked)
 			abort();
 		memset(leaked, i + 1, 1 << 20);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * probe - tells what it hears, loads and drops what it is told to
+ * probe - reports the events that it hears, and loads and drops what its settings say
  *
- * Settings, all of them numbers but for the paths:
+ * Settings, all of them numbers except for the paths:
  *	ahead=BYTES	load this many bytes behind each miss
- *	behind=BYTES	evict: drop so much in front of each miss, or at an interval of the last one
+ *	behind=BYTES	evict: drop this many bytes in front of each miss, or at an interval of the last one
  *	xpu=N		aim loads at this accelerator
- *	kinds=MASK	hear these, 1 << PPC_EVENT_*
- *	progress=BYTES	a beacon so often
+ *	kinds=MASK	hear these kinds, 1 << PPC_EVENT_*
+ *	progress=BYTES	distance between two beacons
  *	load=PATH	load all of this file at the start
- *	log=0		do not say each event in the log
+ *	log=0		do not log each event
  *	record=PATH	write each event into this file, too
- * Those with numbers may change.
+ * Settings with numbers may change.
  *
  * An event is a line: event KIND OFFSET LENGTH COUNT TGID mmap|read PATH
  */
@@ -89,7 +89,7 @@ static int probe_configure(void *self, const char *key, const char *value)
 	return 0;
 }
 
-/* Loads a range for a process, in the place of what was to be loaded for it. */
+/* Loads a range for a process, in place of the loads planned for it. */
 static int load(const struct probe *probe, struct ppc_sink *sink, uint64_t file, uint64_t offset,
 		uint64_t length, uint32_t tgid)
 {

@@ -4,7 +4,7 @@
 
 static int segv_prefetch(void *self, const struct ppc_event *event, struct ppc_sink *sink)
 {
-	/* Not a constant: the compiler would see what we are up to. */
+	/* Not a constant, or the compiler would see the fault. */
 	int *volatile nowhere = (int *)8;
 
 	(void)self;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* signals - hangs, and hears no signal that can be blocked or ignored */
+/* signals - hangs, and blocks and ignores every signal that allows it */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 static void *crash(void *unused)
 {
 	struct timespec moment = { .tv_nsec = 200000000 };
-	/* Not a constant: the compiler would see what we are up to. */
+	/* Not a constant, or the compiler would see the fault. */
 	int *volatile nowhere = (int *)8;
 
 	nanosleep(&moment, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* wrong_size - says that it is shorter than any policy ever was */
+/* wrong_size - has a size smaller than that of any policy ever */
 #include "ppc.h"
 
 const struct ppc_policy ppc_policy = {

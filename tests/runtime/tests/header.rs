@@ -1,7 +1,7 @@
-//! The header of today begins as version 1 did: what was built with that one runs as it did.
+//! Today's header begins as version 1 did: policies built with version 1 run as they did.
 //!
-//! `policies/ppc-v1.h` is a copy that is never changed. Both are asked, by the C compiler, where the
-//! fields of version 1 are and what its constants say.
+//! `policies/ppc-v1.h` is a copy that is never changed. The C compiler shows, for both headers, where the
+//! fields of version 1 are and which values its constants have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ fn fields(header: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The name that a line of a structure declares; lines that go on with another's parameters do not.
+/// The name that a line of a structure declares; a line that continues another's parameters declares none.
 fn field(line: &str) -> Option<String> {
     let line = line.strip_prefix('\t')?;
     if line.starts_with('\t') || line.starts_with(' ') {
@@ -50,7 +50,7 @@ fn field(line: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Numbers that policies have in them since they were compiled.
+/// The constants that are compiled into policies.
 fn constants(header: &str) -> BTreeSet<String> {
     let defines = header
         .lines()
@@ -62,7 +62,7 @@ fn constants(header: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a header says of them, a line each; `None` if there is no compiler.
+/// The offsets and values in a header, by name; `None` if there is no compiler.
 fn asked(header: &Path, text: &str, scratch: &str) -> Option<BTreeMap<String, i64>> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join(format!("{scratch}.c")), folder.join(scratch));

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-/// Writes a file's dirty pages to the disk and drops the file from the page cache. The kernel does this
-/// as well as it can: pages that a process maps stay, and on tmpfs all do.
+/// Writes a file's dirty pages to the disk and drops the file from the page cache. This is best effort:
+/// pages that a process maps stay, and on tmpfs all do.
 ///
 /// # Errors
 ///
-/// The file does not open, or the disk does not take it.
+/// The file cannot be opened, or not be written to the disk.
 pub fn drop_cached(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;

@@ -1,4 +1,4 @@
-//! A C compiler, for tests of a contract that is C.
+//! A C compiler, for tests of C interfaces.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +11,8 @@ pub fn policies() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies")
 }
 
-/// Compiles with the warnings of `policies.mk`; `false`, and the test is skipped, where this compiler
-/// is not installed.
+/// Compiles with the warnings of `policies.mk`. If the compiler is not installed, skips the test and returns
+/// `false`.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Containers: by `unshare`, as runtimes make them, and by a runtime.
+//! Containers: made by `unshare`, as runtimes do it, and by a runtime.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,33 +9,33 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// How a command is contained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// A PID namespace of its own, and else all that we have.
+    /// A PID namespace of its own, and otherwise the test's own namespaces.
     Processes,
     /// Namespaces for processes, mounts and cgroups, and an overlayfs of two layers over the machine's root directory.
     Root,
     /// The same with a user namespace.
     Users,
-    /// By runc, with this capability and no other, and such a root directory.
+    /// Made by runc, with this capability and no other, and such a root directory.
     Runc(&'static str),
-    /// The same with `BPF`, `PERFMON` and the host's tracefs, and without perf, as where `kernel.perf_event_paranoid` is
-    /// 3 and the kernel is Debian's.
+    /// The same with `BPF`, `PERFMON` and the host's tracefs, and without perf, as on a Debian kernel with
+    /// `kernel.perf_event_paranoid` at 3.
     Paranoid,
 }
 
-/// Mounts the root directory: its place, and what is its `/volume`.
+/// Mounts the root directory. Arguments: where, and the folder for its `/volume`.
 const ROOT: &str = "set -e
     mount -t tmpfs none \"$1\"; cd \"$1\"; mkdir empty upper work root
     mount -t overlay none -o lowerdir=empty:/,upperdir=upper,workdir=work root
     mkdir root/volume root/before";
 
-/// Enters it, with the devices there are and a `/proc` of its own.
+/// Enters the root directory, with the machine's devices and a `/proc` of its own.
 const ENTER: &str = "mount --bind \"$2\" root/volume
     mount --rbind /dev root/dev; mount -t proc proc root/proc; mount -t sysfs -o ro sysfs root/sys
     shift 2
     cd root; pivot_root . before; umount -l before";
 
 impl Container {
-    /// What keeps this machine from having one, if anything does.
+    /// Why this machine cannot have one, if it cannot.
     #[must_use]
     pub fn is_missing(self) -> Option<String> {
         let succeeds = |command: &mut Command| {
@@ -59,7 +59,7 @@ impl Container {
         !matches!(self, Self::Processes)
     }
 
-    /// A command in it. `place` is an empty folder for what it is made of; what is in `volume` is in the container.
+    /// A command in the container. `place` is an empty folder to build it in; the container shows `volume`.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! Folders of a test's own.
+//! A test's own folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes one. The process's number is in its path, so `name` has to be unique only within a program.
+    /// Makes a folder. Its path contains the process id, so `name` has to be unique only within a program.
     ///
     /// # Panics
     ///
@@ -21,7 +21,7 @@ impl Folder {
         Self::within(&std::env::temp_dir(), name)
     }
 
-    /// Makes one elsewhere.
+    /// Makes a folder elsewhere.
     ///
     /// # Panics
     ///
@@ -34,13 +34,13 @@ impl Folder {
         Self { path }
     }
 
-    /// Where it is, without links.
+    /// Its path, without links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file into it, with the folders on the way.
+    /// Writes a file into it, and makes the folders on the way.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! What the tests of several crates need. A crate has it under `[dev-dependencies]`; no program of the
-//! product depends on it.
+//! Helpers for the tests of several crates. A crate has this one under `[dev-dependencies]`; no program of
+//! the product depends on it.
 
 mod cold;
 mod compile;

@@ -1,16 +1,16 @@
-//! How a Rust test says that it cannot run here.
+//! How a Rust test reports that it cannot run here.
 //!
-//! The harness keeps what a passing test prints, and a test that did nothing must not look like one
-//! that passed: these lines go past the harness, and `total.py` counts them.
+//! The harness hides the output of a passing test, but a skipped test must not look like one that passed:
+//! these lines bypass the harness, and `total.py` counts them.
 
 use std::io::{self, Write as _};
 
-/// Says that the running test was skipped, all of it.
+/// Reports that the whole running test was skipped.
 pub fn skip(why: &str) {
     say(&format!("skipped: {}: {why}", name()));
 }
 
-/// Says that the running test was skipped in part: one of several ways to run it.
+/// Reports that a part of the running test was skipped: one of several ways to run it.
 pub fn skip_part(why: &str) {
     say(&format!("skipped in part: {}: {why}", name()));
 }
@@ -21,7 +21,7 @@ fn name() -> String {
 }
 
 fn say(line: &str) {
-    // In one piece, as other tests write at the same time.
+    // In one write, as other tests write at the same time.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

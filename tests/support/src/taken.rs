@@ -1,13 +1,13 @@
-//! What a machine does to tests that look at the page cache.
+//! Pages that the machine reclaims while tests check the page cache.
 
 use std::fs;
 
-/// File pages that this machine has taken back so far. Some do so by themselves, within seconds and with
-/// memory free: between two looks at which this is another, a file that was cached need not be.
+/// Number of file pages that this machine has reclaimed so far. Some machines reclaim pages within seconds,
+/// even with free memory: if this number changes between two checks, a cached file may be gone.
 #[must_use]
 pub fn pages_taken_back() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    // Some count what they take; all count what is read again of it.
+    // Some kernels count what they reclaim; all count what is read again after that.
     let number = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.and_then(|value| value.trim().parse::<u64>().ok())
@@ -16,8 +16,8 @@ pub fn pages_taken_back() -> u64 {
     numbers.into_iter().flatten().sum()
 }
 
-/// What an attempt comes to: the first that is right, or during which the machine took nothing back; the last if it
-/// does all the time.
+/// The result of the first attempt that is right, or during which the machine reclaimed no page; the last attempt's
+/// if it reclaims pages all the time.
 pub fn undisturbed<T>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
     const MORE: usize = 19;
 

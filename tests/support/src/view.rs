@@ -1,4 +1,4 @@
-//! A view of the file system that only a test's thread has, and what it starts.
+//! A view of the file system for only a test's thread and the processes that it starts.
 
 use std::io;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Where [`own_view`] shows a folder: only root can change what is on the way there, wherever the tree lies.
+/// Where [`own_view`] shows a folder: only root can change the path to it, wherever the tree is.
 pub const TRUSTED: &str = "/mnt";
 
-/// Gives this thread mounts of its own, and shows a folder at [`TRUSTED`].
+/// Gives this thread its own mount namespace, and shows a folder at [`TRUSTED`].
 ///
 /// # Errors
 ///
-/// That is for root, and not allowed in every container.
+/// The user is not root, or the container does not allow it.
 pub fn own_view(folder: &Path) -> io::Result<()> {
     let nothing = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;

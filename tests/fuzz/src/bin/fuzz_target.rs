@@ -18,7 +18,7 @@ struct Run {
 }
 
 thread_local! {
-    /// Made when the first input comes, by then libFuzzer has allocated its own tables.
+    /// Made for the first input, when libFuzzer has allocated its own tables.
     static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
 }
 

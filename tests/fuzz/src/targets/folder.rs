@@ -1,8 +1,8 @@
-//! A whole folder: which files are the model, what its index and configuration say, and headers whose
-//! lengths lie.
+//! A whole folder: which files are the model, what its index and configuration say, and headers with wrong
+//! lengths.
 //!
-//! The input is what is wanted, then for each file a byte that chooses its name, one for how much is behind
-//! its beginning, the length of that in two bytes, and the beginning.
+//! The input is a byte for the deployment, then for each file a byte that chooses its name, a byte for how
+//! much follows its beginning, the length of the beginning in two bytes, and the beginning.
 
 use super::shelf::{Shelf, check, wanted};
 use super::{Target, gguf, safetensors};
@@ -55,7 +55,7 @@ fn run(input: &[u8]) {
         let (bytes, more) = more.split_at(length);
         rest = more;
         let path = NAMES[usize::from(*name) % NAMES.len()];
-        // Texts are read whole, and what is behind them is none: much of it is only slow.
+        // Texts are read whole, and what follows their beginning is no text: much of it would only be slow.
         let most = match path.rsplit_once('.') {
             Some((_, "json")) => 63,
             _ => u8::MAX,

@@ -1,6 +1,6 @@
 //! The header of a GGUF file.
 //!
-//! The input is how many workers there are, how much is behind the file's beginning, and that.
+//! The input is a byte for the deployment, a byte for how much follows the file's beginning, and the beginning.
 
 use super::Target;
 use super::shelf::{Shelf, check, wanted};
@@ -27,7 +27,7 @@ fn run(input: &[u8]) {
     check(&shelf, wanted(*how));
 }
 
-/// A key and its value, of a type.
+/// A key and its value, with its type.
 fn pair(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&text(key), &kind.to_le_bytes()[..], value].concat()
 }
@@ -36,12 +36,12 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Values of a type.
+/// An array of values of one type.
 fn array(kind: u32, count: u64, values: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), values].concat()
 }
 
-/// What is said of a tensor of two dimensions.
+/// The description of a tensor with two dimensions.
 fn tensor(name: &str, offset: u64) -> Vec<u8> {
     let shape = [
         2_u32.to_le_bytes().as_slice(),

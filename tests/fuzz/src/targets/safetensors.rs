@@ -1,8 +1,8 @@
-//! The header of one shard, JSON, cut by how its tensors are called and by the heads that a
-//! configuration says there are.
+//! The JSON header of one shard, whose tensors are cut by their names and by the number of heads in a
+//! configuration.
 //!
-//! The input is what is wanted, how much is behind the header, heads of queries and of keys, then the header,
-//! whose length is put before it. A length that lies is for the folder.
+//! The input is a byte for the deployment, a byte for how much follows the header, the heads of queries and of
+//! keys, then the header. The target puts its length before it; the folder's target has wrong lengths.
 
 use super::Target;
 use super::shelf::{Shelf, check, wanted};
@@ -53,7 +53,7 @@ pub(super) fn with_length(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text].concat()
 }
 
-/// Layers that are cut in each way.
+/// Tensors that are cut in each way.
 pub(super) const HEADER: &str = r#"{"__metadata__":{"format":"pt"},
 "lm_head.weight":{"dtype":"BF16","shape":[100,64],"data_offsets":[0,12800]},
 "l.0.q_proj.weight":{"dtype":"F32","shape":[64,64],"data_offsets":[12800,29184]},
@@ -62,12 +62,12 @@ pub(super) const HEADER: &str = r#"{"__metadata__":{"format":"pt"},
 "l.0.gate_up_proj.weight":{"dtype":"I8","shape":[64,64],"data_offsets":[36352,40448]},
 "l.0.norm":{"dtype":"I64","shape":[],"data_offsets":[40448,40456]}}"#;
 
-/// Columns, of rows that are long enough, and words that are not as many as are shared.
+/// Columns of rows that are long enough to cut, and a vocabulary that workers cannot share evenly.
 const COLUMNS: &str = r#"{
 "l.0.o_proj.weight":{"dtype":"F16","shape":[4,1048576],"data_offsets":[0,8388608]},
 "lm_head.weight":{"dtype":"F32","shape":[100,1024],"data_offsets":[8388608,8798208]}}"#;
 
-/// More rows than can be told one by one, in front of a hole. It once made a group too large to be kept.
+/// More rows than a group can list one by one, followed by a hole. It once made a group too large to store.
 const ROWS: &str = r#"{"l.0.o_proj.weight":{"dtype":"X","shape":[4194304,1048576],"data_offsets":[0,4398046511104]}}"#;
 
 fn seeds() -> Vec<Vec<u8>> {

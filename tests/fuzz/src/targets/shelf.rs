@@ -1,4 +1,4 @@
-//! A model's folder in memory, and what holds of whatever is said of it.
+//! A model's folder in memory, and what must hold for any prediction from it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,7 +7,7 @@ use maio::predict::{Deployment, Library, Order, Prediction, predict_reads};
 use maio::template::{Group, MAX_EXTENTS};
 use maio::{Extent, PAGE};
 
-/// Files of which the beginnings are kept.
+/// Files with only their beginnings in memory.
 #[derive(Debug, Default)]
 pub(super) struct Shelf(BTreeMap<String, File>);
 
@@ -15,14 +15,14 @@ pub(super) struct Shelf(BTreeMap<String, File>);
 struct File {
     bytes: Vec<u8>,
     size: u64,
-    /// What all of the rest is.
+    /// The value of every byte in the rest.
     fill: u8,
 }
 
 impl Shelf {
-    /// A file with this beginning, and a byte of the input that says what is behind it: mostly little, at
-    /// most more than can be counted in pages; seldom zeros, as in files with holes, which readers can
-    /// take for a lot of contents and so are slow.
+    /// Adds a file with this beginning, and a byte of the input that says what follows it: mostly little, at
+    /// most more than can be counted in pages; seldom zeros, as in files with holes, which readers can take
+    /// for a lot of contents and are slow at.
     pub(super) fn add(&mut self, path: &str, bytes: &[u8], rest: u8) {
         let fill = if rest.is_multiple_of(16) { 0 } else { 0xff };
         let rest = u64::from(rest);
@@ -56,7 +56,7 @@ impl Library for Shelf {
     }
 }
 
-/// What a byte of the input wants: every order, and numbers of workers that share evenly or do not.
+/// The deployment for a byte of the input: every order, and numbers of workers that share evenly or do not.
 pub(super) fn wanted(byte: u8) -> Deployment {
     let order = [
         None,
@@ -72,7 +72,8 @@ pub(super) fn wanted(byte: u8) -> Deployment {
     }
 }
 
-/// Whatever headers say: a template can be made of it, no page comes twice, none is beyond its file.
+/// Checks, whatever headers say, that a template can be made of the prediction, that no page comes twice,
+/// and that none is beyond its file.
 pub(super) fn check(shelf: &Shelf, wanted: Deployment) {
     let Ok(prediction) = predict_reads(shelf, &wanted) else {
         assert!(shelf.0.values().all(|file| file.size == 0), "no model");
@@ -86,7 +87,7 @@ pub(super) fn check(shelf: &Shelf, wanted: Deployment) {
         check_group(&prediction, group);
     }
     check_sharing(shelf, wanted, &prediction);
-    // One of them, as packing tries several ways and takes its time.
+    // Only one group, as packing tries several ways and is slow.
     if let Some(group) = prediction.groups.last().filter(|group| group.len() < 100) {
         let packed = Group::new(0, None, group).expect("ranges that can be");
         assert_eq!(packed.extents().expect("ranges that can be"), *group);
@@ -114,7 +115,7 @@ fn check_group(prediction: &Prediction, group: &[Extent]) {
     );
 }
 
-/// All workers together read what one alone would, no less and no more.
+/// Checks that all workers together read what one alone would, no less and no more.
 fn check_sharing(shelf: &Shelf, wanted: Deployment, shared: &Prediction) {
     let too_many = |note: &String| note.contains("too many ranges");
     if wanted.tp == 1 || shared.notes.iter().any(too_many) {
@@ -128,7 +129,7 @@ fn check_sharing(shelf: &Shelf, wanted: Deployment, shared: &Prediction) {
     );
 }
 
-/// The pages of all groups: file, first one, the one after the last, joined where they meet.
+/// The pages of all groups: file, first page and the page after the last, joined where they meet.
 fn pages(groups: &[Vec<Extent>]) -> Vec<(u32, u32, u32)> {
     let mut all: Vec<_> = groups.iter().flatten().collect();
     all.sort_unstable();

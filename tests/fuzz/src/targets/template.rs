@@ -1,8 +1,7 @@
-//! Templates: the body behind its checksum, the ranges of a group behind their deflate, and all of it as
-//! it is.
+//! Templates: a body with a valid checksum, the ranges of a group in valid deflate, and raw files.
 //!
-//! The input is which of these, then the bytes. What a fuzzer cannot guess, the checksum and deflate, is
-//! put around them here, as `maio/src/template/format.rs` and `pack.rs` describe it.
+//! The input is a byte that chooses one of these, then the bytes. The target adds what a fuzzer cannot guess,
+//! the checksum and deflate, as `maio/src/template/format.rs` and `pack.rs` describe.
 
 use maio::PAGE;
 use maio::template::{Group, Identity, Template, TemplateKind, View, diff};
@@ -26,7 +25,7 @@ pub(super) const TARGET: Target = Target {
     ],
 };
 
-/// What comes before the body: magic, version, length, checksum.
+/// Bytes before the body: magic, version, length, checksum.
 const HEAD: usize = 52;
 
 fn run(input: &[u8]) {
@@ -53,7 +52,7 @@ fn sealed(version: u8, body: &[u8]) -> Vec<u8> {
     [b"MAIOTPL\n", &version[..], &length, &checksum, body].concat()
 }
 
-/// The sizes of files that ranges are of.
+/// The sizes of the files that have ranges.
 const SIZES: [u64; 3] = [1 << 43, 1 << 20, 5000];
 
 /// A body with one group, with this many ranges and pages.
@@ -76,7 +75,7 @@ fn body(count_and_pages: &[u8; 12], columns: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// What inflates to these bytes: their number, then one block of deflate that is stored as it is.
+/// Deflate data for these bytes: their number, then one stored block.
 fn stored(bytes: &[u8]) -> Vec<u8> {
     let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     let bytes = &bytes[..usize::from(size)];
@@ -84,7 +83,7 @@ fn stored(bytes: &[u8]) -> Vec<u8> {
     [&u32::from(size).to_le_bytes()[..], &[1], &sizes, bytes].concat()
 }
 
-/// It is refused, or comes back as it was and can be looked at.
+/// Checks that a template is refused, or is written as it was read and can be shown.
 fn check(bytes: &[u8]) {
     let Ok(template) = Template::from_bytes(bytes) else {
         return;
@@ -103,7 +102,7 @@ fn check(bytes: &[u8]) {
     }
     let ranges: usize = template.groups.iter().map(Group::len).sum();
     if ranges > 10_000 {
-        // To say it all takes long, and fewer are said in the same way.
+        // Showing so many is slow, and fewer are shown in the same way.
         return;
     }
     match View::of(&template) {
@@ -116,7 +115,7 @@ fn check(bytes: &[u8]) {
     compare(&template, is_sound);
 }
 
-/// Whether the ranges of a group can be had; then they are those of its files, and as many as it says.
+/// Whether a group's ranges can be unpacked. If so, checks that they are within its files, and as many as it says.
 fn is_sound(template: &Template, group: &Group) -> bool {
     let Ok(extents) = group.extents() else {
         return false;
@@ -139,7 +138,7 @@ fn is_sound(template: &Template, group: &Group) -> bool {
     true
 }
 
-/// A template is as itself, and what it differs by from another adds up both ways.
+/// Checks that a template equals itself, and that its differences from another add up both ways.
 fn compare(template: &Template, is_sound: bool) {
     let Ok(own) = diff(template, template) else {
         assert!(!is_sound, "what was read is not compared");
@@ -213,7 +212,7 @@ fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// What is put around an input is what templates have around it: the seeds are taken.
+    /// What the target adds around an input is what templates have there: the parser accepts the seeds.
     #[test]
     fn seals_are_those_of_templates() {
         let whole = small().to_bytes().expect("a template");

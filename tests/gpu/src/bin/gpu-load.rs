@@ -1,5 +1,5 @@
-//! Loads all files of a directory to a GPU, one after the other: a loader for `ppc-bench run`. Or is a worker
-//! that only works on one until its input ends.
+//! Loads all files of a directory to a GPU, one after the other: a loader for `ppc-bench run`. With `--stay`,
+//! it is a worker that only uses a GPU until its input ends.
 //!
 //! ```text
 //! gpu-load DIR
@@ -37,7 +37,7 @@ fn load(folder: &str) -> Result<(), Box<dyn Error>> {
     paths.sort();
     paths.retain(|path| path.is_file());
     for path in paths {
-        // It gives its place to the next: models may be larger than what the GPU has left.
+        // Each file makes room for the next: models may be larger than the GPU's free memory.
         drop(gpu.load(&path)?);
     }
     Ok(())

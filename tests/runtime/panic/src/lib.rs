@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use ppc::{Event, Host, Plan, Policy, Prefetch, Result, Settings};
 
-/// Has nothing to lose.
+/// A policy without state.
 #[derive(Debug)]
 pub struct Panic;
 
