@@ -1,13 +1,13 @@
 #!/bin/sh
-# Prints which file of a built rfs.ko uses functions or data of which other: "dir.o inode.o". tsort puts them in order,
-# and fails where two of them use each other, directly or through others.
+# Prints pairs of files of a built rfs.ko, of which the first uses functions or data of the second: "dir.o inode.o".
+# tsort puts them in order, and fails if two of them use each other, directly or through others.
 #
 #   kmod/calls.sh FOLDER | tsort     FOLDER: where it was built, kmod after make -C kmod
 set -eu
 cd "$1"
 
 pairs=$(find . -name '*.o' | sed 's|^\./||' | while read -r object; do
-	# What is linked of all, or was left by a file that has gone, has no source.
+	# An object linked from others, or left by a file that is gone, has no source.
 	[ -e "${object%.o}.c" ] || continue
 	case $object in *.mod.o) continue ;; esac
 	nm -g "$object" | sed -n "s|.* \([A-Z]\) \(.*\)|\1 \2 $object|p"

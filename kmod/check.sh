@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 tools=$PWD/target/checkpatch failed=0
 fail() { echo "kmod/check.sh: $*" >&2 && failed=1; }
 
-# No package of headers has checkpatch; the source that a debug kernel is made of does.
+# No package of headers has checkpatch; the source of a debug kernel does.
 fetch_checkpatch() {
 	tarball=$(PYTHONPATH=tests/vm python3 -c 'import debug, kernel
 print(debug.fetch_source(kernel.debug_kernels()[0]).tarball)')
@@ -17,7 +17,7 @@ print(debug.fetch_source(kernel.debug_kernels()[0]).tarball)')
 	tar -xf "$tarball" -C "$tools" --strip-components=2 --wildcards '*/scripts/checkpatch.pl' \
 		'*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch'
 }
-# In kmod: its .checkpatch.conf counts there, and include/uapi is known for what it is.
+# Run in kmod: checkpatch finds .checkpatch.conf there, and recognizes include/uapi by its path.
 checkpatch() (cd kmod && "$tools/checkpatch.pl" --terse --no-summary "$@")
 
 echo "== versions only in kmod/compat"
@@ -32,7 +32,7 @@ checkpatch --file "${sources[@]}" || fail "checkpatch has remarks"
 [[ ! -e kmod/trace.h ]] || checkpatch --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT --file trace.h ||
 	fail "checkpatch has remarks"
 
-# Debian's headers lack the script by which 7.x asks whether sparse is there, so it is not asked. This
+# Debian's headers lack the script by which 7.x checks for sparse, so KBUILD_CHECKSRC skips that check. This
 # sparse knows neither __typeof_unqual__ nor that __builtin_strlen() of a string is a constant.
 command -v sparse >/dev/null || fail "sparse is not installed"
 sparse=(C=2 KBUILD_CHECKSRC=2 'CF=-D__CHECK_ENDIAN__ -D__typeof_unqual__=__typeof__ -D__builtin_strlen=-1+sizeof')

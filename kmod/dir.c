@@ -30,7 +30,7 @@ void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int s
 	WRITE_ONCE(dentry->d_fsdata, dget(lower));
 }
 
-/* Is the lower dentry still the one of this name, as far as is known without asking a server? */
+/* Does the lower dentry still have this name, as far as is known without asking a server? */
 bool rfs_dentry_current(const struct dentry *dentry)
 {
 	const struct dentry *lower = rfs_lower_dentry(dentry);

@@ -48,7 +48,7 @@ pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last)
 		}
 		index = ((index >> shift) + 1) << shift;
 		if (!index) {
-			/* the last page there can be */
+			/* beyond the last possible page */
 			index = last + 1;
 			break;
 		}
@@ -94,7 +94,7 @@ pgoff_t rfs_next_cached(struct address_space *mapping, pgoff_t index, pgoff_t la
 	return found;
 }
 
-/* Shall a command's walk end, as its caller is being killed or its mount is gone? */
+/* Must a command's walk end, as its caller is being killed or its mount is gone? */
 int rfs_interrupted(const struct rfs_dev *dev)
 {
 	if (READ_ONCE(dev->dead))

@@ -75,7 +75,7 @@ static struct inode *rfs_alloc_inode(struct super_block *sb)
 	return &ri->vfs_inode;
 }
 
-/* also for those that lost the race to stand for a lower inode, and are never evicted */
+/* also called for inodes that lost the race to stand for a lower one, and are never evicted */
 static void rfs_destroy_inode(struct inode *inode)
 {
 	atomic64_dec(&rfs_sb(inode->i_sb)->nr_files);

@@ -265,7 +265,7 @@ static inline void rfs_complete(struct kiocb *iocb, long ret)
 	DEFINE_READAHEAD(name, file, mapping, index)
 #endif
 
-/* 6.16: the readahead state says how large the folios shall be */
+/* 6.16: the readahead state says how large the folios should be */
 static inline void rfs_set_ra_order(struct file_ra_state *ra, unsigned int order)
 {
 #ifdef HAVE_RA_ORDER
@@ -339,7 +339,7 @@ static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space
 /*
  * 7.0: the caller holds the mapping's invalidate_lock, so that no hole is punched
  * meanwhile; before that page_cache_ra_unbounded() takes it by itself,
- * and no header tells which.
+ * and no header shows which of the two a kernel does.
  */
 static inline void rfs_ra_unbounded(struct readahead_control *ractl, unsigned long nr)
 {

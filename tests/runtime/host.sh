@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The runtime's tests on this machine's own kernel, on the backends that need no module. They see a file system in
-# which the runtime is installed, in a mount namespace of theirs; nothing of it stays.
+# which the runtime is installed, in a mount namespace of their own, and leave nothing behind.
 #
 #   tests/runtime/host.sh [--contained] [PATTERN...]     shell patterns of test names; cprt_on_* unless given
 #
-# With --contained all of it, the daemon included, is in a container: in namespaces of its own for processes and cgroups
-# as well, where it is root as before. Benchmarks whose names a pattern fits are run as well, and what they print is shown.
+# With --contained everything, including the daemon, runs in a container: with namespaces of its own for processes and
+# cgroups as well, and as root, as before. Benchmarks whose names match a pattern run, too, and their output is shown.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

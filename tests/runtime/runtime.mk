@@ -1,16 +1,15 @@
-# What the runtime's tests take into the guest: the daemon, the command line, policies good and bad, and
-# the program with the tests. It is laid out in a folder as it is to be found there. Included by the top
-# Makefile.
+# The files of the runtime's tests for the guest: the daemon, the command line, policies good and bad, and the
+# program with the tests, in a folder with the same paths as in the guest. Included by the top Makefile.
 GUEST_ROOT := $(or $(CARGO_TARGET_DIR),target)/guest
 TEST_POLICIES := $(basename $(notdir $(wildcard tests/runtime/policies/*.c)))
 RUNTIME_PACKAGES := cprt ppcctl runtime-tests ppc-test-panic
 RUNTIME_BUILT := $(or $(CARGO_TARGET_DIR),target)/release
 
-# The benchmark measures the module, in a guest as small as can be.
+# The benchmark measures the module, in the smallest possible guest.
 vm vm-matrix vm-debug vm-shell vm-exec: export GUEST_ROOT := $(abspath $(GUEST_ROOT))
 vm vm-matrix vm-debug vm-shell vm-exec: guest-root
 
-# Optimised: the guest is emulated, and how much CPU time the runtime takes is tested there.
+# Optimised: the guest is emulated, and tests there limit the CPU time of the runtime.
 .PHONY: guest-root
 guest-root: rust policies $(TEST_POLICIES:%=$(GUEST_ROOT)/usr/lib/ppc/test/%.so)
 	@cargo build --quiet --locked --release $(RUNTIME_PACKAGES:%=--package %)
@@ -27,11 +26,11 @@ cprt-bench: guest-root guest-programs ## what policies that misbehave, and heari
 	@$(VM) exec --icount $(K) -- cprt-test bench_misbehaviour
 	@$(VM) exec --icount $(K) -- cprt-test bench_hearing
 
-# MAIO and a model of about so many MiB that four workers share, by mappings or with MAIO_BENCH_BY=read: what readers
-# had to read themselves, what the disk gave, and which bars that reaches. The disk is simulated, in memory; in a guest,
-# whose processor is emulated, it takes ten times as long. A call of the policy that takes longer than
-# MAIO_BENCH_DEADLINE ends the worker. The kernel reads MAIO_BENCH_READAHEAD KiB ahead. `maio-bench-host` does the same
-# on this machine's own kernel, without the module; as root.
+# MAIO and a model of the given size in MiB, which four workers share, by mappings or with MAIO_BENCH_BY=read: what
+# readers had to read themselves, what the disk delivered, and which bars that reaches. The disk is simulated, in
+# memory; in a guest, whose processor is emulated, it takes ten times as long. A call of the policy that takes longer
+# than MAIO_BENCH_DEADLINE ends the worker. The kernel reads MAIO_BENCH_READAHEAD KiB ahead. `maio-bench-host` does the
+# same on this machine's own kernel, without the module; as root.
 MAIO_BENCH_MIB ?= 2048
 MAIO_BENCH_BY ?= mmap
 MAIO_BENCH_DEADLINE ?= 2s

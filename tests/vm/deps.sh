@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the packages that are named, or those of tests/vm/packages, that are missing; without root, says how to.
+# Installs missing packages: those named, or those of tests/vm/packages. Without root, prints how to install them.
 set -eu
 
 # Words are what is wanted.

@@ -26,10 +26,10 @@ typedef uint32_t u32;
 
 #define FILE_BYTES	(64 * MIB)
 #define FILE_PAGES	(FILE_BYTES / PAGE)
-/* what the kernel reads ahead by default */
+/* how much the kernel reads ahead by default */
 #define READAHEAD	(128 * KIB)
 #define MANY		1000
-/* the file that is read, one some folders deep, and a folder of MANY files */
+/* the file that is read, a file some folders deep, and a folder of MANY files */
 #define DATA		"data"
 #define HOT		"a/b/c/hot"
 #define CROWD		"crowd"
@@ -40,26 +40,26 @@ enum side { LOWER, RFS, FUSE, FUSE_PASS, SIDES };
 #define BOTH		(BIT(LOWER) | BIT(RFS))
 #define ALL		(BIT(SIDES) - 1)
 
-/* what an attached reader does: nothing, read whatever comes, as it comes */
+/* the reader of the device: none, one that does not read, one that reads events as they come */
 enum attached { NOBODY, PARKED, READING };
 
 struct bench {
 	const char *name;
 	const char *unit;
 	/*
-	 * One run. Prepares, measures, and returns the value in the unit.
-	 * Whatever is not as it has to be goes to die().
+	 * Makes one run: prepares, measures, and returns the value in the unit.
+	 * Calls die() if anything is wrong.
 	 */
 	double (*run)(const struct bench *b, enum side side);
 	u32 sides;
 	/*
-	 * No ratio but a difference: both sides are rfs, LOWER without events
-	 * and RFS with them.
+	 * The result is a difference, not a ratio: both sides are rfs, LOWER
+	 * without events and RFS with them.
 	 */
 	bool differs;
 	enum attached attached;
 	u32 kinds;
-	/* the case's own */
+	/* for the case itself */
 	int how;
 };
 
@@ -70,7 +70,7 @@ extern const struct bench event_benches[];
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 const char *side_path(enum side side, const char *name);
 int side_open(enum side side, const char *name);
-/* Waits until nothing is left to do, and for the same distance to the timer tick each time. */
+/* Waits until the machine is idle, and until the same distance from the timer tick each time. */
 void settle(void);
 u64 now_ns(void);
 u64 cpu_ns(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What is cached, and how to have it so. */
+/* Queries the page cache, fills it and drops it. */
 #include "bench.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #define SECTOR		512
 #define ROUNDS		3
 
-/* A number in [0, count) for each i of it, every one once, in no order. count is a power of two. */
+/* Maps each i in [0, count) to a number in it, each once, in a mixed order. count is a power of two. */
 u32 mixed(u32 i, u32 count)
 {
 	u32 mask = count - 1;
@@ -59,7 +59,7 @@ void drop_cached(const char *what)
 	close(fd);
 }
 
-/* Nothing of the file is cached, on no side. */
+/* Drops the file from the page cache of every side. */
 void make_cold(void)
 {
 	u64 left = 0;
@@ -74,8 +74,8 @@ void make_cold(void)
 }
 
 /*
- * More than once: by the last round the kernel has moved the pages to the list
- * of the active ones, which otherwise the first side to use them would pay for.
+ * Reads more than once: by the last round the kernel has moved the pages to the
+ * active list, for which the first side to use them would pay otherwise.
  */
 void read_all(int fd)
 {
@@ -88,9 +88,9 @@ void read_all(int fd)
 }
 
 /*
- * Brings the whole file into the cache of the side that fd is of. What large
- * folios there are depends on who brought it: each case, a process of its own,
- * begins with nothing and with the lower side.
+ * Brings the whole file into the cache of fd's side. Which large folios it gets
+ * depends on the side that reads it first: each case, a process of its own,
+ * begins with an empty cache and with the lower side.
  */
 void fill_cache(int fd)
 {
@@ -114,7 +114,7 @@ u64 sectors_read(void)
 	return sectors;
 }
 
-/* A cold run that the disk has not seen was none. */
+/* Dies if the disk delivered too little for a cold run. */
 void expect_read(u64 sectors_before, u64 bytes)
 {
 	u64 got = (sectors_read() - sectors_before) * SECTOR;

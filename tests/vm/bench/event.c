@@ -30,7 +30,7 @@ static u64 file_info(int fd, u32 *number)
 	return info.file;
 }
 
-/* The device of the mount. */
+/* Opens the device of the mount. */
 int device(void)
 {
 	int file = side_open(RFS, HOT);
@@ -47,7 +47,7 @@ int device(void)
 	return dev;
 }
 
-/* The reader, until it is killed: rfs-bench listen HOW KINDS FD. */
+/* Runs the reader until it is killed: rfs-bench listen HOW KINDS FD. */
 int listen_for(int argc, char **argv)
 {
 	static struct rfs_event batch[BATCH];
@@ -71,9 +71,9 @@ int listen_for(int argc, char **argv)
 }
 
 /*
- * A process of its own, for events of the reader itself are never told. And a
- * program of its own: a mere fork would leave our memory to be copied at the
- * next writes, those into the buffers of timed reads.
+ * Starts the reader as a process of its own, as a reader's own events are never
+ * queued. It executes the program again: after a mere fork, our next writes,
+ * those into the buffers of timed reads, would have to copy memory.
  */
 void attach(enum attached how, u32 kinds)
 {
@@ -142,7 +142,7 @@ static void miss_by_fault(char *map)
 	(void)sink;
 }
 
-/* Misses through rfs; the side called RFS is the one with a reader attached. */
+/* Misses through rfs; the side RFS is the one with a reader attached. */
 static double miss(const struct bench *b, enum side side)
 {
 	u64 begin, cpu, sectors;
@@ -176,7 +176,7 @@ static double miss(const struct bench *b, enum side side)
 	return value / MISSES;
 }
 
-/* What WILLNEED has begun is waited for by a read of each piece's last byte. */
+/* Starts the I/O with WILLNEED, and waits for it by reading each piece's last byte. */
 static void willneed(int fd)
 {
 	char byte;

@@ -24,9 +24,9 @@
 #define TREE		"/lower/bench"
 #define DAEMON		"/bin/fuse-passthrough-hp"
 #define MOUNT_MS	20000
-/* By then a new file system has done what it left for later; waiting costs no instructions. */
+/* How long a new file system takes to finish its deferred work; waiting costs no instructions. */
 #define REST_S		60
-/* Runs begin this far behind a multiple of RASTER_NS, which is one of every tick's length too. */
+/* Runs begin this long after a multiple of RASTER_NS, itself a multiple of every tick's length. */
 #define RASTER_NS	20000000ull
 #define BEHIND_NS	500000ull
 
@@ -35,7 +35,7 @@ static const char *const side_roots[SIDES] = { TREE, "/mnt/rfs", "/mnt/fuse", "/
 static bool present[SIDES] = { true };
 static const char *current = "-";
 
-/* The port is a terminal: it is to have nothing left to do while a run is timed. */
+/* The port is a terminal, whose output must be drained before a run is timed. */
 static void say(const char *fmt, ...)
 {
 	va_list args;
@@ -67,7 +67,7 @@ u64 now_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-/* what this process has used of the processor */
+/* CPU time that this process has used */
 u64 cpu_ns(void)
 {
 	struct timespec t;
@@ -187,7 +187,7 @@ static bool mount_fuse(enum side side)
 	return true;
 }
 
-/* With passthrough the lower file's pages are the only ones; without it FUSE has its own. */
+/* With passthrough only the lower file has pages; without it FUSE has its own. */
 static bool passes_through(enum side side)
 {
 	int fd = side_open(side, DATA);
@@ -226,7 +226,7 @@ static void mount_sides(void)
 		say("SKIP\t%s\tnot with this kernel\n", side_names[FUSE_PASS]);
 }
 
-/* All sides show the same bytes, or there is nothing to compare. */
+/* A checksum of the file on a side: all sides have to show the same bytes. */
 static u64 sum_of(enum side side)
 {
 	static u64 block[MIB / sizeof(u64)];
@@ -253,7 +253,7 @@ static void compare_sides(void)
 	}
 }
 
-/* The sides in turn; the first round is to warm up and does not count. */
+/* Measures the sides in turn; the first round is a warm-up and does not count. */
 static void measure(const struct bench *b, int runs)
 {
 	for (int run = -1; run < runs; run++) {
@@ -271,7 +271,7 @@ static void measure(const struct bench *b, int runs)
 	}
 }
 
-/* Each case in a process of its own, which may die. */
+/* Runs each case in a process of its own, which may die. */
 static bool run_benches(const struct bench *b, int runs, const char *part)
 {
 	bool fine = true;

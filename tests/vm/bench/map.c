@@ -11,8 +11,8 @@
 #define RANDOM_FAULTS		4096
 
 /*
- * libc's memcpy goes backwards if both sides have the same place in a page, and
- * nothing is read ahead of that.
+ * libc's memcpy goes backwards if both sides have the same offset in a page, and
+ * the kernel does not read ahead backwards.
  */
 #define BESIDE			1024
 static char copy[MIB + BESIDE] __attribute__((aligned(4096)));
@@ -35,7 +35,7 @@ static u64 small_faults(void)
 	return usage.ru_minflt;
 }
 
-/* A fresh mapping, all of it copied, and no mapping again. */
+/* Maps the file anew, copies all of it and unmaps it. */
 static void copy_out(int fd)
 {
 	char *map = map_file(fd);

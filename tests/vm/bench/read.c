@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* one in how many pages is left out of a partly cached file */
+/* one page in this many is left out of a partly cached file */
 #define SPARSE		1000
 #define SMALL_READS	4096
 #define COLD_READS	1024
-/* the least that a read from the disk takes */
+/* lower bound on the time of a read from the disk */
 #define DISK_NS		90000
 
 enum { SEQUENTIAL, RANDOM };
@@ -150,7 +150,7 @@ static double cold_small(const struct bench *b, enum side side)
 	end = now_ns();
 	detach();
 	expect_read(sectors, COLD_READS * PAGE);
-	/* FUSE's daemon reads ahead, so that a read may find what an earlier one brought */
+	/* FUSE's daemon reads ahead, so a read may find pages that an earlier one brought in */
 	each = (double)(end - begin) / COLD_READS;
 	if (side <= RFS && each < DISK_NS)
 		die("a cold read took only %.0f ns", each);

@@ -48,7 +48,7 @@ impl Reader {
         Helper::start("read", &task).map(Self)
     }
 
-    /// Has it read the file, as often as its task says.
+    /// Makes it read the file, as often as its task says.
     pub(super) fn run(mut self) -> Result<Taken> {
         self.0.go()?;
         let Heard::Line(line) = self.0.hear(PATIENCE)? else {

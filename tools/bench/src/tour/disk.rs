@@ -19,7 +19,7 @@ use crate::units::{MIB, float};
 const READERS: usize = 16;
 const SECTOR: u64 = 512;
 
-/// A disk, as far as it is known.
+/// What is known about a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskCounters {
     /// The device and its file system.
