@@ -85,7 +85,7 @@ pub(crate) fn run(rig: &mut Rig, case: &Case, store: &Path) -> Result<Run> {
     Ok(run)
 }
 
-/// Has nothing cached, or everything; returns the bytes that should not be cached but are.
+/// Drops the model from the page cache, or brings in all of it; returns the bytes that should not be cached but are.
 fn prepare(rig: &mut Rig, case: &Case) -> Result<u64> {
     rig.disk
         .read_ahead(case.policy.read_ahead(rig.read_ahead))?;

@@ -120,7 +120,7 @@ pub(crate) fn sleep_exactly() {
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
 }
 
-/// Has this process killed when its parent ends.
+/// Makes the kernel kill this process when its parent ends.
 pub(crate) fn end_with_parent() {
     // SAFETY: it sets a number.
     let _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
