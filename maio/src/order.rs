@@ -500,7 +500,7 @@ mod tests {
         let one: Vec<_> = (0..count).map(|at| extent(0, at * 100, 51)).collect();
         let other: Vec<_> = (0..count).map(|at| extent(0, at * 100 + 50, 51)).collect();
         let pieces = Pieces::new(&[one, other]);
-        // Some are cut where a piece ends in any case.
+        // Some ranges are cut where a piece ends anyway.
         assert!(pieces.len() < 2 * count as usize * 6 / 5);
         assert_eq!(pieces.total(), 100 * u64::from(count) + 1);
         let small: Vec<_> = (0..2 * count).map(|at| extent(0, at * 2, 1)).collect();
