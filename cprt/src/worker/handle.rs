@@ -558,7 +558,7 @@ mod tests {
         let since = Instant::now();
         let end = process.attend(&handle, true, |_| {});
         assert_eq!(end, WorkerEnd::Fault("it hangs".to_owned()));
-        // It waits as long as for a process that may yet end by itself.
+        // The wait is as long as for a process that may still end by itself.
         assert!(since.elapsed() < TO_END * 2, "{:?}", since.elapsed());
     }
 }

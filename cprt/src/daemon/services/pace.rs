@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(at(seconds), Verdict::Loops, "{seconds}");
         }
         assert_eq!(at(400), Verdict::Attend);
-        // Now and then is no loop.
+        // Starts now and then are no loop.
         for seconds in (500..1000).step_by(16) {
             assert_eq!(at(seconds), Verdict::Attend, "{seconds}");
         }
