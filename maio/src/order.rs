@@ -45,7 +45,7 @@ pub(crate) struct Pieces {
 pub(crate) struct ReadOrder {
     order: Vec<Piece>,
     blocks: Vec<Block>,
-    /// Of all pieces.
+    /// The pages of all pieces.
     pages: Arc<Vec<u16>>,
 }
 
@@ -81,7 +81,7 @@ impl ReadOrder {
         }
     }
 
-    /// How many pieces it has.
+    /// The number of its pieces.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
@@ -162,13 +162,13 @@ impl Pieces {
         pieces
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     #[must_use]
     pub(crate) fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many pieces.
+    /// The number of pieces.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.first.len()

@@ -34,7 +34,7 @@ const OF_MODEL: u32 = 1;
 const MARKED: u32 = 2;
 const HEAD: usize = 52;
 
-/// As in Linux.
+/// The same as in Linux.
 const MAX_PATH: usize = 4096;
 
 /// Lengths of what is borrowed and not allocated are bounded by what there is.
@@ -251,7 +251,7 @@ fn valid_path(path: &str) -> bool {
         && Path::new(path).components().all(normal)
 }
 
-/// The body with what tells that it is whole.
+/// The body, preceded by what shows that it is whole.
 fn sealed(version: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD + body.len());
     bytes.extend_from_slice(MAGIC);
