@@ -49,7 +49,7 @@ pub(crate) struct ReadOrder {
     pages: Arc<Vec<u16>>,
 }
 
-/// Some places that follow each other.
+/// A block of successive places.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     /// Pages before it.

@@ -53,7 +53,7 @@ pub use processes::{Compute, Processes};
 
 use crate::{Error, Result};
 
-/// The machine, as far as loading depends on it.
+/// Those parts of the machine that loading depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,

@@ -49,7 +49,7 @@ impl Xpus {
         }
     }
 
-    /// The accelerator of a process, as far as it is known by now.
+    /// The accelerator of a process, if it is known by now.
     pub(crate) fn of(&self, process: u32) -> Option<Xpu> {
         let mut state = self.shared.lock();
         let before = match state.known.get(&process) {

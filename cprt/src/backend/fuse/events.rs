@@ -146,7 +146,7 @@ impl FuseEvents {
         }
     }
 
-    /// How many bytes of a range are cached, as far as we know.
+    /// How many bytes of a range are probably cached.
     pub(super) fn estimate(&self, file: u64, range: &Range<u64>) -> u64 {
         let cached = lock(&self.cached);
         cached.get(&file).map_or(0, |ranges| ranges.within(range))

@@ -46,7 +46,7 @@ struct Reader {
     /// Bytes since the last PROGRESS.
     unsaid: u64,
     requests: HashMap<u32, ReadRequest>,
-    /// The ranges that it has read by mappings, as far as we know.
+    /// The ranges that it is known to have read by mappings.
     mapped: Ranges,
     /// It has mappings of the file.
     maps: bool,

@@ -49,7 +49,7 @@ impl Facts {
     }
 }
 
-/// A process; its start time tells it from a later one with the same number.
+/// A process; its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) process: u32,

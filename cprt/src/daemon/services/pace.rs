@@ -19,7 +19,7 @@ const NAMES: usize = 1024;
 /// Whether a start is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is recorded, and loaded as far as it is known.
+    /// It is recorded, and loaded if a record is known.
     Attend,
     /// Another start of this name is under way.
     Twice,
