@@ -141,7 +141,7 @@ pub(crate) enum Note {
         process: u32,
         cgroup: Option<PathBuf>,
     },
-    /// The worker is about to enter this cgroup, as its loads are charged to the cgroup that it is in; `None`: it is back.
+    /// The worker is about to enter this cgroup, as loads are charged to the cgroup that it is in; `None`: it is back.
     Guest {
         host: Option<PathBuf>,
     },

@@ -28,13 +28,13 @@ const STAY_SHORT: u32 = 4;
 /// The state of the search for the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// The configuration has set it.
+    /// The configuration has set the number.
     Off,
     /// Doubling.
     Up,
     /// Halving.
     Down,
-    /// It stays for this many rates; then more loads are tried, or fewer.
+    /// The number stays for this many rates; then more loads are tried, or fewer.
     Stay { left: u32, more: bool },
     /// More loads, or fewer, are being tried.
     Try { more: bool },
