@@ -470,8 +470,8 @@ impl Backend for Observe {
         self.engine.resident(&self.file(span.file)?, &span.range())
     }
 
-    /// The kernel needs a tenth of a second to end each perf event at a tracepoint, and as long for one of several programs
-    /// there, whether the others are this worker's or another process's.
+    /// The kernel needs a tenth of a second to end each perf event at a tracepoint, and as long for one of several
+    /// programs there, whether the others are this worker's or another process's.
     fn lets_go_late(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Facts of a reader from `/proc`.
+//! Facts about a reader from `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
