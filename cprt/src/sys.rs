@@ -26,7 +26,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     })
 }
 
-/// The kernel's series, as 6 and 18.
+/// The running kernel's series, such as 6 and 18.
 pub(crate) fn kernel_release() -> Option<(u32, u32)> {
     let name = nix::sys::utsname::uname().ok()?;
     series(name.release().to_str()?)
@@ -46,8 +46,8 @@ pub(crate) fn page_size() -> u64 {
         .unwrap_or(4096)
 }
 
-/// Large blocks of memory are taken from the kernel one by one, and go back to it when they are freed.
-/// By itself glibc changes its mind after the first one, and a policy that has prepared a large model
+/// Makes malloc take each large block of memory from the kernel separately, and return it when it is
+/// freed. By default glibc stops that after the first one, and a policy that has prepared a large model
 /// once would keep twice what it needs.
 pub(crate) fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
@@ -58,20 +58,20 @@ pub(crate) fn return_freed_memory() {
     }
 }
 
-/// What a system call that makes a descriptor has returned.
+/// The result of a system call that makes a descriptor.
 fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just made it, for us.
+        // SAFETY: the kernel has just made it for this caller.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Has the calling thread run on these CPUs, and take its memory, the page cache that it fills
-/// included, from this node while there is some.
+/// Binds the calling thread to these CPUs, and has it take memory, including the page cache that it
+/// fills, from this node while the node has some.
 ///
-/// Preferred and not bound: with a bound policy the kernel would rather kill than take memory from
-/// elsewhere.
+/// The node is preferred and not bound: with a bound one, the kernel would rather kill than take
+/// memory from elsewhere.
 pub(crate) fn bind_thread(cpus: &[u16], node: u16) -> io::Result<()> {
     let mut set = nix::sched::CpuSet::new();
     for &cpu in cpus {
@@ -88,7 +88,7 @@ fn prefer_node(node: u16) -> io::Result<()> {
     let mut mask = [0 as libc::c_ulong; (u16::MAX as usize + 1) / BITS];
     let node = usize::from(node);
     mask[node / BITS] = 1 << (node % BITS);
-    // As few as needed: a kernel refuses masks that are longer than its own.
+    // As few bits as needed: a kernel refuses masks that are longer than its own.
     let bits = node + 2;
     // SAFETY: the kernel reads at most that many bits of a mask that has them, and writes nothing.
     let rc = unsafe {
@@ -106,7 +106,7 @@ fn prefer_node(node: u16) -> io::Result<()> {
     }
 }
 
-/// How nice a thread of ours is to others: 0 is usual, 19 is as nice as can be.
+/// Sets how nice one of our threads is to others: 0 is usual, 19 the nicest.
 pub(crate) fn nice(thread: nix::unistd::Pid, value: i32) -> io::Result<()> {
     let thread = libc::id_t::try_from(thread.as_raw()).unwrap_or(0);
     // SAFETY: it takes no address.

@@ -19,10 +19,10 @@ use test_support::{Container, Folder, TRUSTED, drop_cached, own_view, skip, undi
 
 /// How long to wait for anything, on a machine with much else to do.
 const LATEST: Duration = Duration::from_mins(1);
-/// Of each file.
+/// The size of each file.
 const SIZE: u64 = 512 << 10;
 
-/// Where MAIO is as this build has made it, which each test sees at [`TRUSTED`], or why there is none.
+/// The folder of this build's MAIO, which each test sees at [`TRUSTED`], or why there is none.
 fn policies() -> Result<&'static Path, &'static str> {
     static POLICIES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = POLICIES.get_or_init(|| {
@@ -41,21 +41,21 @@ fn policies() -> Result<&'static Path, &'static str> {
     made.as_deref().map_err(String::as_str)
 }
 
-/// Each daemon hears of every exec of the machine, and of what those of other tests start as well: nine at once come too
-/// late for starts that last as short as these.
+/// Lets one test at a time have a daemon. Each daemon receives every exec of the machine, including those of other
+/// tests' services: nine daemons at once would be too late for starts as short as these.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A daemon, and files for services to read.
 struct Ground {
     _turn: MutexGuard<'static, ()>,
     folder: Folder,
-    /// Sockets have short paths.
+    /// A folder for the socket, whose path has to be short.
     place: Folder,
     daemon: Child,
 }
 
 impl Ground {
-    /// With a daemon that goes by this, `None` where nothing can be recorded; then it has been said why.
+    /// Starts a daemon with this configuration; `None` where nothing can be recorded, after saying why.
     fn new(name: &str, config: impl Fn(&Path) -> String) -> Option<Self> {
         let policies = match policies() {
             Ok(policies) => policies,
@@ -78,9 +78,9 @@ impl Ground {
     }
 
     fn with(name: &str, policies: &Path, config: impl Fn(&Path) -> String) -> Self {
-        // A test that failed has no turn any more.
+        // A test that failed has given up its turn.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is below a temporary folder in memory is never missed.
+        // A temporary folder may be in memory, where reads never miss.
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         for number in 0..4_u8 {
             let file = folder.write(&format!("f{number}"), vec![number; 512 << 10]);
@@ -92,7 +92,7 @@ impl Ground {
             place.path().display()
         );
         let file = place.write("cprt.toml", own + &config(folder.path()));
-        // Where it was built there may be policies beside it.
+        // Beside the built program there may be policies, which the daemon would find.
         let program = folder.path().join("cprtd");
         fs::hard_link(env!("CARGO_BIN_EXE_cprtd"), &program).expect("of one file system");
         let mut daemon = Command::new(program);
@@ -107,7 +107,7 @@ impl Ground {
         }
     }
 
-    /// As `ppcctl status` is answered, as soon as there is a daemon that has its services.
+    /// The services in the daemon's status, once the daemon runs and knows them.
     fn services(&self) -> ServicesStatus {
         wait_for("the daemon", || self.status()?.services)
     }
@@ -132,7 +132,7 @@ impl Ground {
         kill(daemon, Signal::SIGHUP).expect("it is there");
     }
 
-    /// A program that does this, of a name that no other has.
+    /// Makes a program that runs this script, under a name that no other program has.
     fn program(&self, name: &str, script: &str) -> PathBuf {
         let text = format!("#!/bin/sh\n{script}\n");
         let path = self.folder.write(name, text);
@@ -159,7 +159,7 @@ impl Ground {
         store.load(name, &this_node()).expect("a store")
     }
 
-    /// How many of the last starts read this file.
+    /// The number of the last starts that read this file.
     fn readers(&self, name: &str, number: u8) -> usize {
         let template = self.template(name).expect("it is kept");
         let path = self.file(number);
@@ -175,7 +175,7 @@ impl Ground {
             .count()
     }
 
-    /// Waits until a start of a service is recorded that is another one than that of this process, and says whose it is.
+    /// Waits until a start of a service by another process than `before` is recorded, and returns its process.
     fn under_way(&self, service: &str, before: u32) -> u32 {
         wait_for("a start", || {
             let last = self.service(service)?.last?;
@@ -184,7 +184,7 @@ impl Ground {
         })
     }
 
-    /// Waits until the newest start of a service is over, and says how it went.
+    /// Waits until the newest start of a service, by this process, is over, and returns the service's status.
     fn over(&self, service: &str, process: u32) -> ServiceStatus {
         wait_for("the end of a start", || {
             let status = self.service(service)?;
@@ -203,7 +203,7 @@ impl Drop for Ground {
     }
 }
 
-/// Bytes of a file that are in the page cache.
+/// The number of bytes of a file that are in the page cache.
 fn cached(path: &Path) -> u64 {
     let mut fincore = Command::new("fincore");
     fincore.args(["--bytes", "--noheadings", "--output", "RES"]);
@@ -294,7 +294,7 @@ fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
     let last = status.last.expect("a start");
     assert_eq!(last.start, name, "that of ppcctl run");
     assert_eq!((ground.readers(&name, 1), ground.readers(&name, 3)), (1, 0));
-    // It has not read anything but its script when they are there.
+    // Both files are loaded while the service has read nothing but its script.
     let attempt = || {
         ground.make_cold(&[1, 2, 3]);
         let second = Running::start(&program, &["--port=2"]);
@@ -370,7 +370,7 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let script = format!("{}; read line; {}; {big}", read(0), read(2));
     let program = ground.program("cprt-dies", &script);
     let whole = Running::start(&program, &[]);
-    // Either of the two may be reported first.
+    // Either of the two processes may be reported first, so the second begins only now.
     ground.under_way("d", 0);
     let twice = Running::start(&program, &[]);
     let (first, second) = (whole.0.id(), twice.0.id());
@@ -423,7 +423,7 @@ fn services_come_and_go_with_the_configuration() {
     assert!(ground.service("a").is_none());
     let [a, b] = programs.map(|program| Running::start(&program, &[]));
     wait_for("its start", || ground.service("b")?.last);
-    // What runs is found, whenever it started.
+    // A running service is found, whenever it started.
     ground.reload(config_of("a", "cprt-reload-a"));
     let running = || ground.service("a").filter(|it| it.running == [a.0.id()]);
     assert_eq!(wait_for("what runs", running).starts, 0);
@@ -493,7 +493,7 @@ fn what_starts_often_and_reads_much_is_learned_of() {
     again.kill();
 }
 
-/// Runs a program in a container whose `/volume` is a folder of ours.
+/// Runs a program in a container whose `/volume` is a folder of the test.
 fn contained(container: Container, program: &Path, volume: &Path) -> Command {
     let place = volume.join("place");
     fs::create_dir_all(&place).expect("ours");
@@ -517,7 +517,7 @@ fn is_known_in(container: Container, name: &str) {
     if let Some(why) = container.is_missing() {
         return skip(&why);
     }
-    // One by the root directory's layers, which has our path by chance, and one by a volume.
+    // One file comes from the root directory's layers, by chance under our path, and one from a volume.
     let script = format!(
         "read line; cat '{}' /volume/f2 > /dev/null",
         ground.file(1).display()
@@ -548,7 +548,7 @@ fn is_known_in(container: Container, name: &str) {
         paths.contains(&"volume/f2") && paths.contains(&own),
         "{paths:?}"
     );
-    // What the shell is of lies in the container's layers, too.
+    // The shell's own files lie in the container's layers, too.
     assert!(paths.iter().any(|it| it.contains("/libc.so")), "{paths:?}");
     let attempt = || {
         ground.make_cold(&[1, 2, 3]);

@@ -253,7 +253,7 @@ impl Maio {
         loading.filter_map(revision).max().map(|(_, it)| it)
     }
 
-    /// A reader has opened a file that tells revisions apart: a load of another revision was a wrong guess.
+    /// A reader has opened a file that distinguishes revisions: a load of another revision was a wrong guess.
     fn abandon_others(
         &mut self,
         host: &Host<'_>,

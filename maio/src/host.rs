@@ -11,7 +11,7 @@ pub(crate) use files::{FileTable, HostLibrary, files_below, info_of};
 pub(crate) use node::NodeWatch;
 pub(crate) use thread::{IoThread, Reply};
 
-/// As the policy's host is told of it.
+/// An I/O error as the policy's host receives it.
 pub(crate) fn failed(error: &std::io::Error) -> ppc::Error {
     ppc::Error::Errno(error.raw_os_error().unwrap_or(libc::EAGAIN))
 }

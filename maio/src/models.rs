@@ -27,7 +27,7 @@ const MARKS: [&str; 4] = [
 /// Copies of what is in shards beside them, as Mistral ships them.
 const COPY: &str = "consolidated";
 
-/// What tells one model of a mount from another.
+/// Identifies a model of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ModelKey {
     /// Its folder; "" is the mount's own.
@@ -36,21 +36,21 @@ pub(crate) struct ModelKey {
     pub(crate) family: Option<String>,
 }
 
-/// Where folders are looked into.
+/// Access to folders.
 pub(crate) trait Folders {
-    /// Names in a folder, and the sizes of what are files.
+    /// The names in a folder, and the sizes of its files.
     fn list(&self, folder: &str) -> Vec<(String, Option<u64>)>;
 
     /// The files that an index names; `None` if it cannot be read.
     fn index(&self, path: &str, size: u64) -> Option<BTreeSet<String>>;
 }
 
-/// What a folder holds itself.
+/// The contents of a folder, without those of folders in it.
 #[derive(Debug, Default)]
 struct Content {
     /// Names of its weights by their kind, the one that frameworks prefer first.
     weights: BTreeMap<usize, BTreeSet<String>>,
-    /// Indices that it has, with their sizes.
+    /// Its indices, with their sizes.
     indices: BTreeMap<String, u64>,
     marked: bool,
     is_pipeline: bool,
@@ -78,7 +78,7 @@ impl Content {
         weights.map(|name| family(name, of)).collect()
     }
 
-    /// The name by which a file of this folder is told from other weights in it, if it has to be.
+    /// The name that distinguishes a file of this folder from other weights in it, if that is necessary.
     fn family(&self, root: &str, name: &str, folders: &dyn Folders) -> Option<String> {
         let of = kind(name)?;
         let own = Some(family(name, of).to_owned());
@@ -94,7 +94,7 @@ impl Content {
         own.filter(|_| !is_alone && (is_copy || !self.belongs_together(of)))
     }
 
-    /// What the index names, if anything of it is there.
+    /// The files that the index names, if any of them exist.
     fn listed(&self, root: &str, of: usize, folders: &dyn Folders) -> Option<BTreeSet<String>> {
         let index = index_of(of)?;
         let size = *self.indices.get(index)?;
@@ -139,7 +139,7 @@ pub(crate) fn models_among(files: &[(String, u64)], folders: &dyn Folders) -> BT
     models.collect()
 }
 
-/// Of the files below a model's folder, those that are of no other model.
+/// Those files below a model's folder that belong to no other model.
 pub(crate) fn own(
     files: Vec<(String, u64)>,
     wanted: Option<&str>,
@@ -147,7 +147,7 @@ pub(crate) fn own(
 ) -> Vec<(String, u64)> {
     let tree = Tree::new(&files);
     let is_own = |path: &str| match tree.root(path) {
-        // Files that a model has beside its weights are each family's.
+        // Files beside the weights belong to each family.
         Some(("", content)) => {
             path.contains('/')
                 || kind(path).is_none()
@@ -190,7 +190,7 @@ fn root_among<'p, C: std::borrow::Borrow<Content>>(
     for (folder, content) in folders {
         let it: &Content = content.borrow();
         if it.is_pipeline {
-            // One within another is a part of that.
+            // A model within another is a part of that.
             pipeline = Some((folder, content));
         } else if it.has_weights() {
             with_weights.get_or_insert((folder, content));

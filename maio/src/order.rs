@@ -45,11 +45,11 @@ pub(crate) struct Pieces {
 pub(crate) struct ReadOrder {
     order: Vec<Piece>,
     blocks: Vec<Block>,
-    /// Of all pieces.
+    /// The pages of all pieces.
     pages: Arc<Vec<u16>>,
 }
 
-/// Some places that follow each other.
+/// A block of successive places.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     /// Pages before it.
@@ -81,7 +81,7 @@ impl ReadOrder {
         }
     }
 
-    /// How many pieces it has.
+    /// The number of its pieces.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
@@ -162,13 +162,13 @@ impl Pieces {
         pieces
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     #[must_use]
     pub(crate) fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many pieces.
+    /// The number of pieces.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.first.len()
@@ -500,7 +500,7 @@ mod tests {
         let one: Vec<_> = (0..count).map(|at| extent(0, at * 100, 51)).collect();
         let other: Vec<_> = (0..count).map(|at| extent(0, at * 100 + 50, 51)).collect();
         let pieces = Pieces::new(&[one, other]);
-        // Some are cut where a piece ends in any case.
+        // Some ranges are cut where a piece ends anyway.
         assert!(pieces.len() < 2 * count as usize * 6 / 5);
         assert_eq!(pieces.total(), 100 * u64::from(count) + 1);
         let small: Vec<_> = (0..2 * count).map(|at| extent(0, at * 2, 1)).collect();

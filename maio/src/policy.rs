@@ -66,7 +66,7 @@ const MOST_WAITING: usize = 4096;
 pub(crate) struct Model {
     key: ModelKey,
     config: Config,
-    /// How the model is split, as far as known.
+    /// How the model is split, if that is known.
     layout: Layout,
     service: String,
     files: FileTable,

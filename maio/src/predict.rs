@@ -1,10 +1,10 @@
 //! A template without a recording: the model's own headers show what a framework will read.
 //!
-//! [`predict_reads`] chooses the files that are the model, reads their headers, and returns for each worker
-//! which pages it reads in which order. It is a guess, and a careful one: data not known to be
-//! shared goes to all workers. Where it is wrong, unneeded pages are read, or a reader misses as it
-//! would without us; a recording then replaces it. Nothing in a model's files is trusted; a damaged file
-//! is taken in plain order, and a note says so.
+//! [`predict_reads`] chooses the files that are the model, reads their headers, and returns the pages that each
+//! worker reads, in order. It guesses carefully: data that is not known to be shared among workers goes to
+//! all of them. Where it is wrong, unneeded pages are loaded, or a reader misses as it would without MAIO;
+//! a recording then replaces the guess. Nothing in a model's files is trusted; a damaged file is taken in
+//! plain order, and a note says so.
 
 mod build;
 mod directory;
@@ -39,16 +39,16 @@ pub(crate) use units::Units;
 use crate::Extent;
 use build::PredictionBuilder;
 
-/// More workers than one service has on a machine, and few enough to write down what each reads.
+/// Upper bound on workers: more than one service has on a machine, few enough to list what each reads.
 pub const MOST_WORKERS: u32 = 256;
 
-/// Where a model's files are read.
+/// Access to a model's files.
 pub trait Library {
-    /// All files with their sizes, by their paths from the model's folder.
+    /// All files: their paths below the model's folder, and their sizes.
     fn files(&self) -> Vec<(String, u64)>;
 
-    /// Reads at an offset, and returns how much; less than asked for at the end of the file, and
-    /// elsewhere if it likes.
+    /// Reads at an offset and returns the number of bytes, which may be less than asked for even before
+    /// the end of the file.
     ///
     /// # Errors
     ///
@@ -59,15 +59,15 @@ pub trait Library {
 /// The order in which a framework reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Shards with the numbers in their names counted, tensors by name.
+    /// Shards in the natural order of their names, 2 before 10; tensors by name.
     Vllm,
-    /// Shards by name, tensors as they lie in the file.
+    /// Shards by name, tensors in file order.
     Transformers,
-    /// Shards with the numbers in their names counted, and as they lie in the file.
+    /// Shards in the natural order of their names, tensors in file order.
     File,
 }
 
-/// What weights are stored as.
+/// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Tensors behind a JSON header.
@@ -81,9 +81,9 @@ pub enum Format {
 /// How the model will be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deployment {
-    /// Workers that share each layer (tensor parallelism), 1 if none do.
+    /// Number of workers that share each layer (tensor parallelism), 1 if layers are not shared.
     pub tp: u32,
-    /// Whether each of them has experts of its own, whole ones (expert parallelism).
+    /// Whether each worker has whole experts of its own (expert parallelism).
     pub experts: bool,
     /// The framework's order, if it is known.
     pub order: Option<Order>,
@@ -99,18 +99,18 @@ impl Default for Deployment {
     }
 }
 
-/// What will be read, as far as headers tell.
+/// What will be read, according to the headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
-    /// What the weights are.
+    /// How the weights are stored.
     pub format: Format,
-    /// The order of reading. What has no tensors that could be told apart is read as it lies.
+    /// The order of reading. A file without known tensors is read from start to end.
     pub order: Order,
-    /// The files that are read and their sizes; extents name them by their places in here.
+    /// The files that are read and their sizes; extents name them by their indices in this list.
     pub files: Vec<(String, u64)>,
-    /// What each worker reads, in order. No page is in a group twice.
+    /// What each worker reads, in order. No page occurs in a group twice.
     pub groups: Vec<Vec<Extent>>,
-    /// Sentences about what was left out or not understood.
+    /// Notes for users on what was left out or not understood.
     pub notes: Vec<String>,
 }
 
@@ -125,11 +125,11 @@ pub(crate) fn indexed(library: &dyn Library, path: &str, size: u64) -> Option<BT
     index::files(library, path, size).ok()
 }
 
-/// Says what will be read of a model.
+/// Predicts what will be read of a model.
 ///
 /// # Errors
 ///
-/// There are no files, or no or too many workers.
+/// There are no files, no workers, or too many workers.
 pub fn predict_reads(
     library: &dyn Library,
     wanted: &Deployment,

@@ -170,7 +170,7 @@ mod tests {
         let forwards: Vec<_> = (0..100).map(|at| extent(at * 100, 100)).collect();
         let backwards: Vec<_> = forwards.iter().rev().copied().collect();
         assert!(!proof(&forwards, &backwards).is_right());
-        // Of each two the second one first.
+        // The second of each pair comes first.
         let pairs = forwards.chunks(2).flat_map(|pair| [pair[1], pair[0]]);
         assert!(proof(&forwards, &pairs.collect::<Vec<_>>()).is_right());
         // An unknown worker has no order.

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(recorded[..2], [(0, 0, 16), (0, 2000, 16)]);
         assert_eq!(recorded.len(), 200);
         assert_eq!(recorded[100..102], [(0, 16, 1984), (0, 2016, 1984)]);
-        // Of parts that come in turn only the first ones may look like looks, however many threads there are.
+        // If parts come in turn, only the first ones may look like looks, with any number of threads.
         let threads =
             (0..200).flat_map(|at: u32| (0..20).map(move |it: u32| extent(it, at * 16, 16)));
         let all: Vec<_> = threads.collect();

@@ -135,8 +135,8 @@ mod tests {
         service_id(&owned.collect::<Vec<_>>())
     }
 
-    /// Computed with another implementation. If one of these fails, all templates in the world are
-    /// lost: it is the code that is wrong.
+    /// Computed with another implementation. If one of these fails, the code is wrong: all templates in
+    /// the world would be lost.
     #[test]
     fn ids_are_the_same_for_ever() {
         let table: [(&[(&str, &str)], &str); 3] = [

@@ -55,7 +55,7 @@ pub struct Start {
     templates: Option<TemplateThread>,
     /// The first files of the table are those of the template.
     files: FileTable,
-    /// Another policy loads what lies in this directory.
+    /// The directory whose files another policy loads.
     without: Option<String>,
     /// The files' identities in the template, and their present ones as of their first touch.
     then: Vec<Identity>,
@@ -296,7 +296,8 @@ impl Start {
         }
     }
 
-    /// What a file is now, asked when its reader has just opened it and it costs nothing. Says whether it is new.
+    /// Asks for a file's present identity just after its reader has opened it, when that costs nothing. Returns whether
+    /// the file is new here.
     fn identify(&mut self, host: &Host<'_>, number: u32) -> bool {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if self.now.len() <= at {
@@ -309,7 +310,7 @@ impl Start {
         is_new
     }
 
-    /// The start is over: what was read is kept with what the last ones read.
+    /// Ends the start: keeps what it has read together with what the last ones read.
     fn finish(&mut self, host: &Host<'_>) {
         if std::mem::replace(&mut self.over, true) {
             return;
@@ -344,7 +345,7 @@ impl Start {
         &mut self,
         host: &Host<'_>,
     ) -> std::result::Result<Option<Template>, TemplateError> {
-        // Of what is read by large mappings not all is heard: a tensor of which most was read was read.
+        // Not all reads through large mappings are reported: a tensor that was mostly read counts as read.
         let mut parts = [Part {
             worker: 0,
             xpu: None,
@@ -380,7 +381,7 @@ impl Start {
         }))
     }
 
-    /// A file's path, if it was read and not written meanwhile, and what it is.
+    /// A file's identity, if it was read and not written meanwhile.
     fn as_read(&self, number: usize) -> Option<&Identity> {
         let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
         let began = i64::try_from(began.as_nanos()).unwrap_or(i64::MAX);
@@ -389,10 +390,10 @@ impl Start {
     }
 }
 
-/// Which files a template has, and under which number.
+/// The files of a template, and their numbers in it.
 struct Kept {
     files: Vec<Identity>,
-    /// By the numbers that they have here.
+    /// Indexed by the files' numbers in this start.
     now: Vec<Option<u32>>,
     then: Vec<Option<u32>>,
 }
@@ -427,7 +428,7 @@ impl Kept {
         self.renumbered(extents, &self.then)
     }
 
-    /// With the numbers of the template, and as far as the files go.
+    /// Ranges with the template's numbers, cut at the ends of files.
     fn renumbered(&self, extents: &[Extent], numbers: &[Option<u32>]) -> Vec<Extent> {
         let one = |extent: &Extent| {
             let file = (*numbers.get(usize::try_from(extent.file).ok()?)?)?;
@@ -444,7 +445,7 @@ impl Kept {
     }
 }
 
-/// Of a start that ends before it is over: how much of the last one makes it one worth keeping, in percent.
+/// How much of the last start's reads makes a start worth keeping that ends before it is over, in percent.
 fn least(settings: &mut Settings) -> Result<u64> {
     let Some(text) = settings.text("least") else {
         return Ok(0);
@@ -482,7 +483,7 @@ fn is_left_out(files: &FileTable, number: u32, without: Option<&str>) -> bool {
     inner.is_some_and(|inner| inner.starts_with('/'))
 }
 
-/// What the last starts read, of which files; nothing if it is to be recorded anew.
+/// The files and reads of the last starts; nothing if the start is to be recorded anew.
 fn known(host: &Host<'_>, config: &Config, name: &str) -> (Vec<Identity>, Vec<Group>) {
     let store = match config.recording {
         Recording::Auto | Recording::Never => config.store.as_ref(),

@@ -67,7 +67,7 @@ pub struct Template {
     pub loads: u32,
     /// What is read; [`Extent::file`] counts in here.
     pub files: Vec<Identity>,
-    /// Who reads it; of a start, what each of the last ones read, the newest first.
+    /// The workers that read it; for a start, what each of the last ones read, the newest first.
     pub groups: Vec<Group>,
 }
 
@@ -80,7 +80,7 @@ impl Template {
     }
 }
 
-/// What one worker reads, in its order. Packed, as it may be much and is not always needed.
+/// What one worker reads, in order. It is packed, as it may be large and is not always needed.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The worker, numbered from 0; of a start, how many were after it.
@@ -130,8 +130,8 @@ impl Group {
         Ok(extents)
     }
 
-    /// How much the worker reads. What it reads twice counts twice. Of a template that was read it is
-    /// what that says, until [`Group::extents`] agrees.
+    /// The bytes that the worker reads, counting twice what it reads twice. In a template that was read, this
+    /// is the number it states, until [`Group::extents`] agrees.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.pages.saturating_mul(PAGE)

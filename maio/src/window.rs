@@ -102,10 +102,10 @@ struct Reader {
     gone: bool,
     /// How many pages of its order have been read, or are coming in.
     seen: u64,
-    /// How far it has come since an apparent jump, and where that led.
+    /// The pages that it has read since an apparent jump, and where that led.
     elsewhere: Option<(u64, u64)>,
-    /// Places that it skipped, which stay, as it may come back, until it has come as far as
-    /// the number says.
+    /// Places that it skipped, which stay until its progress reaches `settled`, as it may come
+    /// back.
     skipped: Vec<Range<usize>>,
     settled: u64,
     /// The place at which it waits for an issued piece, and may have overtaken the loader.
@@ -514,7 +514,7 @@ impl Window {
 
     fn moved(&mut self, number: usize, news: &Position) {
         let far = self.distance().max(self.budget / STEPS).max(BELIEVED);
-        // By the way, or by a jump.
+        // In passing, or by a jump.
         let far = far.max(news.read.saturating_mul(2));
         let reader = &mut self.readers[number];
         // Events of mappings may come late; a reader that waits for a page is at that page.

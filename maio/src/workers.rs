@@ -82,8 +82,8 @@ impl Workers {
             .map(|(&process, member)| (process, member))
     }
 
-    /// The group of a rank. Where all groups are told by their tensor rank alone, a replica or a stage of a
-    /// pipeline reads as the worker of its tensor rank does, as far as is known.
+    /// The group of a rank. If all groups are known by their tensor rank alone, a replica or a pipeline stage is
+    /// taken to read as the worker of its tensor rank does.
     fn of_rank(&self, rank: Option<u32>) -> Option<usize> {
         let rank = rank?;
         let group = |worker| {
@@ -232,7 +232,7 @@ impl Workers {
             if distinct && rank != u32::MAX {
                 return (process, rank);
             }
-            // Of a process whose rank is not known: its place, unless that is another one's rank.
+            // A process of unknown rank gets its place as a number, unless that is another one's rank.
             let number = (place..=u32::MAX).find(|&number| taken.insert(number));
             (process, number.unwrap_or(place))
         })
@@ -301,7 +301,7 @@ mod tests {
         workers.assign(10, 1, 1);
         assert_eq!(workers.unassign(10), Some(1));
         assert_eq!(workers.missing().collect::<Vec<_>>(), [0, 1, 2]);
-        // But who knows its rank may look at whatever it likes first.
+        // A process with a known rank may look at anything first.
         workers.add(11, unassigned_of_rank(0), 0);
         assert_eq!(
             workers.choose(11, |group| group == 2),

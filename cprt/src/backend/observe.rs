@@ -70,7 +70,7 @@ mod who;
 /// How long at least between two scans of the directory, whatever happens in it.
 const SCAN_AGAIN: Duration = Duration::from_millis(200);
 
-/// A directory, and what is heard of it.
+/// A directory, and the sources of its events.
 #[derive(Debug)]
 pub(crate) struct Observe {
     root: PathBuf,
@@ -333,7 +333,7 @@ fn points_for(kinds: Kinds) -> Vec<Point> {
     let table = [
         // Where the kernel has no other tracepoint, PROGRESS comes from this one, too.
         (misses || reads, Point::Add),
-        // Rare even for readers that miss; tells pages that come in for a fault from those that come in for a read.
+        // Rare even for readers that miss; distinguishes pages that come in for a fault from those for a read.
         (misses || reads, Point::Fault),
         (reads, Point::Get),
         (reads, Point::Map),
@@ -470,8 +470,8 @@ impl Backend for Observe {
         self.engine.resident(&self.file(span.file)?, &span.range())
     }
 
-    /// The kernel needs a tenth of a second to end each perf event at a tracepoint, and as long for one of several programs
-    /// there, whether the others are this worker's or another process's.
+    /// The kernel needs a tenth of a second to end each perf event at a tracepoint, and as long for one of several
+    /// programs there, whether the others are this worker's or another process's.
     fn lets_go_late(&self) -> bool {
         true
     }

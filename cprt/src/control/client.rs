@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::error::RefusalKind;
 
-    /// A daemon of that name that answers all clients with these bytes and returns what it was asked.
+    /// A daemon of this name that answers all clients with these bytes and returns their requests.
     fn daemon(name: &str, answers: &[&'static str]) -> (Client, thread::JoinHandle<Vec<String>>) {
         let path = std::env::temp_dir().join(format!("cprt-client-{}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a free name");

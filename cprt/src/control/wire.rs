@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(longest, Some(Request::Status { mount: None }));
         bytes.insert(0, b' ');
         assert_eq!(text(request(&bytes)), "A line is longer than 1 MiB");
-        // And not a byte more is read of what never ends.
+        // No more is read of a line that never ends.
         let mut endless = io::BufReader::new(io::repeat(b'x'));
         let never = read_request(&mut endless);
         assert_eq!(text(never), "A line is longer than 1 MiB");

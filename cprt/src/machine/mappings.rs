@@ -37,7 +37,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The addresses of a range of the file, as far as it is mapped here.
+    /// The addresses of the part of a range of the file that is mapped here; `None` if none of it is.
     pub(crate) fn addresses_of(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let end = self
             .offset

@@ -414,7 +414,7 @@ garbage
         assert_eq!(mount.source, Path::new("/a\\b"));
         assert_eq!((mount.option("x"), mount.option("y")), (Some("1"), None));
         for length in 0..line.len() {
-            // What is cut off is no mount, or has shorter options.
+            // A line that is cut off is no mount, or has shorter options.
             assert!(parse(&line[..length]).len() <= 1);
         }
     }

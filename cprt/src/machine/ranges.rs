@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn it_behaves_as_a_set_of_bytes() {
-        // Every pair of small sets, against the bits of a number.
+        // Compares every pair of small sets with the bits of a number.
         let ranges_of = |bits: u32| {
             let bits = (0..6_u64).filter(|bit| bits >> bit & 1 != 0);
             bits.map(|bit| bit..bit + 1).collect::<Ranges>()

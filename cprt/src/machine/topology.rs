@@ -1,21 +1,20 @@
 //! The machine: its NUMA nodes, its accelerators (XPUs), and which process works on which of them.
 //!
-//! A load goes into the memory nearest to the accelerator that it is for, by threads that run
-//! there. So the worker has to know where accelerators are, and which of them the process that reads
-//! is going to feed. The first does not change while the machine runs: [`Topology::detect`] looks
-//! once, with hwloc and the drivers' libraries in its memory, so it runs in a child that prints
-//! the result and ends. Workers receive that text; reading it needs nothing but this
-//! module. [`Topology::process_xpu`] finds out the second, when a process first appears.
+//! Threads near an accelerator load what it needs into the memory nearest to it. So the worker has to
+//! know where accelerators are, and which of them the reading process is going to feed. Where they are
+//! does not change while the machine runs: [`Topology::detect`] looks once. It brings hwloc and the
+//! drivers' libraries into memory, so it runs in a child that prints the result and ends. Workers receive
+//! that text; parsing it needs nothing but this module. [`Topology::process_xpu`] finds the accelerator
+//! of a process when the process first appears.
 //!
-//! XPUs are numbered from 0, as in `ppc.h`: kinds in the order of [`Kind`], and those of a kind as
-//! applications see them by default: NVIDIA's by their PCI address, which is
-//! CUDA's `PCI_BUS_ID` order, AMD's and Ascend's by the number their runtime gives them, and by
-//! address where that is not known.
+//! XPUs are numbered from 0, as in `ppc.h`: by kind in the order of [`Kind`], and within a kind as
+//! applications see them by default: NVIDIA's by PCI address, which is CUDA's `PCI_BUS_ID` order, AMD's
+//! and Ascend's by the number that their runtime gives them, or by address where that is not known.
 //!
 //! # The text
 //!
-//! A line for each node and each XPU, in the order of their numbers. `#` at the beginning of a line
-//! begins a comment; empty lines mean nothing. Parsing a printed topology gives the same topology.
+//! A line for each node and each XPU, in the order of their numbers. Empty lines and lines that begin
+//! with `#` are ignored. Parsing a printed topology gives the same topology.
 //!
 //! ```text
 //! node 0 cpus=0-27,56-83
@@ -25,10 +24,10 @@
 //! xpu 1 other 0000:c1:00.0
 //! ```
 //!
-//! A node has its number and CPUs, as Linux writes lists of them, which may be none. `memoryless`
+//! A node has its number and a list of CPUs in Linux's notation, which may be empty. `memoryless`
 //! says that nothing can be loaded there. An XPU has its number, kind and PCI address; the rest is
-//! left out where it is not known. `node` is the nearest that has memory; `device` is its file
-//! below `/dev`; `ordinal` is its number among those of its kind where the environment says nothing;
+//! left out where it is not known. `node` is the nearest node with memory; `device` is the XPU's file
+//! below `/dev`; `ordinal` is its number among those of its kind unless the environment sets another;
 //! `name` is last and goes on to the end of the line.
 
 mod child;
@@ -54,7 +53,7 @@ pub use processes::{Compute, Processes};
 
 use crate::{Error, Result};
 
-/// The machine, as far as loading depends on it.
+/// Those parts of the machine that loading depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,
@@ -64,48 +63,48 @@ pub struct Topology {
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number, as the kernel has it; there may be gaps.
+    /// The kernel's number for it; numbers may have gaps.
     pub id: u16,
-    /// Its CPUs. None, if it is memory only: high-bandwidth memory, CXL, that of a GPU.
+    /// Its CPUs. Empty if the node is only memory: high-bandwidth memory, CXL, a GPU's.
     pub cpus: CpuSet,
-    /// Whether it has memory. What is loaded has to go elsewhere if not.
+    /// Whether it has memory; otherwise loads have to go elsewhere.
     pub memory: bool,
 }
 
-/// An accelerator. Its number is its place in [`Topology::xpus`].
+/// An accelerator. Its number is its index in [`Topology::xpus`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xpu {
-    /// Whose it is.
+    /// Its kind, by vendor.
     pub kind: Kind,
-    /// Where it is plugged in.
+    /// Its PCI address.
     pub pci: PciAddress,
-    /// The nearest NUMA node that has memory; none if all are as near, or it is not known.
+    /// The nearest NUMA node with memory; `None` if all are equally near or it is not known.
     pub node: Option<u16>,
     /// Its file below `/dev`: `nvidia0`, `davinci3`, `dri/renderD128`.
     pub device: Option<String>,
-    /// The number its runtime gives it when no variable says otherwise: by CUDA, which puts the
-    /// fastest first, by `ROCm`, by CANN.
+    /// The number that its runtime (CUDA, which puts the fastest first, `ROCm` or CANN) gives it when no
+    /// variable says otherwise.
     pub ordinal: Option<u16>,
-    /// What its runtime calls it in lists of visible devices: `GPU-` and more.
+    /// Its runtime's name for it in lists of visible devices, beginning with `GPU-`.
     pub uuid: Option<String>,
-    /// For people.
+    /// A name for people to read.
     pub name: Option<String>,
 }
 
-/// Whose an accelerator is, which decides on the runtime that applications use it by.
+/// The vendor of an accelerator, which determines the runtime that applications use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// CUDA.
     Nvidia,
     /// `ROCm`.
     Amd,
-    /// Huawei's, CANN.
+    /// Huawei's, with CANN.
     Ascend,
-    /// Something that computes or draws, and of which no more is known.
+    /// A device for computing or drawing about which no more is known.
     Other,
 }
 
-/// Where on the PCI buses something is.
+/// The place of a device on the PCI buses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// The segment; some host bridges number them beyond 16 bits.
@@ -119,12 +118,12 @@ pub struct PciAddress {
 }
 
 impl Topology {
-    /// The machine as it is said to be.
+    /// A machine with these nodes and XPUs.
     ///
     /// # Errors
     ///
-    /// There is no node, they are not in the order of their numbers, or an XPU is nearest to one
-    /// that there is not or that has no memory.
+    /// There is no node, nodes are not in the order of their numbers, or an XPU's nearest node does not
+    /// exist or has no memory.
     pub fn new(nodes: Vec<Node>, xpus: Vec<Xpu>) -> Result<Self> {
         let problem = if nodes.is_empty() {
             Some("there is no NUMA node".to_owned())
@@ -145,24 +144,24 @@ impl Topology {
         }
     }
 
-    /// Looks at this machine. Libraries it needs stay in memory, and one of them may have started
-    /// threads: do this in a process that ends soon after, without `CUDA_VISIBLE_DEVICES` and
-    /// `CUDA_DEVICE_ORDER` in its environment.
+    /// Detects this machine's topology. The libraries that it needs stay in memory, and one of them may
+    /// have started threads: call it in a process that ends soon after, without `CUDA_VISIBLE_DEVICES`
+    /// and `CUDA_DEVICE_ORDER` in its environment.
     ///
     /// # Errors
     ///
-    /// hwloc cannot tell. Drivers that are not there are no error.
+    /// hwloc fails. Missing drivers are not an error.
     pub fn detect() -> Result<Self> {
         detect::detect(Path::new("/proc"), Path::new("/sys"))
     }
 
-    /// The NUMA nodes by their numbers; at least one.
+    /// The NUMA nodes in the order of their numbers; at least one.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The accelerators by their numbers.
+    /// The accelerators in the order of their numbers.
     #[must_use]
     pub fn xpus(&self) -> &[Xpu] {
         &self.xpus
@@ -180,15 +179,15 @@ impl Topology {
         self.xpus.get(usize::from(xpu))?.node
     }
 
-    /// The XPU a process works on, as far as can be told; it may be known later. `pid` is its
-    /// number as in `processes.proc`.
+    /// The XPU that a process works on; `None` if that is not known, though it may be later. `pid` is the
+    /// process's number in `processes.proc`.
     ///
-    /// Asked are, until one answers with a single XPU: NVML and amdkfd, which know who computes
-    /// where; the device files it has open; the variables that say which devices it may see; its
-    /// rank among the processes of the machine.
+    /// The answer is the first single XPU that one of these gives: NVML and amdkfd, which know what each
+    /// process computes on; the device files that it has open; the variables that say which devices it may
+    /// see; its rank among the processes of the machine.
     #[must_use]
     pub fn process_xpu(&self, pid: u32, processes: &Processes) -> Option<u16> {
-        // Most machines that this runs on have XPUs; where there are none /proc is left alone.
+        // Most machines that this runs on have XPUs; without any, /proc is left alone.
         if self.xpus.is_empty() {
             return None;
         }

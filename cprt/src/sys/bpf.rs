@@ -1,4 +1,4 @@
-//! Programs in the kernel and the tables they share with us, by `bpf(2)`.
+//! Programs in the kernel and the tables that they share with this process, by `bpf(2)`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -26,13 +26,13 @@ const TRACEPOINT: u32 = 5;
 const TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 
-/// Raises the limit of locked memory: before 5.11, maps and programs count as such, and the default is low.
+/// Raises the limit of locked memory: before Linux 5.11, maps and programs count towards it, and the default is low.
 pub(crate) fn allow_memory() {
     // If it cannot be raised, the calls will fail.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
-/// `union bpf_attr` of `MAP_CREATE`, as far as we go.
+/// `union bpf_attr` of `MAP_CREATE`, up to the last member used here.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Create {
@@ -44,7 +44,7 @@ struct Create {
 }
 
 fn create(attr: &Create) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads the structure, whose size it is told.
+    // SAFETY: the kernel reads the structure, whose size is passed.
     made(unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -79,10 +79,10 @@ impl Map {
         Self::new(HASH, key, value, most, NO_PREALLOC)
     }
 
-    /// An array with separate elements for each CPU; only programs may look into it.
+    /// An array with separate elements for each CPU; only programs may access them.
     pub(crate) fn array_per_cpu(value: usize, count: u32) -> io::Result<Self> {
-        // The kernel would read and write as many values as there are CPUs: with this size of ours,
-        // which is none, it is never asked to.
+        // For `set`, the kernel would read one value for each CPU. A value size of 0 on this side
+        // keeps callers from that.
         let map = Self::new(PERCPU_ARRAY, 4, value, count, 0)?;
         Ok(Self { value: 0, ..map })
     }
@@ -109,7 +109,7 @@ impl Map {
         self.command(MAP_DELETE, key, 0)
     }
 
-    /// The value's address is of as many bytes as the map's values have, or not used.
+    /// `value` is the address of as many bytes as the map's values have, or is not used.
     fn command(&self, command: libc::c_int, key: &[u8], value: usize) -> io::Result<()> {
         let attr = Element {
             map: u32::try_from(self.fd.as_raw_fd()).unwrap_or(u32::MAX),
@@ -118,8 +118,8 @@ impl Map {
             value: value as u64,
             flags: 0,
         };
-        // SAFETY: the kernel reads the structure, whose size it is told, and in it the addresses of
-        // a key and a value, which have the sizes the map was made with, by the assertions above.
+        // SAFETY: the kernel reads the structure, whose size is passed, and the key and the value
+        // that it points to, which have the map's sizes, by the assertions above.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -141,9 +141,9 @@ impl AsFd for Map {
     }
 }
 
-/// Some numbers that programs share with us, the one element of an array. They are read and written
-/// without a system call: during one, even if preempted, the kernel runs no program on that CPU, and
-/// records would be lost.
+/// Numbers that programs share with this process, the only element of an array. They are read and written
+/// without a system call: during one, even while it is preempted, the kernel runs no program on that CPU,
+/// and records would be lost.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     fd: OwnedFd,
@@ -151,7 +151,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// `count` numbers, all 0: at most as many as fit into a page.
+    /// `count` numbers, all 0; they must fit into a page.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         let fd = create(&Create {
             kind: ARRAY,
@@ -177,7 +177,7 @@ impl AsFd for Numbers {
     }
 }
 
-/// `union bpf_attr` of `PROG_LOAD`, as far as we go.
+/// `union bpf_attr` of `PROG_LOAD`, up to the last member used here.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Load {
@@ -206,18 +206,18 @@ struct Load {
 /// Where a program is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramFor {
-    /// At a tracepoint by way of a perf event: it gets the record that perf would keep.
+    /// At a tracepoint, by way of a perf event: the program receives the record that perf would keep.
     Perf,
-    /// At a tracepoint itself, given the number of the type of its arguments: it gets those.
+    /// At a raw tracepoint: the program receives its arguments, whose type has this number.
     Raw(u32),
 }
 
 /// How often to try to load a program before it counts as refused.
 const ATTEMPTS: usize = 8;
 
-/// Has the kernel check a program for a tracepoint and make it ready.
+/// Has the kernel verify a program for a tracepoint and prepare it.
 ///
-/// The kernel stops checking, with EAGAIN, when it finds a signal pending for the thread, as may happen
+/// The kernel stops verifying, with EAGAIN, when it finds a signal pending for the thread, as may happen
 /// for a moment in a process that starts others.
 pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
     let (kind, attach_type, attach_btf_id) = match for_what {
@@ -230,13 +230,13 @@ pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
         attach_btf_id,
         count: u32::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         code: code.as_ptr().expose_provenance() as u64,
-        // Our licence, as the kernel's list names it.
+        // Our licence, by its name in the kernel's list.
         license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,
         ..Load::default()
     };
     let once = || {
-        // SAFETY: the kernel reads the structure, whose size it is told, the instructions, of which
-        // there are as many as it says, and a string that ends with a NUL.
+        // SAFETY: the kernel reads the structure, whose size is passed, `count` instructions, which
+        // exist, and a string that ends with a NUL.
         made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })
     };
     let busy = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
@@ -246,7 +246,7 @@ pub(crate) fn load(code: &[u64], for_what: ProgramFor) -> io::Result<OwnedFd> {
     })
 }
 
-/// `union bpf_attr` of `RAW_TRACEPOINT_OPEN`, as far as we go.
+/// `union bpf_attr` of `RAW_TRACEPOINT_OPEN`, up to the last member used here.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Attach {
@@ -256,13 +256,13 @@ struct Attach {
 }
 
 /// Attaches a program to the tracepoint that it was loaded for, until the result is dropped. That takes a
-/// fraction of a millisecond, where a perf event takes as long as all CPUs need to leave its tracepoint.
+/// fraction of a millisecond, while a perf event takes as long as all CPUs need to leave its tracepoint.
 pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let attr = Attach {
         program: u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX),
         ..Attach::default()
     };
-    // SAFETY: the kernel reads the structure, whose size it is told; it has no address in it.
+    // SAFETY: the kernel reads the structure, whose size is passed and which contains no address.
     made(unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -277,10 +277,10 @@ pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct Records {
     fd: OwnedFd,
-    /// A page with our read position.
+    /// A page with this process's read position.
     consumer: Shared,
-    /// A page with the kernel's write position, and then the records, mapped twice, so that none is cut
-    /// in two.
+    /// A page with the kernel's write position, and then the records, mapped twice, so that no record is
+    /// cut in two.
     producer: Shared,
     base: usize,
     size: usize,
@@ -314,13 +314,13 @@ impl Records {
         })
     }
 
-    /// Passes on all records. Only one thread at a time may call it.
+    /// Passes each record to `each`. Only one thread at a time may call it.
     pub(crate) fn take(&self, mut each: impl FnMut(&[u8])) {
         let mut bytes = Vec::new();
         let mut at = self.consumer.number(0).load(Ordering::Relaxed);
         while at < self.producer.number(0).load(Ordering::Acquire) {
             let place = self.base + usize::try_from(at % self.size as u64).unwrap_or(0);
-            // The lower half is the length.
+            // The lower half is the length with its flags.
             let header = self.producer.number(place).load(Ordering::Acquire);
             let header = u32::try_from(header & u64::from(u32::MAX)).unwrap_or(BUSY);
             if header & BUSY != 0 {

@@ -15,7 +15,7 @@ const MAGIC: u16 = 0xeb9f;
 /// Upper bound on how deep types are nested.
 const DEEPEST: u32 = 8;
 
-/// The kinds of types that we tell apart.
+/// The kinds of types that are distinguished here.
 mod kind {
     pub(super) const INT: u32 = 1;
     pub(super) const PTR: u32 = 2;
@@ -41,14 +41,14 @@ pub(crate) struct Member {
     pub(crate) size: u32,
 }
 
-/// The types, by their numbers; the first is 1.
+/// Types by their numbers; the first is 1.
 #[derive(Debug)]
 pub(crate) struct Btf {
     bytes: Bytes,
-    /// The places of the types and the strings in it.
+    /// Where the types and the strings are in `bytes`.
     types: Range<usize>,
     strings: Range<usize>,
-    /// The place of each type.
+    /// Where each type is in `bytes`.
     places: Vec<usize>,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Btf {
 struct Type {
     name: u32,
     kind: u32,
-    /// How many members, values or parameters it has.
+    /// The number of its members, values or parameters.
     count: u32,
-    /// Offsets of members have the sizes of bit fields in the upper byte.
+    /// Whether offsets of members have the sizes of bit fields in the upper byte.
     bits: bool,
-    /// Its size, or the type that it is another name of or points to.
+    /// Its size, or the type that it points to or is another name for.
     of: u32,
-    /// The place of the data that follows.
+    /// Where the data that follows begins.
     at: usize,
 }
 
@@ -72,7 +72,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// From a type's second number.
+/// The kind, from a type's second number.
 const fn kind_of(info: u32) -> u32 {
     info >> 24 & 0x1f
 }
@@ -81,7 +81,7 @@ fn place(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
 
-/// The contents of such a file. Linux 6.18 lets it be mapped; older kernels return it in thousands of pieces.
+/// The contents of a file of types. Linux 6.18 can map it; older kernels return it in thousands of pieces.
 #[derive(Debug)]
 enum Bytes {
     Mapped(Constant),
@@ -128,7 +128,7 @@ impl Btf {
             (to <= bytes.len()).then_some(from..to)
         };
         let (types, strings) = (part(8, 12)?, part(16, 20)?);
-        // Most take some thirty bytes.
+        // Most types take some thirty bytes.
         let mut places = Vec::with_capacity(types.len() / 24);
         places.push(0);
         let mut at = types.start;
@@ -171,7 +171,7 @@ impl Btf {
             let rest = from.and_then(|from| from.strip_prefix(name.as_bytes()));
             rest.is_some_and(|rest| rest.first() == Some(&0))
         };
-        // The kind comes first: most types are of another, and each string is a cache miss.
+        // Compares the kind first: most types are of another, and each string is a cache miss.
         let is_it = |&at: &usize| {
             kind_of(word(types, at + 4)?).eq(&kind).then_some(())?;
             is_named(word(types, at)?).then_some(())
@@ -218,7 +218,7 @@ impl Btf {
         is_struct.then(|| std::str::from_utf8(self.name(target.name)).ok())?
     }
 
-    /// The type behind other names of it.
+    /// The type behind its other names and its qualifiers.
     fn resolve(&self, mut id: u32) -> Option<u32> {
         for _ in 0..DEEPEST {
             let one = self.get(id)?;
@@ -273,7 +273,7 @@ impl Btf {
         }
     }
 
-    /// The number of a value of an enumeration.
+    /// The number of a named value of an enumeration.
     pub(crate) fn value(&self, enumeration: &str, value: &str) -> Option<u32> {
         let one = self.get(self.find(kind::ENUM, enumeration)?)?;
         (0..usize::try_from(one.count).ok()?).find_map(|number| {
@@ -297,7 +297,7 @@ impl Type {
         })
     }
 
-    /// Bytes that follow the first three numbers.
+    /// The number of bytes that follow the first three numbers.
     fn rest(self) -> Option<usize> {
         let each = match self.kind {
             kind::INT | kind::VAR | kind::DECL_TAG => return Some(4),

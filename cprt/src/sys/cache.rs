@@ -15,13 +15,13 @@ use super::made;
 /// The same number on all architectures; the C library may not know it.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// How many pages of a range are cached, by cachestat(2); 6.5 and later, and not for a file
-/// of overlayfs, which has no pages itself.
+/// The number of cached pages of a range, by cachestat(2): from Linux 6.5 on, and not for a file of
+/// overlayfs, which has no pages itself.
 pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
     let mut told = [0_u64; 5];
-    // SAFETY: the kernel reads two numbers and writes five, of 64 bits each, as they are here.
+    // SAFETY: the kernel reads two numbers and writes five, of 64 bits each, as these arrays have them.
     let rc = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -40,7 +40,7 @@ pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> 
 
 /// The same on any kernel, through a mapping that is never touched. `range` begins at a page.
 pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<u64> {
-    /// Bytes at a time, so that the answer takes no more than 64 KiB with the smallest pages.
+    /// Bytes mapped at a time, so that the answer takes no more than 64 KiB with the smallest pages.
     const WINDOW: u64 = 256 << 20;
 
     let mut cached = 0;
@@ -54,7 +54,7 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
             break;
         };
         let offset = libc::off_t::try_from(at).map_err(too_long)?;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: the kernel places the new mapping where nothing of ours is.
         let start = unsafe {
             mmap(
                 None,
@@ -79,20 +79,20 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
 
 /// `pages` has one entry for each page of the mapping.
 fn told_of(start: NonNull<libc::c_void>, length: usize, pages: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the kernel writes a byte for each page of the mapping, and so many there are.
+    // SAFETY: the kernel writes a byte for each page of the mapping, and `pages` has as many.
     match unsafe { libc::mincore(start.as_ptr(), length, pages.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A descriptor of a process, which never comes to mean another process.
+/// Opens a descriptor of a process, which never comes to refer to another process.
 pub(crate) fn pidfd(process: u32) -> io::Result<OwnedFd> {
     // SAFETY: it takes no address.
     made(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })
 }
 
-/// Has the kernel drop the pages at these addresses of a process that no other process maps.
+/// Has the kernel drop those pages at these addresses of a process that no other process maps.
 pub(crate) fn page_out(process: &OwnedFd, addresses: &Range<u64>) -> io::Result<()> {
     let too_long = |_| io::Error::from_raw_os_error(libc::EFBIG);
     let mut start = usize::try_from(addresses.start).map_err(too_long)?;
@@ -102,7 +102,7 @@ pub(crate) fn page_out(process: &OwnedFd, addresses: &Range<u64>) -> io::Result<
             iov_base: std::ptr::without_provenance_mut(start),
             iov_len: end - start,
         };
-        // SAFETY: the kernel reads one iovec. The addresses in it are of the other process, whose
+        // SAFETY: the kernel reads one iovec. The addresses in it belong to the other process, whose
         // memory keeps its contents: what is dropped is read again when it is touched.
         let done = unsafe {
             libc::syscall(

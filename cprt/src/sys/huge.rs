@@ -9,8 +9,8 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, m
 /// The size of a huge page on most machines; on others any size would do.
 const HUGE: usize = 2 << 20;
 
-/// Memory, in huge pages where the system has some: a device that writes there gets few pieces, and the
-/// kernel pins few meanwhile.
+/// Memory, in huge pages if the system has some: a device then writes to few pieces, and the kernel pins
+/// few meanwhile.
 #[derive(Debug)]
 pub(crate) struct HugeBuffer {
     /// The whole mapping, and where in it the memory begins.
@@ -21,7 +21,7 @@ pub(crate) struct HugeBuffer {
 }
 
 impl HugeBuffer {
-    /// At least `length` bytes, all zero, which begin at a huge page.
+    /// Allocates at least `length` bytes, all zero, aligned to a huge page.
     pub(crate) fn new(length: usize) -> io::Result<Self> {
         let short = || io::Error::from_raw_os_error(libc::EINVAL);
         let length = length.max(1).checked_next_multiple_of(HUGE);
@@ -29,10 +29,10 @@ impl HugeBuffer {
         let mapped = length.checked_add(HUGE).and_then(NonZeroUsize::new);
         let mapped = mapped.ok_or_else(short)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: the kernel places the new mapping where nothing of ours is.
         let start = unsafe { mmap_anonymous(None, mapped, both, MapFlags::MAP_PRIVATE) }?;
-        // This is only advice.
-        // SAFETY: of the mapping that was just made, and it changes no contents.
+        // This is only advice, so it may fail.
+        // SAFETY: the range is the mapping just made, and the advice changes no contents.
         let _ = unsafe { madvise(start, mapped.get(), MmapAdvise::MADV_HUGEPAGE) };
         Ok(Self {
             start,
@@ -48,7 +48,7 @@ impl HugeBuffer {
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `skip` and `length` together are no more than what is mapped, for reading and
-        // writing, as long as `self` is there; it is initialised, and who has `self` has it alone.
+        // writing, as long as `self` lives; it is initialised, and borrowed exclusively with `self`.
         unsafe {
             let start = self.start.cast::<u8>().add(self.skip);
             std::slice::from_raw_parts_mut(start.as_ptr(), self.length)

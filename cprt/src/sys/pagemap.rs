@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// The flag in an entry of the older interface, the file itself.
+/// The flag of a present page in an entry of the older interface, the file itself.
 const ENTRY_PRESENT: u64 = 1 << 63;
 
 #[repr(C)]
@@ -50,8 +50,8 @@ impl Pagemap {
         Ok(Self { file, scans: true })
     }
 
-    /// The addresses that have a page, in order and joined. From 6.7 on the kernel walks the tables; before
-    /// that, every page has to be asked about.
+    /// The ranges of addresses that have a page, in order and joined. From Linux 6.7 on, the kernel walks the
+    /// tables; before that, the entry of every page has to be read.
     pub(crate) fn present(&mut self, addresses: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         if self.scans {
             match self.scan(addresses) {
@@ -77,8 +77,8 @@ impl Pagemap {
                 return_mask: PAGE_IS_PRESENT,
                 ..ScanArg::default()
             };
-            // SAFETY: the kernel reads and writes the argument, which has the size that is told in
-            // it, and writes at most vec_len regions to an array that has so many.
+            // SAFETY: the kernel reads and writes the argument, which has the size that it names
+            // itself, and writes at most vec_len regions to an array of that length.
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
             let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
             for region in &regions[..count.min(regions.len())] {

@@ -1,4 +1,4 @@
-//! Tracepoints by perf events, and the ring of memory in which their records come.
+//! Tracepoints by perf events, and the ring in memory that receives their records.
 
 use std::ffi::CString;
 use std::io;
@@ -28,7 +28,7 @@ const SET_OUTPUT: libc::c_ulong = 0x2405;
 const SET_FILTER: libc::c_ulong = 0x4008_2406;
 const SET_BPF: libc::c_ulong = 0x4004_2408;
 
-/// `struct perf_event_attr` in its fifth version, which every kernel we run on knows.
+/// `struct perf_event_attr` in its fifth version, which every supported kernel knows.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Attr {
@@ -64,9 +64,9 @@ pub(crate) enum Whose {
 /// When the ring becomes readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakes {
-    /// With every record, which costs the thread that makes it an interrupt.
+    /// After every record, which costs the thread that causes it an interrupt.
     Each,
-    /// When there are this many bytes.
+    /// When it holds this many bytes.
     Bytes(u32),
 }
 
@@ -104,7 +104,7 @@ impl Event {
             Whose::Cpu(cpu) => (-1, libc::c_int::try_from(cpu).unwrap_or(-1)),
             Whose::Mine => (0, -1),
         };
-        // SAFETY: the kernel reads the structure, which has the size that is told in it.
+        // SAFETY: the kernel reads the structure, which has the size that it names itself.
         made(unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -128,13 +128,13 @@ impl Event {
         self.command(SET_OUTPUT, libc::c_ulong::try_from(fd).unwrap_or(0))
     }
 
-    /// Runs a program at it, on all CPUs, enabled or not, until the event is dropped.
+    /// Runs a program at this tracepoint, on all CPUs, enabled or not, until the event is dropped.
     pub(crate) fn run(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let fd = program.as_raw_fd();
         self.command(SET_BPF, libc::c_ulong::try_from(fd).unwrap_or(0))
     }
 
-    /// Sets the kernel's filter for it; only once.
+    /// Sets the kernel's filter for this event; to be called only once.
     pub(crate) fn filter(&self, text: &str) -> io::Result<()> {
         let text = CString::new(text)?;
         // SAFETY: the kernel reads a string that ends with a NUL.
@@ -159,16 +159,16 @@ impl AsFd for Event {
     }
 }
 
-/// A mapping shared with the kernel, unmapped at the end.
+/// A mapping shared with the kernel, unmapped when dropped.
 #[derive(Debug)]
 pub(super) struct Shared {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: it is memory that is valid until it is dropped, from whichever thread.
+// SAFETY: the memory is valid in every thread until it is unmapped on drop.
 unsafe impl Send for Shared {}
-// SAFETY: what is shared is read and written by atomic operations, or copied as raw bytes.
+// SAFETY: the memory is read and written by atomic operations, or copied as raw bytes.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -190,7 +190,7 @@ impl Shared {
     ) -> io::Result<Self> {
         let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: the kernel places the new mapping where nothing of ours is.
         let start = unsafe { mmap(None, size, protection, flags, fd, offset) }?;
         Ok(Self {
             start: start.cast(),
@@ -201,12 +201,12 @@ impl Shared {
     /// A number that both sides read and write.
     pub(super) fn number(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length);
-        // SAFETY: it is within the mapping and aligned, by the line above and as mappings begin at
-        // a page; it lives as long as `self`, and is only ever used as an atomic number.
+        // SAFETY: it is within the mapping and aligned, by the assertion and because mappings begin
+        // at a page; it lives as long as `self`, and is only ever used as an atomic number.
         unsafe { self.start.add(at).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Appends a copy of bytes that the kernel has written and does not touch now.
+    /// Appends a copy of bytes that the kernel has written and does not change meanwhile.
     pub(super) fn copy(&self, at: usize, length: usize, into: &mut Vec<u8>) {
         assert!(at.checked_add(length).is_some_and(|end| end <= self.length));
         into.reserve(length);
@@ -223,7 +223,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and what points there ends here.
+        // SAFETY: it was mapped with this length, and no reference to it outlives `self`.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }
@@ -233,7 +233,7 @@ impl Drop for Shared {
 pub(super) struct Constant(Shared);
 
 impl Constant {
-    /// Maps that many bytes.
+    /// Maps this many bytes.
     pub(super) fn new(fd: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE);
         Ok(Self(Shared::map(fd, 0, length, protection, flags)?))
@@ -241,12 +241,12 @@ impl Constant {
 
     pub(super) const fn bytes(&self) -> &[u8] {
         let Shared { start, length } = self.0;
-        // SAFETY: so many bytes are mapped for reading until `self` is dropped, and nothing changes them.
+        // SAFETY: `length` bytes are mapped for reading until `self` is dropped, and nothing changes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }
 }
 
-/// Records of an event, and of those that have joined it.
+/// The ring of records of an event, and of those that have joined it.
 #[derive(Debug)]
 pub(crate) struct Ring {
     memory: Shared,
@@ -255,7 +255,7 @@ pub(crate) struct Ring {
     size: usize,
 }
 
-/// The places in the first page of the kernel's write position, and of our read position.
+/// Offsets in the first page: of the kernel's write position, and of this process's read position.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 
@@ -271,7 +271,7 @@ impl Ring {
         })
     }
 
-    /// Takes whole records. Only one thread at a time may call it.
+    /// Appends all records to `into`. Only one thread at a time may call it.
     pub(crate) fn take(&self, into: &mut Vec<u8>) {
         let head = self.memory.number(HEAD).load(Ordering::Acquire);
         let tail = self.memory.number(TAIL).load(Ordering::Relaxed);

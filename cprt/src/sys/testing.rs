@@ -1,4 +1,4 @@
-//! What tests need a process to do.
+//! System calls and helpers for tests.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 pub(crate) use test_support::{skip, skip_part};
 
-/// Whether files of a directory can be on the disk only, which on tmpfs they cannot.
+/// Whether the page cache can drop files of this directory, which it cannot on tmpfs.
 pub(crate) fn lets_go(directory: &Path) -> bool {
     static NAMES: AtomicU64 = AtomicU64::new(0);
 
@@ -33,13 +33,12 @@ pub(crate) fn lets_go(directory: &Path) -> bool {
     lets_go
 }
 
-/// Whether it is nearly all, in pages or bytes: a host may take back some memory that is not in use.
+/// Whether `got` is nearly all, in pages or bytes: a host may take back some memory that is not in use.
 pub(crate) fn all_but_few(got: u64, all: u64) -> bool {
     got <= all && got + all / 20 + 1 >= all
 }
 
-/// Reads a file until all of it is cached: the host may have taken some back. At once after this it is
-/// still there.
+/// Reads a file until all of it is cached, as the host may take some back. Right after this, it still is.
 pub(crate) fn warm(path: &Path) {
     for _ in 0..100 {
         let length = fs::read(path).expect("to read").len() as u64;
@@ -63,7 +62,7 @@ impl Mapped {
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::UnexpectedEof)?;
-        // SAFETY: a new mapping wherever the kernel likes; nothing of ours is there.
+        // SAFETY: the kernel places the new mapping where nothing of ours is.
         let start = unsafe {
             mmap(
                 None,
@@ -86,11 +85,11 @@ impl Mapped {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading as long as `self` is there; tests change no mapped file.
+        // SAFETY: mapped for reading as long as `self` lives; tests change no mapped file.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length) }
     }
 
-    /// How many of its pages are in the page cache.
+    /// The number of its pages in the page cache.
     pub(crate) fn resident(&self) -> io::Result<usize> {
         let page = usize::try_from(super::page_size()).unwrap_or(4096);
         let mut pages = vec![0u8; self.length.div_ceil(page)];
@@ -107,8 +106,8 @@ impl Mapped {
         let start: NonNull<u8> = self.start.cast();
         range
             .step_by(4096)
-            // SAFETY: it is within the mapping, by the assertion above, and the files of tests are
-            // not cut off.
+            // SAFETY: it is within the mapping, by the assertion above, and tests do not truncate
+            // their files.
             .map(|at| u64::from(unsafe { start.add(at).read_volatile() }))
             .sum()
     }
@@ -116,19 +115,19 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and what points there ends here.
+        // SAFETY: it was mapped with this length, and no reference to it outlives `self`.
         let _ = unsafe { munmap(self.start, self.length) };
     }
 }
 
-/// Reads the first byte of a file, if that takes no waiting.
+/// Reads the first byte of a file if that needs no waiting.
 pub(crate) fn read_now(file: &File) -> io::Result<usize> {
     let mut byte = [0_u8];
     let part = libc::iovec {
         iov_base: byte.as_mut_ptr().cast(),
         iov_len: byte.len(),
     };
-    // SAFETY: one part, of a byte that is there until the call returns.
+    // SAFETY: one part, of a byte that lives until the call returns.
     let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, 0, libc::RWF_NOWAIT) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
@@ -144,7 +143,7 @@ pub(crate) fn window_size(fd: std::os::fd::RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Some names of a directory, each with the position after it; none at the end. For tests.
+/// The next names of a directory, each with the position after it; none at the end. For tests.
 pub(crate) fn names(directory: &std::fs::File) -> io::Result<Vec<(Vec<u8>, i64)>> {
     let mut buf = vec![0u8; 32 << 10];
     let fd = directory.as_raw_fd();
@@ -153,7 +152,7 @@ pub(crate) fn names(directory: &std::fs::File) -> io::Result<Vec<(Vec<u8>, i64)>
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     let mut rest = &buf[..got];
     let mut names = Vec::new();
-    // Inode and position of 8 bytes each, length of 2, type of 1, name.
+    // In each record: inode and position of 8 bytes each, length of 2, type of 1, name.
     while let (Some(position), Some(&[low, high])) = (rest.get(8..16), rest.get(16..18)) {
         let whole = usize::from(u16::from_ne_bytes([low, high]));
         let name = rest[19..whole].split(|&byte| byte == 0).next();

@@ -1,4 +1,4 @@
-//! The kernel's file system of tracepoints, which need not be mounted already.
+//! tracefs, the kernel's file system of tracepoints, which need not be mounted already.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::made;
 
-/// The kernel's constants for creating the configured file system, and for descriptors that are closed
-/// on exec.
+/// The kernel's constants for creating a configured file system, and for descriptors to be closed on
+/// exec.
 const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 const FSOPEN_CLOEXEC: libc::c_long = 1;
 const FSMOUNT_CLOEXEC: libc::c_long = 1;
@@ -41,7 +41,7 @@ impl Tracefs {
         })
     }
 
-    /// A file of a tracepoint, such as `format` of `filemap/mm_filemap_fault`.
+    /// Reads a file of a tracepoint, such as `format` of `filemap/mm_filemap_fault`.
     pub(crate) fn read(&self, point: &str, file: &str) -> io::Result<String> {
         fs::read_to_string(self.root.join("events").join(point).join(file))
     }

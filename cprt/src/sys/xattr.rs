@@ -1,4 +1,4 @@
-//! Extended attributes, which no safe crate of ours reads.
+//! Extended attributes, which none of the safe crates in use reads.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -13,7 +13,7 @@ fn length(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// An attribute of the file at a path; with an empty buffer, its length.
+/// Reads an attribute of the file at a path and returns its length; an empty buffer asks only for that.
 pub(crate) fn getxattr(path: &Path, name: &OsStr, into: &mut [u8]) -> io::Result<usize> {
     let (path, name) = (terminated(path.as_os_str())?, terminated(name)?);
     // SAFETY: both strings are terminated, and the kernel writes no more than the buffer's length.
@@ -27,14 +27,15 @@ pub(crate) fn getxattr(path: &Path, name: &OsStr, into: &mut [u8]) -> io::Result
     })
 }
 
-/// The names of all attributes, each with a zero at its end; with an empty buffer, their length.
+/// Reads the names of all attributes, each with a zero at its end, and returns their length; an empty buffer
+/// asks only for that.
 pub(crate) fn listxattr(path: &Path, into: &mut [u8]) -> io::Result<usize> {
     let path = terminated(path.as_os_str())?;
     // SAFETY: the string is terminated, and the kernel writes no more than the buffer's length.
     length(unsafe { libc::listxattr(path.as_ptr(), into.as_mut_ptr().cast(), into.len()) })
 }
 
-/// Gives the file at a path an attribute; for tests.
+/// Sets an attribute of the file at a path; for tests.
 #[cfg(test)]
 pub(crate) fn setxattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (terminated(path.as_os_str())?, terminated(OsStr::new(name))?);

@@ -169,7 +169,7 @@ mod tests {
         WorkerChild::new(child.expect("coreutils"))
     }
 
-    /// Whether there is a process with that number, if only a zombie.
+    /// Whether there is a process with this number, even if only a zombie.
     fn is_there(process: u32) -> bool {
         std::path::Path::new("/proc")
             .join(process.to_string())

@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(text(&home), "", "it is there");
         guest.pays(at(&host));
         guest.enter();
-        // These are files like any other: 0, which is the caller, stands at their beginning.
+        // These are ordinary files: 0, which stands for the caller, is at their beginning.
         assert_eq!(text(&host), "0\n");
         std::fs::write(&host, "1\n0\n").expect("a reader");
         std::thread::sleep(LINGER + LOOK * 4);

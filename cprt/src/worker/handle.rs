@@ -111,7 +111,7 @@ pub(crate) enum WorkerEnd {
 
 /// A worker's last message.
 enum LastWord {
-    /// It has done all that it was told to.
+    /// It has carried out all orders.
     Ended { late: bool },
     /// Why it ends.
     Fault(String),
@@ -181,7 +181,7 @@ impl LoadedWorker {
         self.child.id()
     }
 
-    /// Tells it to end.
+    /// Orders the worker to end.
     pub(crate) fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
@@ -278,7 +278,7 @@ impl LoadedWorker {
         word
     }
 
-    /// Ends it: it is not needed, or has failed.
+    /// Ends the worker, which is not needed or has failed.
     pub(crate) fn put_down(self) {
         self.outbox.hang_up();
         self.child.end(TO_LEAVE);
@@ -321,7 +321,7 @@ impl WorkerHandle {
         answer
     }
 
-    /// Its counters; `None` if it is gone, or going.
+    /// The worker's counters; `None` if it is gone or about to go.
     pub(crate) fn stats(&self) -> Option<Stats> {
         self.ask(
             TO_ANSWER,
@@ -351,7 +351,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Has it send events there, as many as the channel takes.
+    /// Has the worker send events to this channel; those that do not fit are dropped.
     pub(crate) fn events(&self, to: SyncSender<EventLine>) {
         {
             let mut open = self.open();
@@ -363,7 +363,7 @@ impl WorkerHandle {
         self.outbox.say(&Order::Events(true));
     }
 
-    /// Ends it in good order, or by force if that takes long.
+    /// Ends the worker in an orderly way, or by force if that takes long.
     pub(crate) fn exit(&self) {
         self.stop.tell();
         self.outbox.say(&Order::Exit);
@@ -558,7 +558,7 @@ mod tests {
         let since = Instant::now();
         let end = process.attend(&handle, true, |_| {});
         assert_eq!(end, WorkerEnd::Fault("it hangs".to_owned()));
-        // It waits as long as for a process that may yet end by itself.
+        // The wait is as long as for a process that may still end by itself.
         assert!(since.elapsed() < TO_END * 2, "{:?}", since.elapsed());
     }
 }

@@ -24,7 +24,7 @@ pub(crate) const EXIT_SOCKET_CLOSED: i32 = 113;
 /// The exit code of a worker that panicked, which is a bug of the runtime.
 pub(crate) const EXIT_PANICKED: i32 = 112;
 
-/// All that a worker has to know.
+/// All that a worker has to know to begin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The directory whose files it works on.
@@ -86,7 +86,7 @@ pub(crate) enum BackendSource {
     },
 }
 
-/// Keeper to worker.
+/// A message from the keeper to the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
@@ -111,23 +111,23 @@ pub(crate) enum Order {
     Exit,
 }
 
-/// Worker to keeper.
+/// A message from the worker to the keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Note {
-    /// After [`Order::Start`].
+    /// The answer to [`Order::Start`].
     Loaded {
         name: String,
         version: String,
     },
-    /// After [`Order::Go`].
+    /// The answer to [`Order::Go`].
     Ready {
         backend: String,
         features: Vec<String>,
         /// What the backend cannot do, a sentence each.
         limits: Vec<String>,
     },
-    /// In place of either; the worker ends.
+    /// The answer in place of either; the worker ends.
     Refused(Refusal),
     Log {
         /// As in `ppc.h`.
@@ -141,7 +141,7 @@ pub(crate) enum Note {
         process: u32,
         cgroup: Option<PathBuf>,
     },
-    /// The worker is about to enter that cgroup, as loads are charged to the cgroup that it is in; `None`: it is back.
+    /// The worker is about to enter this cgroup, as loads are charged to the cgroup that it is in; `None`: it is back.
     Guest {
         host: Option<PathBuf>,
     },

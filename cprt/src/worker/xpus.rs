@@ -49,7 +49,7 @@ impl Xpus {
         }
     }
 
-    /// The accelerator of a process, as far as it is known by now.
+    /// The accelerator of a process, if it is known by now.
     pub(crate) fn of(&self, process: u32) -> Option<Xpu> {
         let mut state = self.shared.lock();
         let before = match state.known.get(&process) {
@@ -135,7 +135,7 @@ mod tests {
         for process in [7, 8, 7] {
             assert_eq!(xpus.of(process), None);
         }
-        // Three waits and no more, on a machine that has much else to do.
+        // No more than three waits, on a machine with much else to do.
         assert!(since.elapsed() < Duration::from_secs(5));
         to.send(()).expect("it waits");
         let until = Instant::now() + Duration::from_secs(20);

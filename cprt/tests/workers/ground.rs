@@ -1,4 +1,4 @@
-//! A daemon with folders and mounts of a test's own.
+//! A daemon for one test, with folders and mounts of its own.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,14 +18,14 @@ use test_support::{Folder, TRUSTED, compile, own_view, skip};
 /// How long to wait for anything, on a machine with much else to do.
 pub(crate) const LATEST: Duration = Duration::from_secs(30);
 
-/// Where policies are made, which each test sees at [`TRUSTED`].
+/// The folder where policies are built, which each test sees at [`TRUSTED`].
 fn policies() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
     fs::create_dir_all(&folder).expect("it is ours");
     folder
 }
 
-/// A policy that only root can change, under the path that the daemon uses.
+/// Makes a policy writable only by root, and returns the path under which the daemon finds it.
 fn trusted(made: &Path) -> PathBuf {
     fs::set_permissions(made, fs::Permissions::from_mode(0o755)).expect("it is ours");
     Path::new(TRUSTED).join(made.file_name().expect("a name"))
@@ -44,18 +44,18 @@ pub(crate) fn probe() -> &'static Path {
     })
 }
 
-/// A daemon that is yet to be started, or runs.
+/// A daemon that runs or is yet to be started, and its folders.
 pub(crate) struct Ground {
     folder: Folder,
-    /// Sockets have short paths.
+    /// A folder for the socket, whose path has to be short.
     place: Folder,
     daemon: Option<Child>,
     environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Ground {
-    /// In a view of the file system that only this test's thread has, and what it starts. `None` where that is not to be
-    /// had, or no C compiler; then it has been said why.
+    /// Enters a view of the file system that only this test's thread and its children have. `None` if that is not
+    /// possible or there is no C compiler, after saying why.
     pub(crate) fn new(name: &str) -> Option<Self> {
         if !geteuid().is_root() {
             skip("workers of a daemon are for root; run it as root");
@@ -69,7 +69,7 @@ impl Ground {
             skip(&format!("no mount namespace: {error}"));
             return None;
         }
-        // What is below a temporary folder in memory is never missed.
+        // A temporary folder may be in memory, where reads never miss.
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         Some(Self {
             folder,
@@ -79,34 +79,34 @@ impl Ground {
         })
     }
 
-    /// A folder below that of the test.
+    /// Makes a folder below that of the test.
     pub(crate) fn directory(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let path = self.folder.path().join(name.as_ref());
         fs::create_dir_all(&path).expect("it is ours");
         path
     }
 
-    /// A file where policies are.
+    /// Makes a file in the folder of policies.
     pub(crate) fn trusted(name: &str, bytes: &[u8]) -> PathBuf {
         let path = policies().join(format!("{}-{name}", std::process::id()));
         fs::write(&path, bytes).expect("it is ours");
         trusted(&path)
     }
 
-    /// Starts the daemon with this besides in its configuration.
-    /// With this in the daemon's environment.
+    /// Sets a variable in the daemon's environment.
     pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.environment.push((name, value));
         self
     }
 
+    /// Starts the daemon with this added to its configuration, and waits until it answers.
     pub(crate) fn start(self, config: &str) -> Self {
         let ground = self.start_by(config, None);
         wait_for("the daemon", || ground.status());
         ground
     }
 
-    /// The same as a service manager does it, which listens there.
+    /// Starts the daemon with this added to its configuration, and with a service manager that listens at this socket.
     pub(crate) fn start_by(mut self, config: &str, manager: Option<&Path>) -> Self {
         let own = format!(
             "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
@@ -148,7 +148,7 @@ impl Ground {
         kill(Pid::from_raw(daemon), signal).expect("it is there");
     }
 
-    /// Waits for the daemon to end in good order.
+    /// Waits for the daemon to end successfully.
     pub(crate) fn ended(&mut self) {
         let mut daemon = self.daemon.take().expect("it was started");
         let status = daemon.wait().expect("it is ours");
@@ -163,7 +163,7 @@ impl Ground {
         policy?.worker
     }
 
-    /// What is known of the policy of a directory.
+    /// The status of a directory's policy.
     pub(crate) fn policy(&self, directory: &Path) -> Option<PolicyStatus> {
         let mounts = self.status()?.mounts;
         mounts.into_iter().find(|it| it.path == directory)?.policy
@@ -173,7 +173,7 @@ impl Ground {
         self.daemon.as_ref().map(Child::id)
     }
 
-    /// Processes of the daemon, those that have ended included.
+    /// Child processes of the daemon, including zombies.
     pub(crate) fn workers(&self) -> Vec<u32> {
         let Some(daemon) = self.daemon() else {
             return Vec::new();
@@ -201,7 +201,7 @@ impl Drop for Ground {
         while daemon.try_wait().is_ok_and(|it| it.is_none()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // One that the kernel holds up is not waited for.
+        // Does not wait for a daemon that the kernel holds up.
         let _ = daemon.kill();
         let _ = daemon.try_wait();
     }

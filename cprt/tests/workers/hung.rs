@@ -1,4 +1,4 @@
-//! A file system that stops answering when it is told to. A process of its own serves it: this program once more.
+//! A file system that stops answering on request. Another process serves it: this test program, started once more.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,21 +18,21 @@ use test_support::skip;
 use crate::ground::Ground;
 
 const SIZE: u64 = 64 << 20;
-/// How long the kernel trusts its names and attributes.
+/// How long the kernel trusts the file system's names and attributes.
 const BELIEVED: Duration = Duration::ZERO;
 
-/// In which way it does not answer.
+/// The way in which the file system does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It takes requests to read, and never answers: a process that waits for that cannot be killed.
+    /// It accepts requests to read but never answers them: a process that waits for one cannot be killed.
     Reads,
-    /// The same, of all requests.
+    /// The same for all requests.
     All,
-    /// Its process is stopped.
+    /// Its process is stopped by a signal.
     Stopped,
 }
 
-/// Such a file system.
+/// A file system that can be made to stop answering.
 pub(crate) struct Hung {
     path: PathBuf,
     flags: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Hung {
 }
 
 impl Hung {
-    /// `None` where there is no FUSE; then that has been said.
+    /// `None` without FUSE, after saying so.
     pub(crate) fn mount(ground: &Ground, name: &str) -> Option<Self> {
         if fs::File::open("/dev/fuse").is_err() {
             skip("there is no /dev/fuse");
@@ -73,7 +73,7 @@ impl Hung {
         &self.path
     }
 
-    /// Whether it answers from now on.
+    /// Sets whether it answers from now on.
     pub(crate) fn answers(&self, way: Way, answers: bool) {
         let flag = match way {
             Way::Reads => "reads",
@@ -190,7 +190,7 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // A load of all of it takes a while.
+        // Makes loading the whole file take a while.
         std::thread::sleep(Duration::from_millis(200));
         self.wait(&["all", "reads"]);
         let left = SIZE.saturating_sub(offset).min(size.into());

@@ -1,5 +1,5 @@
-//! Workers of a daemon on this machine: those that hang, mounts that come late, members of its group. As root, with
-//! mounts and folders of the test's own.
+//! A daemon's workers on this machine: workers that hang, mounts that appear late, requests from members of its group.
+//! The tests take root, and have mounts and folders of their own.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -35,7 +35,7 @@ fn observed(paths: &[(&Path, &str)]) -> String {
     entries.collect()
 }
 
-/// Whether events of readers below a directory arrive.
+/// Whether events of a reader below a directory arrive.
 fn is_heard(ground: &Ground, directory: &Path, file: &Path) -> bool {
     drop_cached(file).expect("to drop it");
     fs::read(file).expect("to read it");
@@ -64,12 +64,12 @@ fn a_mount_that_comes_late_or_again_has_its_policy() {
         });
         before = worker;
         unbind(&at);
-        // The bare directory is configured as well.
+        // The bare directory is configured as well, so it has a worker again.
         before = wait_for("the bare directory", || {
             ground.worker(&at).filter(|worker| *worker != before)
         });
     }
-    // What is removed by hand stays so until something else is mounted there.
+    // A policy removed by hand stays removed until something else is mounted there.
     ground.client().rm_policy(&at).expect("it is there");
     let elsewhere = ground.directory("elsewhere");
     bind(&other, &elsewhere);
@@ -102,7 +102,7 @@ fn a_mount_around_the_directory_counts_too() {
     unbind(&around);
 }
 
-/// Loads of a file system that does not answer are under way when the worker is to end.
+/// Ends a worker while its loads wait for a file system that does not answer.
 fn a_stop_is_bounded(name: &str, way: Way) {
     let Some(ground) = Ground::new(name) else {
         return;
@@ -137,7 +137,7 @@ fn a_stop_is_bounded(name: &str, way: Way) {
             let removed = ground.client().rm_policy(hung.path());
             (removed.map(drop), since.elapsed())
         });
-        // Others are not held up meanwhile.
+        // Meanwhile, other mounts are not held up.
         std::thread::sleep(Duration::from_millis(100));
         let since = Instant::now();
         let before = ground.worker(&at);
@@ -221,7 +221,7 @@ impl Group {
         text.lines().any(|line| line == process.to_string())
     }
 
-    /// Reads the first line of a file, in there, and stays.
+    /// Starts a process in the cgroup that reads the first line of a file and stays.
     fn reader(&self, file: &Path) -> Child {
         drop_cached(file).expect("to drop it");
         let script = format!(
@@ -257,7 +257,7 @@ fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
     let config = observed(&[(&at, ", ahead = '67108864'")]);
     let ground = ground.start(&format!("{config}[loader]\nbandwidth = '8 MiB'\n"));
     let first = wait_for("the policy", || ground.worker(&at));
-    // On a machine with much else to do, a miss may be lost.
+    // On a busy machine, a miss may be lost.
     let enters = || {
         for _ in 0..5 {
             let reader = group.reader(&file);
@@ -275,11 +275,11 @@ fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
     };
     let (worker, reader) = enters();
     assert_eq!(worker, first);
-    // When all is loaded it is back, though its host is there.
+    // Once all is loaded the worker is back, though the reader is still in the cgroup.
     wait_for("it to leave", || (!group.has(worker)).then_some(()));
     assert!(group.has(reader.id()));
     end(reader);
-    // It is killed with its hosts, as when a unit is stopped: that is no crash of the policy.
+    // If it is killed together with the reader, as when a unit is stopped, that is no crash of the policy.
     for _ in 0..4 {
         let (worker, reader) = enters();
         kill(Pid::from_raw(worker.cast_signed()), Signal::SIGTERM).expect("it is there");
@@ -290,7 +290,7 @@ fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
     }
     let policy = ground.policy(&at).expect("it runs");
     assert_eq!((policy.crashes, policy.last_fault), (0, None));
-    // The cgroup of hosts that are gone can be removed in the middle of a load.
+    // Once its readers are gone, the cgroup can be removed in the middle of a load.
     let (worker, reader) = enters();
     end(reader);
     wait_for("the cgroup to be empty", || fs::remove_dir(&group.0).ok());
@@ -369,7 +369,7 @@ fn asks() {
     println!("HEARD {heard:?}");
 }
 
-/// `daemon`, which every system has.
+/// The group `daemon`, which every system has.
 const GROUP: u32 = 1;
 
 #[test]
@@ -432,7 +432,7 @@ fn a_daemon_that_may_make_no_namespaces_mirrors_all_the_same() {
     }
     let at = ground.directory("at");
     fs::write(at.join("f"), "below").expect("a file");
-    // As in a unit that restricts namespaces, it can try nothing in one.
+    // As in a unit that restricts namespaces, the daemon can try nothing in a namespace.
     let ground = ground.with("PATH", "/nowhere").start("");
     let client = ground.client();
     let fuse = Some("fuse".parse().expect("a backend"));
@@ -463,7 +463,7 @@ fn what_cannot_be_loaded_leaves_nothing_behind() {
     let status = client.status(None).expect("a daemon");
     assert!(status.mounts.iter().all(|it| it.path != at));
     assert_eq!(ground.workers(), Vec::<u32>::new());
-    // And what can be is taken afterwards.
+    // A policy that can be loaded is accepted afterwards.
     let probe: PathBuf = ground::probe().into();
     let taken = client.reg_policy(&at, &probe, &Settings::new(), None, observe());
     assert_eq!(taken.expect("to register").state, MountState::Running);

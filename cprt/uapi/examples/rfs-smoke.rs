@@ -166,7 +166,7 @@ fn page_cache(device: &Device, file: FileId, size: u64) -> Outcome {
     Ok(())
 }
 
-/// A child reads the whole file, cold; what is told of it?
+/// Has a child read the whole file, cold, and checks which events report that.
 fn events(device: &Device, file: FileId, size: u64, path: &Path) -> Outcome {
     cold(device, file)?;
     let kinds = Kinds::OPEN | Kinds::CLOSE | Kinds::MISS | Kinds::TOUCH;

@@ -238,7 +238,7 @@ impl Device {
         })
     }
 
-    /// Takes the events that wait, as many as fit; the batch may be empty. `None` is the end: the file
+    /// Takes waiting events, up to the room there is; the batch may be empty. `None` is the end: the file
     /// system has been unmounted and all events have been read.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ const LOST: [u8; 64] = [
     0, 0, 0, 0,                                     // reserved
 ];
 
-/// Of a version to come, of another size, with what may look like anything behind its header.
+/// An event of a future version, with another size and any contents behind its header.
 #[rustfmt::skip]
 const VERSION_2: [u8; 24] = [
     24, 0,                                          // len

@@ -1,7 +1,7 @@
 //! The system calls, made safe to call.
 //!
 //! All that matters for memory safety is decided here: which structure belongs to which
-//! command, where the kernel may write, who owns a new descriptor.
+//! command, where the kernel may write, which value owns a new descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Mounts of many models, each loaded and recorded for itself.
+//! Mounts with many models, each of which is loaded and recorded separately.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::Library;
 use crate::template::Store;
 
 const MIB: u64 = 1 << 20;
-/// Weights are not smaller.
+/// The size of a shard; weights are not smaller.
 const SHARD: u64 = 32 * MIB;
 
-/// A store of templates that goes when the test does.
+/// A store of templates that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -32,7 +32,7 @@ impl Scratch {
         host.start::<Library>(&settings).expect("it starts")
     }
 
-    /// Of each template: the service, and the files that were read.
+    /// For each template, the service and the files that were read.
     fn kept(&self) -> Vec<(String, Vec<String>)> {
         let store = Store::at(&self.0);
         let entries = store.list().expect("templates").into_iter();
@@ -48,12 +48,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Whatever is left is in a directory for that.
+        // If this fails, the rest stays in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A folder of a model in two shards, with an index.
+/// Adds a folder with a model in two shards and an index.
 fn with_model(host: FakeHost, folder: &str) -> FakeHost {
     let at = |name: &str| crate::models::join(folder, name);
     let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
@@ -69,7 +69,7 @@ fn event(host: &FakeHost, kind: Kind, path: &str, offset: u64, length: u64) -> E
     event
 }
 
-/// Says so to the policy, and what is planned until nothing is for a while.
+/// Passes an event to the policy; returns what it plans until it has planned nothing for a while.
 fn hear(host: &FakeHost, maio: &mut Instance, event: &Event) -> Vec<Io> {
     let mut planned: Vec<Io> = maio
         .prefetch(Some(event))
@@ -104,7 +104,7 @@ fn read(host: &FakeHost, maio: &mut Instance, path: &str) {
     }
 }
 
-/// Everything that is under way is over, and so many templates are kept.
+/// Ends everything that is under way, and waits until this many templates are kept.
 fn end(host: &FakeHost, maio: &mut Instance, scratch: &Scratch, templates: usize) {
     host.advance(Duration::from_mins(5));
     for _ in 0..500 {
@@ -135,7 +135,7 @@ fn of_two_models_in_a_folder_only_the_one_that_is_opened_is_loaded() {
     read(&host, &mut maio, "a/model-1.safetensors");
     read(&host, &mut maio, "a/model-2.safetensors");
     end(&host, &mut maio, &scratch, 1);
-    // The other one is loaded as if there were nothing else, and has a template of its own.
+    // The other model is loaded as if it were the only one, and has a template of its own.
     assert_eq!(open(&host, &mut maio, "b/config.json"), of("b"));
     read(&host, &mut maio, "b/model-2.safetensors");
     end(&host, &mut maio, &scratch, 2);
@@ -171,7 +171,7 @@ fn ten_models_and_three_loads_at_once_have_a_template_each() {
             read(&host, &mut maio, &weights(number, shard));
         }
     }
-    // Without a name these are one service: they are the same files.
+    // Without a name these are one service, as they have the same files.
     end(&host, &mut maio, &scratch, 1);
     let (_, files) = scratch.kept().remove(0);
     assert_eq!(files, ["model-2.safetensors", "model-1.safetensors"]);
@@ -253,7 +253,7 @@ fn of_two_revisions_in_a_cache_of_downloads_the_one_that_is_opened_is_loaded() {
     let host = hub();
     let (mut maio, at_init) = scratch.start(&host, &[("service-id", "s")]);
     assert_eq!(at_init, []);
-    // Both have this file; the branch says which one is meant.
+    // Both revisions have this file; the branch says which one is meant.
     let of_branch = blobs(&host, &["c0", "i0", "w1", "w2"]);
     assert_eq!(open(&host, &mut maio, "models--x--y/blobs/c0"), of_branch);
     read(&host, &mut maio, "models--x--y/blobs/w1");
@@ -261,7 +261,7 @@ fn of_two_revisions_in_a_cache_of_downloads_the_one_that_is_opened_is_loaded() {
     end(&host, &mut maio, &scratch, 1);
     let (_, files) = scratch.kept().remove(0);
     assert_eq!(files, ["model-1.safetensors", "model-2.safetensors"]);
-    // A shard that only the other one has, opened by a process that is there as long as any test.
+    // Process 1, which outlives any test, opens a shard that only the other revision has.
     let newcomer = |path| {
         let mut open = event(&host, Kind::Open, path, 0, SHARD);
         open.process = 1;

@@ -45,7 +45,7 @@ impl FileTable {
         &self.root
     }
 
-    /// The number of a file by its path; one that is not known yet gets one.
+    /// The number of a file by its path; an unknown file gets one.
     pub(crate) fn named(&mut self, path: String) -> Option<u32> {
         match self.numbers.get(&path) {
             Some(&known) => Some(known),
@@ -65,7 +65,7 @@ impl FileTable {
         Some(number)
     }
 
-    /// The number of a file that an event names; one that is not known yet gets one.
+    /// The number of a file that an event names; an unknown file gets one.
     pub(crate) fn number(&mut self, host: &Host<'_>, id: FileId) -> Option<u32> {
         if let Some(&known) = self.by_id.get(&id) {
             return known;
@@ -80,7 +80,7 @@ impl FileTable {
         });
         let number = path.and_then(|path| self.named(path));
         if self.by_id.len() >= 2 * MAX_FILES {
-            // They are looked up once more.
+            // The ids are looked up once more.
             self.by_id.clear();
         }
         self.by_id.insert(id, number);
@@ -125,7 +125,7 @@ impl FileTable {
     /// Closes the files that were opened.
     pub(crate) fn close(&mut self, host: &Host<'_>) {
         for id in self.open.iter_mut().filter_map(Option::take) {
-            // It can only be gone already.
+            // Closing fails only if the file is gone already.
             let _ = host.close(id);
         }
         self.by_id.clear();

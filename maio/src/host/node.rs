@@ -30,7 +30,7 @@ enum NodeQuestion {
     Leave,
 }
 
-/// What a process's title, environment and command line say of it.
+/// What a process's title, environment and command line say about it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessWords {
     rank: Option<u32>,
@@ -111,7 +111,7 @@ impl NodeWatch {
     /// Asks the thread for the rank of a process, once.
     pub(crate) fn ask_rank(&mut self, process: u32) {
         if self.asked.len() >= MOST_PROCESSES {
-            // All are asked for once more.
+            // All ranks are asked for once more.
             self.asked.clear();
             self.words.clear();
         }

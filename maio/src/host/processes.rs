@@ -1,4 +1,4 @@
-//! Facts of a reader from `/proc`.
+//! Facts about a reader from `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use ppc::ranks::Layout;
 
 use super::ranks::{layout_of, rank_of};
 
-/// How many processes may say how many workers there are: a worker, its engine, the server and what started that.
+/// How many processes are asked how many workers there are: a worker, its engine, the server and what started that.
 const ANCESTORS: usize = 6;
 
 fn folder(process: u32) -> PathBuf {
     Path::new("/proc").join(process.to_string())
 }
 
-/// Whether it is there still.
+/// Whether it still exists.
 pub(super) fn is_alive(process: u32) -> bool {
     folder(process).exists()
 }
@@ -27,7 +27,7 @@ pub(super) fn read_rank(process: u32) -> Option<u32> {
     rank_of(&environment, &title)
 }
 
-/// How its service splits its model, by its own command line or that of one above it.
+/// How its service splits its model, by its own command line or that of an ancestor.
 pub(super) fn read_layout(process: u32) -> Option<Layout> {
     let above = |&process: &u32| parent(process).filter(|&it| it > 1);
     let mut all = std::iter::successors(Some(process), above).take(ANCESTORS);

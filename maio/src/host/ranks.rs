@@ -19,7 +19,7 @@ pub(super) fn rank_of(environment: &[u8], title: &[u8]) -> Option<u32> {
     }
 }
 
-/// By a command line.
+/// How a service splits its model, by a command line.
 pub(super) fn layout_of(command: &[u8]) -> Option<Layout> {
     let words = command.split(|&byte| byte == 0);
     Layout::in_arguments(words.filter_map(|word| std::str::from_utf8(word).ok()))

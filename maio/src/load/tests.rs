@@ -110,14 +110,14 @@ fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_com
     let advice = load.advise(|_| true);
     assert!(advice.loads.iter().all(|wish| wish.behind));
     assert_eq!(pages(&advice), 48 * PAGES);
-    // Imports take their time, and longer than readers are missed for.
+    // Imports take longer than a load otherwise waits for readers.
     assert!(!load.tick(ns(200), IDLE, &fake));
     assert_eq!(load.advise(|_| true), Advice::default());
     load.hear(&event(Kind::Open, 50, 200_000), &extent(0, 1), &fake);
     let advice = load.advise(|_| true);
     assert_eq!(advice.cancels, [extent(0, 48 * PAGES)]);
     assert!(advice.loads.iter().all(|wish| !wish.behind));
-    // Each asks for what both of them read: what is there costs nothing.
+    // Both workers ask for what both read: what is cached costs nothing.
     assert_eq!(pages(&advice), 64 * PAGES);
     assert!(!load.tick(ns(205), IDLE, &fake));
 }
@@ -143,7 +143,7 @@ fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
     let other = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
     reads(&mut load, 10, &first, 1000, &fake);
     reads(&mut load, 11, &other, 2000, &fake);
-    // It only looks.
+    // This process only looks at the model.
     reads(&mut load, 12, &[extent(0, 1)], 2000, &fake);
     assert!(!load.tick(ns(5), IDLE, &fake));
     assert!(load.tick(ns(13), IDLE, &fake));
@@ -159,7 +159,7 @@ fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
 }
 
 impl Part {
-    /// Ranges that touch are one.
+    /// Joins ranges that touch.
     fn joined(mut self) -> Self {
         let mut joined: Vec<Extent> = Vec::new();
         for extent in self.extents {
@@ -211,7 +211,7 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     assert!(!load.tick(ns(1) + 100_000_000, IDLE, &fake));
     assert!(load.tick(ns(3), IDLE, &fake), "no reader is left");
     assert!(load.end().parts.is_err());
-    // One that ends when all has been read did mean to.
+    // A reader that ends when all has been read has not failed.
     let mut fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
@@ -245,7 +245,7 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.advise(|_| true);
-    // What both read says nothing; the first one is taken, and then given back.
+    // What both read says nothing: the process is taken for the first worker, and then no longer.
     reads(&mut load, 10, &[extent(32 * PAGES, 64)], 1, &fake);
     assert_eq!(load.workers.reader(0).0, Some(10));
     reads(&mut load, 10, &[extent(16 * PAGES, 64)], 2, &fake);
@@ -255,7 +255,7 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
     );
     reads(&mut load, 11, &[extent(0, 64)], 3, &fake);
     assert_eq!(load.workers.reader(0).0, Some(11));
-    // A third one reads what the first one does.
+    // A third process reads what the first worker reads.
     reads(&mut load, 12, &[extent(0, 64)], 3, &fake);
     assert_eq!(load.workers.reader(2).0, Some(12));
 }
@@ -263,7 +263,7 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
 #[test]
 fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
     let mut fake = FakeProcesses::default();
-    // The other way round than the template has them.
+    // The ranks are the other way round than in the template.
     fake.ranks.extend([(10, 1), (11, 0)]);
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
@@ -293,7 +293,7 @@ fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
         "{}",
         outcome.off_course
     );
-    // A look at what is another's is not that.
+    // A look at another worker's part does not count as that.
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 0), (11, 1)]);
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
@@ -312,7 +312,7 @@ fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
 #[test]
 fn workers_that_share_a_rank_are_told_by_what_they_read() {
     let mut fake = FakeProcesses::default();
-    // As a launcher's variable that all of them have inherited.
+    // As if all processes had inherited a launcher's variable.
     fake.ranks.extend([(10, 0), (11, 0)]);
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(None);
@@ -337,7 +337,7 @@ fn workers_that_share_a_rank_are_told_by_what_they_read() {
 #[test]
 fn who_rests_does_not_hold_up_who_reads() {
     let fake = FakeProcesses::default();
-    // Room for a third of it.
+    // There is room for a third of the model.
     let mut load = Load::new(forecast(), memory(16), u64::MAX, false, 0);
     let mine = [extent(0, 16 * PAGES), extent(32 * PAGES, 16 * PAGES)];
     reads(&mut load, 11, &[extent(16 * PAGES, 64)], 1, &fake);
@@ -452,7 +452,7 @@ fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_com
     assert!(!load.is_to_hold_back());
     misses(&mut load, 50, &elsewhere(15), 20);
     assert!(load.is_to_hold_back());
-    // The first MiB of all has come in.
+    // The first MiB of the whole has been loaded.
     let advice = load.hold_back(|extent| extent.first >= PAGES);
     assert!(!load.is_to_hold_back());
     let dropped: u32 = advice.cancels.iter().map(|extent| extent.pages).sum();
@@ -520,7 +520,7 @@ fn when_all_has_been_read_and_closed_it_is_over_soon() {
 
 #[test]
 fn a_beacon_among_neighbours_parts_does_not_make_a_worker_one_of_them() {
-    // A page table has parts of both, that of the second one last.
+    // One page table covers parts of both workers, the second worker's last.
     let groups = [vec![extent(0, PAGES)], vec![extent(PAGES, PAGES)]];
     let forecast = Forecast {
         pieces: Arc::new(Pieces::new(&groups)),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Folders by the paths of their files.
+/// Folders, given by the paths of their files.
 struct FakeFolders(Vec<(String, u64)>, BTreeMap<String, Vec<&'static str>>);
 
 impl FakeFolders {

@@ -143,7 +143,7 @@ mod tests {
         other.publish(b"words").expect("said");
         assert_eq!(one.read_others(), [b"words"]);
         assert_eq!(other.read_others(), [b""]);
-        // Its owner has crashed.
+        // The owner of this file has crashed.
         let left = here.join("1-1");
         fs::write(&left, "stale").expect("written");
         std::os::unix::fs::symlink("/etc/passwd", here.join("link")).expect("a link");
@@ -151,7 +151,7 @@ mod tests {
         assert!(!left.exists());
         drop(other);
         assert!(one.read_others().is_empty());
-        // One whose process ended before it had a name, and one that is about to have its own.
+        // A file whose process ended before naming it, and one that is about to get its name.
         let (old, new) = (here.join(".1-1"), here.join(".1-2"));
         let file = File::create(&old).expect("made");
         let then = SystemTime::now() - 2 * NAMELESS;
@@ -163,7 +163,7 @@ mod tests {
         fs::remove_dir_all(&directory).expect("cleared");
     }
 
-    /// As of two containers that share the directory: in each, this is process 1.
+    /// As in two containers that share the directory, in each of which the process has number 1.
     #[test]
     fn processes_of_one_number_have_leases_of_their_own() {
         let directory =

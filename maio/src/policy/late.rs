@@ -24,7 +24,7 @@ pub(super) struct LateReads {
 }
 
 impl LateReads {
-    /// These processes have read the model, as these workers.
+    /// Notes that these processes have read the model, as these workers.
     pub(super) fn serve(&mut self, processes: impl Iterator<Item = (u32, Option<u32>)>) {
         if self.served.len() >= MOST {
             self.served.clear();

@@ -123,7 +123,7 @@ impl Model {
         Ok(())
     }
 
-    /// Sets when it begins to be loaded, from now on.
+    /// Sets when the loads of the model begin, from now on.
     pub(crate) const fn set_beginning(&mut self, beginning: Beginning) {
         self.config.beginning = beginning;
     }
@@ -133,7 +133,7 @@ impl Model {
         self.wanted
     }
 
-    /// While it is loaded: how many bytes are held for it, and how many it has.
+    /// While the model is loaded, how many bytes are held for it and how many it has.
     pub(crate) fn loads(&self) -> Option<Share> {
         let load = self.load.as_ref()?;
         Some(Share {

@@ -45,7 +45,7 @@ mod tests {
                 .map(|&(held, total)| Share { held, total })
                 .collect();
             let seen = share(memory, held, &others);
-            // As the load does.
+            // Computes the room as the load does.
             seen.threshold - (seen.used - held)
         };
         assert_eq!(of(100, 0, &[]), 800);

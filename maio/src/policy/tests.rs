@@ -10,7 +10,7 @@ use crate::template::Store;
 
 const MIB: u64 = 1 << 20;
 
-/// A directory that goes when the test does.
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -31,7 +31,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Whatever is left is in a directory for that.
+        // If this fails, the rest stays in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -56,7 +56,7 @@ fn loaded(ios: &[Io]) -> Vec<(FileId, u64, u64)> {
         .collect()
 }
 
-/// Hears an event of a process that is not known yet, waits until it is, and returns what is planned then.
+/// Passes an event of an unknown process to the policy, waits until the process is known, and returns the plan.
 fn hear_first(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) -> Vec<Io> {
     let mut event = event.clone();
     event.time_ns = event.time_ns.max(ppc::host::Services::now(host));
@@ -74,10 +74,10 @@ fn hear_first(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) ->
     panic!("nothing is planned: {:?}", host.logs());
 }
 
-/// The same where nothing is to be planned.
+/// The same where nothing may be planned.
 fn hear_in_vain(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) {
     let mut plans = vec![maio.prefetch(Some(event)).expect("a plan")];
-    // It waits no longer than that, whatever its thread does.
+    // The policy waits no longer than this, whatever its thread does.
     std::thread::sleep(Duration::from_millis(100));
     host.advance(Duration::from_secs(1));
     for _ in 0..2 {
@@ -86,7 +86,7 @@ fn hear_in_vain(host: &FakeHost, maio: &mut ppc::host::Instance, event: &Event) 
     assert!(plans.iter().flatten().all(Vec::is_empty), "{plans:?}");
 }
 
-/// Reads the files one after the other and lets time pass until that is over.
+/// Reads the files in turn, and lets time pass until the load is over.
 fn read_all(host: &FakeHost, maio: &mut ppc::host::Instance, files: &[&str]) {
     for (second, file) in (1..).zip(files) {
         for at in 0..8 {
@@ -97,7 +97,7 @@ fn read_all(host: &FakeHost, maio: &mut ppc::host::Instance, files: &[&str]) {
     end(host, maio);
 }
 
-/// The load is over, and what is saved is.
+/// Ends the load, and waits until its template is kept.
 fn end(host: &FakeHost, maio: &mut ppc::host::Instance) {
     let before = kept(host);
     host.advance(Duration::from_mins(5));
@@ -111,7 +111,7 @@ fn end(host: &FakeHost, maio: &mut ppc::host::Instance) {
     panic!("nothing was kept: {:?}", host.logs());
 }
 
-/// How often something was.
+/// How often a template has been kept.
 fn kept(host: &FakeHost) -> usize {
     let logs = host.logs();
     logs.iter()
@@ -197,7 +197,7 @@ fn a_model_may_be_loaded_before_anything_is_opened() {
     assert_eq!(plan, []);
 }
 
-/// A store with a template of this node, by a load of these files in this order.
+/// Records a template of this node by a load of these files in this order.
 fn recorded(scratch: &Scratch, host: &FakeHost, files: &[&str]) -> ppc::host::Instance {
     let settings = [
         ("service-id", "test"),
@@ -212,7 +212,7 @@ fn recorded(scratch: &Scratch, host: &FakeHost, files: &[&str]) -> ppc::host::In
     maio
 }
 
-/// What a process that has not been there yet does first; it is there as long as any test.
+/// The first event of a new process, which has to outlive the test.
 fn newcomer(host: &FakeHost, process: u32, second: u64) -> Event {
     let mut open = event(host, Kind::Open, "config.json", 0, 2, second);
     open.process = process;
@@ -272,7 +272,7 @@ fn what_is_read_after_the_end_extends_the_template() {
     let scratch = Scratch::new("after");
     let host = host().file("README.md", MIB);
     let mut maio = recorded(&scratch, &host, &["a.bin"]);
-    // Of what it has open still, and something that it had no need of before.
+    // One miss is of a file that it still has open, one of a file that it has not needed before.
     let miss = event(&host, Kind::Miss, "a.bin", 0, MIB, 400);
     hear_in_vain(&host, &mut maio, &miss);
     let miss = event(&host, Kind::Miss, "config.json", 0, 2, 401);
@@ -292,7 +292,7 @@ fn what_is_read_after_the_end_extends_the_template() {
     let path = |it: &Extent| template.files[it.file as usize].path.as_str();
     let read: Vec<_> = read.iter().map(|it| (path(it), it.pages)).collect();
     assert_eq!(read, [("a.bin", 2048), ("config.json", 1)]);
-    // What describes the model is no part of it.
+    // A file that describes the model is not part of it.
     let mut open = newcomer(&host, 1, 5000);
     open.file = host.id("README.md");
     hear_in_vain(&host, &mut maio, &open);
@@ -325,7 +325,7 @@ fn a_template_of_other_files_is_not_used() {
         .into_iter()
         .any(|(_, line)| line.contains("b.bin is another file"));
     assert!(said, "{:?}", host.logs());
-    // What is no template at all is told, and the load goes on.
+    // A file that is no template is reported, and the load goes on.
     let path = scratch.0.join("test/n.maio");
     std::fs::write(path, b"MAIO?").expect("a file");
     let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
@@ -352,7 +352,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     hear_first(&host, &mut maio, &open);
     read_all(&host, &mut maio, &["a.bin"]);
-    // Another process reads another file, and no other event comes of that.
+    // Another process reads another file, which causes no other event.
     let mut miss = event(&host, Kind::Miss, "b.bin", 0, 8 * MIB, 1000);
     miss.process = 1;
     hear_first(&host, &mut maio, &miss);
@@ -395,7 +395,7 @@ fn who_goes_around_the_page_cache_is_left_alone() {
     let mut open = event(&host, Kind::Open, "a.bin", 0, 8 * MIB, 0);
     open.direct = true;
     hear_in_vain(&host, &mut maio, &open);
-    // One that has looked at the configuration before.
+    // A process that has opened the configuration before.
     let config = event(&host, Kind::Open, "config.json", 0, 2, 0);
     assert!(!loaded(&hear_first(&host, &mut maio, &config)).is_empty());
     open.length = 64 * MIB;
@@ -434,7 +434,7 @@ fn readers_that_bypass_the_page_cache_are_remembered_until_they_do_not() {
     host.advance(Duration::from_mins(5));
     maio.prefetch(None).expect("a plan");
 
-    // They read through the page cache again.
+    // Readers use the page cache again.
     let (mut maio, plan) = early();
     assert_eq!(plan, []);
     open.direct = false;
@@ -474,14 +474,14 @@ fn with_little_memory_no_more_than_that_is_held() {
         .map(|io| io.length)
         .sum();
     assert_eq!((bytes(&plan), dropped), (0, 2 * MIB + PAGE));
-    // When that has gone.
+    // Once those pages are gone, others are loaded.
     let plan = maio.prefetch(None).expect("a plan").expect("some");
     assert_eq!(bytes(&plan), 2 * MIB);
     assert!(
         plan.iter().all(|io| !io.flags.contain(IoFlags::REPLACE)),
         "{plan:?}"
     );
-    // When other processes need memory, pages that have been read go.
+    // When other processes need memory, pages that have been read are dropped.
     let beacon = event(&host, Kind::Progress, "b.bin", MIB, 2 * MIB, 2);
     maio.prefetch(Some(&beacon)).expect("a plan");
     host.set_memory(memory(8 * MIB));
@@ -505,7 +505,7 @@ fn each_worker_is_served_near_its_accelerator() {
 fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
     use crate::predict::shard_of;
 
-    // Two of four rows are each worker's own.
+    // Each worker has two of the four rows to itself.
     let weights = shard_of(&[("a.up_proj.weight", &[4, 1 << 20])]);
     let host = FakeHost::new()
         .contents("config.json", b"{}")
@@ -517,7 +517,7 @@ fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
         .args(["-c", "sleep 60; :", "serve", "-tp", "2"])
         .spawn()
         .expect("a shell");
-    // It is told to be there before it has its arguments.
+    // The process exists before it has its arguments.
     let arguments = format!("/proc/{}/cmdline", server.id());
     while std::fs::read(&arguments).expect("it runs").is_empty() {
         std::thread::yield_now();
@@ -526,7 +526,7 @@ fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
     open.process = server.id();
     let plan = hear_first(&host, &mut maio, &open);
     server.kill().and_then(|()| server.wait()).expect("it goes");
-    // Both begin at once, each with its own rows.
+    // Loads for both workers begin at once, each with its own rows.
     let id = host.id("model.safetensors");
     let loads = loaded(&plan).into_iter().filter(|load| load.0 == id);
     let starts: Vec<u64> = loads.map(|load| load.1 / MIB).collect();
@@ -559,7 +559,7 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
         kept.map(|kept| kept.loads)
     };
     assert_eq!((loads("old"), loads("new")), (Some(1), Some(2)));
-    // Two of three workers are not all of them.
+    // A template of two workers does not do for three.
     let more = settings("third").into_iter().chain([("tp", "3")]);
     let more: Vec<_> = more.collect();
     host.start::<Library>(&more).expect("it starts");
@@ -577,7 +577,7 @@ fn what_still_waits_at_the_end_is_recorded_too() {
     ];
     let host = host();
     let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
-    // One after the other, whether it is known by now who reads or not.
+    // The events come one after another, whether or not the reader is known by then.
     let open = event(&host, Kind::Open, "b.bin", 0, 8 * MIB, 0);
     maio.prefetch(Some(&open)).expect("a plan");
     for (file, second) in [("b.bin", 1), ("a.bin", 2)] {

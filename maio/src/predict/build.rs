@@ -1,4 +1,4 @@
-//! A prediction in the making: file after file is read by all workers.
+//! Builds a prediction, one file after another, for all workers.
 
 use super::error::Damage;
 use super::heads::Heads;
@@ -10,17 +10,17 @@ use crate::template::{MAX_EXTENTS, MAX_FILES};
 
 /// Upper bound on the bytes of headers read for one model; the largest models have 15 MiB.
 pub(super) const HEADERS: u64 = 128 << 20;
-/// Upper bound on the ranges recorded for all workers together, in 192 MiB. Files beyond it are taken
-/// whole.
+/// Upper bound on the ranges recorded for all workers together, which take 192 MiB. Files beyond it are
+/// taken whole.
 const RANGES: u32 = 1 << 24;
 /// Upper bound on the ranges of one worker, three times what the largest models have. Files beyond it at most
-/// double that and add a range each, which a template still takes.
+/// double the number and add one range each, which still fits into a template.
 const RANGES_OF_ONE: u32 = 1 << 18;
 const _: () = assert!(2 * RANGES_OF_ONE as usize + MAX_FILES < MAX_EXTENTS);
-/// vLLM makes the vocabulary a multiple of this before it is cut.
+/// vLLM pads the vocabulary to a multiple of this before it is cut.
 const VLLM_PADDING: u64 = 64;
 
-/// Sentences for users; beyond a limit they are only counted.
+/// Notes for users; beyond a limit they are only counted.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     said: Vec<String>,
@@ -47,16 +47,16 @@ impl Notes {
     }
 }
 
-/// What has been found out so far.
+/// A prediction that is being built.
 pub(super) struct PredictionBuilder<'a> {
     library: &'a dyn Library,
     order: Order,
-    /// Each expert is one worker's, and headers do not show whose.
+    /// Whether each expert belongs to one worker. Headers do not show to which.
     whole_experts: bool,
     heads: Heads,
     files: Vec<(String, u64)>,
     groups: Vec<WorkerPages>,
-    /// How many bytes of headers may still be read.
+    /// Bytes of headers that may still be read.
     left: u64,
     notes: Notes,
 }
@@ -69,7 +69,7 @@ impl<'a> PredictionBuilder<'a> {
         notes: Notes,
     ) -> Self {
         let tp = wanted.tp;
-        // How layers are cut matters to several workers only.
+        // Heads matter only for cutting layers between several workers.
         let heads = match tp {
             1 => Heads::default(),
             _ => Heads::of(library),
@@ -87,13 +87,13 @@ impl<'a> PredictionBuilder<'a> {
         }
     }
 
-    /// A file that all workers read from end to end.
+    /// Adds a file that all workers read from end to end.
     pub(super) fn whole(&mut self, path: String, size: u64) {
         self.open(path, size);
         self.groups.iter_mut().for_each(WorkerPages::whole);
     }
 
-    /// A shard, of which each worker reads the header, and its part of each tensor.
+    /// Adds a shard: each worker reads the header and its part of each tensor.
     pub(super) fn safetensors(&mut self, path: String, size: u64) {
         let mut header = match safetensors::header(self.library, &path, size, &mut self.left) {
             Ok(header) => header,
@@ -113,7 +113,7 @@ impl<'a> PredictionBuilder<'a> {
         }
     }
 
-    /// A file of which all workers read the header, and then tensor after tensor.
+    /// Adds a GGUF file: all workers read the header, and then each tensor.
     pub(super) fn gguf(&mut self, path: String, size: u64) {
         let layout = match gguf::layout(self.library, &path, size, &mut self.left) {
             Ok(layout) => layout,

@@ -14,8 +14,8 @@ const MOST_ENTRIES: usize = 100_000;
 
 /// The files below a folder.
 ///
-/// Links to files are followed, as the cache of Hugging Face is made of them; links to folders are
-/// not. Hidden files and whatever is no regular file are left out.
+/// Links to files are followed, because the cache of Hugging Face consists of them; links to folders
+/// are not. Only regular files that are not hidden count.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -27,9 +27,9 @@ impl Directory {
         Self { root: root.into() }
     }
 
-    /// Lists a folder, and puts the folders in it on the list of those to do.
+    /// Lists the files of a folder, and adds its folders to `todo`.
     fn list(&self, folder: &str, left: &mut usize, todo: &mut Vec<String>) -> Vec<(String, u64)> {
-        // A folder that may not be listed is not read by the framework either.
+        // The framework does not read a folder that may not be listed, either.
         let Ok(entries) = fs::read_dir(self.root.join(folder)) else {
             return Vec::new();
         };
@@ -79,7 +79,7 @@ impl Library for Directory {
         if !Path::new(path).components().all(below) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // Does not wait if a pipe has taken the file's place.
+        // O_NONBLOCK: a pipe may have taken the file's place.
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)

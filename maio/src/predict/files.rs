@@ -1,11 +1,11 @@
-//! Which of a folder's files are the model.
+//! Chooses which of a folder's files are the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::build::Notes;
 use super::{Format, Library, index, natural, small};
 
-/// What a folder holds, chosen and in order.
+/// The files that are the model, in order.
 #[derive(Debug)]
 pub(super) struct ModelFiles {
     pub(super) format: Format,
@@ -14,8 +14,8 @@ pub(super) struct ModelFiles {
     pub(super) notes: Notes,
 }
 
-/// What weights end in, best first, and the index that says which of them count. The first kind of
-/// which there is one is what frameworks take.
+/// Kinds of weights, best first: endings, format, and the index that says which files count. Frameworks
+/// take the first kind that the folder has.
 const KINDS: [(&[&str], Format, Option<&str>); 4] = [
     (
         &["safetensors"],
@@ -31,7 +31,7 @@ const KINDS: [(&[&str], Format, Option<&str>); 4] = [
     (&["pt", "pth"], Format::Plain, None),
 ];
 
-/// What training leaves beside its result.
+/// Files that training leaves beside its result.
 const TRAINING: [&str; 6] = [
     "training_args.bin",
     "optimizer.bin",
@@ -41,7 +41,7 @@ const TRAINING: [&str; 6] = [
     "rng_state.pth",
 ];
 
-/// Chooses among all files.
+/// Chooses the model's files among all.
 pub(super) fn of(library: &dyn Library) -> ModelFiles {
     let mut notes = Notes::default();
     let files = library.files().into_iter().filter(|&(_, size)| size > 0);
@@ -104,21 +104,21 @@ fn ends_in(path: &str, endings: &[&str]) -> bool {
     ending.is_some_and(|ending| endings.contains(&ending)) && !TRAINING.contains(&name)
 }
 
-/// Which kind of weights a file is, the one that frameworks prefer first; `None` if it is none.
+/// The kind of weights that a file is, as an index; frameworks prefer lower ones. `None` if it is no weights.
 pub(crate) fn kind(path: &str) -> Option<usize> {
     KINDS
         .iter()
         .position(|(endings, ..)| ends_in(path, endings))
 }
 
-/// What weights of this kind have in common that belong together: the path without numbers of parts.
+/// The name that weight files of one model share: the path without part numbers.
 pub(crate) fn family(path: &str, kind: usize) -> &str {
     let Some((endings, format, _)) = KINDS.get(kind) else {
         return path;
     };
     let whole = without_part(path, endings);
     match format {
-        // What is behind a sign is a size of the model, mostly.
+        // A number after a separator is mostly the size of the model.
         Format::Gguf => whole,
         Format::Safetensors | Format::Plain => {
             let stem = whole.trim_end_matches(|it: char| it.is_ascii_digit());
@@ -133,17 +133,17 @@ pub(crate) fn family(path: &str, kind: usize) -> &str {
     }
 }
 
-/// What weights of this kind are stored as.
+/// How weights of this kind are stored.
 pub(crate) fn format_of(kind: usize) -> Option<Format> {
     KINDS.get(kind).map(|&(_, format, _)| format)
 }
 
-/// The index that says which weights of this kind count, if there is such a thing.
+/// The index that says which weights of this kind count, if this kind has one.
 pub(crate) fn index_of(kind: usize) -> Option<&'static str> {
     KINDS.get(kind).and_then(|&(_, _, index)| index)
 }
 
-/// What the index names, if it can be read and something of it is there.
+/// The files that the index names, if it can be read and at least one of them exists.
 fn listed(
     library: &dyn Library,
     files: &BTreeMap<String, u64>,
@@ -176,8 +176,8 @@ fn drop_unlisted(found: &mut SizedFiles, listed: &BTreeSet<String>, notes: &mut 
     });
 }
 
-/// Without an index, frameworks read the top folder alone; and one that has shards and a copy of
-/// them all in `consolidated` files, as Mistral's, is read from the shards.
+/// Without an index, frameworks read only the top folder. If it has shards and a copy of them all in
+/// `consolidated` files, as Mistral's models do, they read the shards.
 fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
     let is_top = |path: &str| !path.contains('/');
     let is_copy = |path: &str| natural::file_name(path).starts_with("consolidated");
@@ -199,7 +199,8 @@ fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
     });
 }
 
-/// A folder of GGUF files often has one model in several sizes, of which one is loaded.
+/// Notes if there are several models: a folder of GGUF files often has one model in several sizes, and only
+/// one of them is loaded.
 fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
     let models: BTreeSet<_> = found
         .iter()
@@ -213,7 +214,7 @@ fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
     }
 }
 
-/// A path without its ending and what splitting appends, `-00001-of-00005`.
+/// A path without its ending and without the suffix of a part, `-00001-of-00005`.
 fn without_part<'p>(path: &'p str, endings: &[&str]) -> &'p str {
     let stem = match path.rsplit_once('.') {
         Some((stem, ending)) if endings.contains(&ending) => stem,
@@ -264,9 +265,9 @@ mod tests {
         assert_eq!(format, Format::Safetensors);
         assert_eq!(names, expected);
         assert_eq!(notes, 2);
-        // Without it, the names do.
+        // Without an index, the names say it.
         assert_eq!(chosen(&files, None).1, expected);
-        // As with one that is damaged or of another model.
+        // So do they if the index is damaged or belongs to another model.
         for text in [
             "{",
             r#"{"weight_map": {"x": "gone"}}"#,

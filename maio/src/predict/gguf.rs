@@ -1,7 +1,7 @@
 //! The header of a GGUF file: counts, metadata, where each tensor begins.
 //!
-//! llama.cpp reads all of it, and then the tensors as they lie in the file. How long a tensor is
-//! depends on how it is quantised, of which there are more ways every year; so it ends where the next
+//! llama.cpp reads the whole header, and then the tensors in file order. The length of a tensor depends
+//! on its quantisation, and new kinds appear every year; so each tensor is taken to end where the next
 //! one begins.
 
 use std::iter;
@@ -10,14 +10,14 @@ use std::ops::Range;
 use super::error::Damage;
 use super::{Library, read};
 
-/// Upper bound on tensors, and on metadata; the largest models have 2,000 tensors in a file.
+/// Upper bound on tensors, and on entries of metadata; the largest models have 2,000 tensors in a file.
 const MOST: u64 = 1 << 20;
-/// Upper bound on the size of a header. Vocabularies, which are part of it, have 10 MiB.
+/// Upper bound on the size of a header. Vocabularies, which are part of it, take 10 MiB.
 const LARGEST: u64 = 256 << 20;
 const LONGEST_TEXT: u64 = 16 << 20;
 const LONGEST_NAME: u64 = 64 << 10;
 const MOST_DIMENSIONS: u32 = 8;
-/// Arrays of arrays of arrays are allowed, and not in use.
+/// Upper bound on the nesting of arrays. The format allows arrays of arrays of arrays, but files do not use them.
 const DEEPEST: usize = 4;
 
 const ALIGNMENT_KEY: &[u8] = b"general.alignment";
@@ -26,7 +26,7 @@ const UINT32: u32 = 4;
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Where things are in a file.
+/// Where the header and the tensors are in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GgufLayout {
     /// Where the header ends.
@@ -37,7 +37,7 @@ pub(super) struct GgufLayout {
 }
 
 impl GgufLayout {
-    /// What is read, in order.
+    /// The ranges that are read, in order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let ends = self.tensors.iter().skip(1).copied().chain([self.size]);
         let tensors = self.tensors.iter().copied().zip(ends);
@@ -45,7 +45,7 @@ impl GgufLayout {
     }
 }
 
-/// Reads the header of a file of this size, within the budget of bytes that may still be read.
+/// Reads the header of a file of this size; `left` is how many bytes of headers may still be read.
 pub(super) fn layout(
     library: &dyn Library,
     path: &str,
@@ -84,7 +84,7 @@ pub(super) fn layout(
     placed(offsets, source.at, alignment, size)
 }
 
-/// Puts the tensors behind the header.
+/// Turns offsets behind the header into places in the file.
 fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<GgufLayout, Damage> {
     let start = end.next_multiple_of(u64::from(alignment));
     let place = |offset: u64| {
@@ -103,7 +103,7 @@ fn placed(offsets: Vec<u64>, end: u64, alignment: u32, size: u64) -> Result<Gguf
     })
 }
 
-/// Skips a key and its value; returns the alignment if the key is that of the alignment.
+/// Skips a key and its value; returns the value if it is the alignment.
 fn pair(source: &mut Source<'_>) -> Result<Option<u32>, Damage> {
     let length = source.length(LONGEST_NAME)?;
     let is_alignment = if length == ALIGNMENT_KEY.len() as u64 {
@@ -143,14 +143,14 @@ fn array(source: &mut Source<'_>, depth: usize) -> Result<(), Damage> {
         let length = width(kind)?.checked_mul(count);
         return source.skip(length.unwrap_or(u64::MAX));
     }
-    // Each entry takes some bytes, so a false count hits the end of the header.
+    // Each entry takes some bytes, so a false count runs into the end of the header.
     for _ in 0..count {
         value(source, kind, depth)?;
     }
     Ok(())
 }
 
-/// How long values of a type are.
+/// The size of a value of this type, in bytes.
 const fn width(kind: u32) -> Result<u64, Damage> {
     match kind {
         0 | 1 | 7 => Ok(1),
@@ -161,7 +161,7 @@ const fn width(kind: u32) -> Result<u64, Damage> {
     }
 }
 
-/// Skips the description of a tensor, and returns its place behind the header.
+/// Skips the description of a tensor, and returns the tensor's offset behind the header.
 fn tensor(source: &mut Source<'_>, alignment: u32) -> Result<u64, Damage> {
     let length = source.length(LONGEST_NAME)?;
     source.skip(length)?;
@@ -169,7 +169,7 @@ fn tensor(source: &mut Source<'_>, alignment: u32) -> Result<u64, Damage> {
     if dimensions > MOST_DIMENSIONS {
         return Err(Damage::Sense("a tensor has too many dimensions"));
     }
-    // And the type.
+    // The dimensions and the type.
     source.skip(u64::from(dimensions) * 8 + 4)?;
     let offset = source.u64()?;
     if !offset.is_multiple_of(u64::from(alignment)) {
@@ -178,13 +178,13 @@ fn tensor(source: &mut Source<'_>, alignment: u32) -> Result<u64, Damage> {
     Ok(offset)
 }
 
-/// A header read from its start to its end, in chunks; what is skipped is mostly not read.
+/// A header, read from start to end in chunks; most of what is skipped is not read.
 struct Source<'a> {
     library: &'a dyn Library,
     path: &'a str,
-    /// Nothing is read from here on.
+    /// Where reading has to stop.
     limit: u64,
-    /// How many bytes may still be read for this model.
+    /// Bytes of headers that may still be read for this model.
     left: &'a mut u64,
     at: u64,
     buffer: Vec<u8>,
@@ -206,7 +206,7 @@ impl Source<'_> {
         }
     }
 
-    /// Reads at least this many bytes from here on.
+    /// Reads at least this many bytes from the current position on.
     fn fill(&mut self, least: u64) -> Result<(), Damage> {
         let room = self.limit.saturating_sub(self.at);
         if room < least {
@@ -237,7 +237,7 @@ impl Source<'_> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// The length of a text that follows.
+    /// Reads the length of the text that follows.
     fn length(&mut self, most: u64) -> Result<u64, Damage> {
         let length = self.u64()?;
         if length > most {
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn a_header_cut_off_anywhere_is_refused() {
         let bytes = small().bytes();
-        // Up to where the last tensor begins.
+        // The last tensor begins 72 bytes before the end.
         for end in 0..bytes.len() - 72 {
             assert!(read(&bytes[..end]).is_err(), "{end}");
         }

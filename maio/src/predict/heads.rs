@@ -4,20 +4,20 @@ use serde_json::Value;
 
 use super::{Library, read};
 
-/// Upper bound on its size; real ones have a few kilobytes.
+/// Upper bound on the size of config.json; real ones have a few kilobytes.
 const LARGEST: u64 = 1 << 20;
 
-/// How many heads attention has.
+/// The numbers of attention heads, if known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heads {
-    /// Of queries.
+    /// Heads of queries.
     pub(super) queries: Option<u64>,
-    /// Of keys, and as many of values. Fewer than there are workers are held by several of them.
+    /// Heads of keys, as many as of values. If workers outnumber them, several workers hold the same head.
     pub(super) keys: Option<u64>,
 }
 
 impl Heads {
-    /// The heads, unknown without a configuration.
+    /// The heads according to config.json; without that they are unknown.
     pub(super) fn of(library: &dyn Library) -> Self {
         let mut start = Vec::new();
         while (start.len() as u64) < LARGEST {
@@ -37,7 +37,7 @@ impl Heads {
         let Ok(config) = serde_json::from_slice::<Value>(text) else {
             return Self::default();
         };
-        // Models that also see or hear have a section for the text model.
+        // Models for images or audio as well have a section for the text model.
         let part = ["text_config", "llm_config"]
             .into_iter()
             .find_map(|name| config.get(name).filter(|part| part.is_object()))

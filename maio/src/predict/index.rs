@@ -9,7 +9,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::error::Damage;
 use super::{Library, read};
 
-/// The index of 90,000 tensors has 9 MiB.
+/// Upper bound on the size of an index; that of 90,000 tensors has 9 MiB.
 const LARGEST: u64 = 128 << 20;
 
 /// The files that an index names.
@@ -33,7 +33,7 @@ struct ShardIndex {
     weight_map: IndexedFiles,
 }
 
-/// The values of a map without its keys, of which there are many more.
+/// The distinct values of a map, without its keys, which are many more.
 struct IndexedFiles(BTreeSet<String>);
 
 impl<'de> Deserialize<'de> for IndexedFiles {

@@ -1,30 +1,30 @@
-//! How layers are cut, by the names that models give them.
+//! Decides by the names that models give to layers how these are cut.
 //!
 //! Several workers share a layer in one of two ways: each computes some of its outputs, and needs
-//! those rows of the weights; or each is fed some of its inputs, and needs those columns. What is not
-//! known to be cut is taken whole by all.
+//! those rows of the weights; or each receives some of its inputs, and needs those columns. All workers
+//! take the whole of a layer that is not known to be cut.
 
 /// Which part of a tensor a worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// All of it.
     Whole,
-    /// Rows, of each of several layers that lie one behind the other in this tensor.
+    /// Rows of each of the layers that lie one behind the other in this tensor.
     Rows {
-        /// How many.
+        /// The number of layers.
         fused: u64,
     },
-    /// Rows of keys or values, of which there can be fewer heads than workers.
+    /// Rows of keys or values, which may have fewer heads than there are workers.
     Keys,
     /// Rows of queries, then keys, then values.
     Attention,
-    /// Rows of words, to which some are added until they can be shared evenly.
+    /// Rows of words, padded until they can be shared evenly.
     Words,
     /// Columns.
     Columns,
 }
 
-/// How the layer that a tensor belongs to is shared.
+/// How the workers share the layer that a tensor belongs to.
 enum Layer {
     /// By outputs.
     Outputs(Cut),
@@ -42,7 +42,7 @@ pub(super) fn split(name: &str) -> Cut {
     }
     let name = layer.rsplit_once('.').map_or(layer, |(_, name)| name);
     let known = match name {
-        // Of the whole model, or of some layer that has nothing to do with words.
+        // Only at the top is it the output of the whole model; a layer's has nothing to do with words.
         "output" if layer != name => None,
         _ => known(name),
     };
@@ -50,7 +50,7 @@ pub(super) fn split(name: &str) -> Cut {
         (Some(Layer::Outputs(split)), "bias") => split,
         (Some(Layer::Outputs(split)), parameter) if is_by_outputs(parameter) => split,
         (Some(Layer::Inputs), parameter) if is_by_outputs(parameter) => Cut::Columns,
-        // Stored the other way round. Only what is cut evenly can be told from its shape.
+        // Stored transposed. Here the shape is enough only for even cuts.
         (Some(Layer::Outputs(Cut::Rows { fused: 1 })), parameter) if is_by_inputs(parameter) => {
             Cut::Columns
         }
@@ -59,12 +59,12 @@ pub(super) fn split(name: &str) -> Cut {
     }
 }
 
-/// Whether a tensor is one of many experts', not of those that all words go to.
+/// Whether a tensor belongs to one of many experts, and not to a shared one that all words go to.
 pub(super) fn is_experts(name: &str) -> bool {
     name.split('.').any(|part| part == "experts")
 }
 
-/// A row for each output.
+/// Whether this parameter has a row for each output.
 fn is_by_outputs(parameter: &str) -> bool {
     let parameters = [
         "weight",
@@ -75,13 +75,13 @@ fn is_by_outputs(parameter: &str) -> bool {
     parameters.contains(&parameter)
 }
 
-/// A row for each input, as GPTQ and AWQ store them.
+/// Whether this parameter has a row for each input, as GPTQ and AWQ store them.
 fn is_by_inputs(parameter: &str) -> bool {
     ["qweight", "qzeros", "scales"].contains(&parameter)
 }
 
-/// What sees and hears is often not shared and has other heads, and `ChatGLM` gives known names to
-/// layers that are fused in its own way.
+/// Whether the names mean something else here: layers for images and audio are often not shared and have
+/// other heads, and `ChatGLM` gives known names to layers that it fuses in its own way.
 fn is_elsewhere(layer: &str) -> bool {
     let others = ["vision", "visual", "audio", "transformer.encoder.layers."];
     others.iter().any(|other| layer.contains(other))

@@ -1,11 +1,11 @@
-//! The order of names in which numbers count: shard 2 comes before shard 10.
+//! The natural order of names, by the numbers in them: shard 2 comes before shard 10.
 
 use std::cmp::Ordering;
 
-/// Compares two paths as vLLM does: by file name, where runs of digits are numbers.
+/// Compares two paths as vLLM does: by file name, with runs of digits as numbers.
 ///
-/// Names are cut into text, number, text, number, and compared part by part. Folders, and zeros
-/// before a number, count only where all else is equal.
+/// Names are cut into text, number, text, number, and compared part by part. Folders and leading zeros
+/// count only where all else is equal.
 pub(super) fn compare(one: &str, other: &str) -> Ordering {
     let (mut left, mut right) = (file_name(one), file_name(other));
     while !(left.is_empty() && right.is_empty()) {
@@ -23,12 +23,12 @@ pub(super) fn compare(one: &str, other: &str) -> Ordering {
     one.cmp(other)
 }
 
-/// What is behind the last slash.
+/// The part of a path after the last slash.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Text up to the first digit, the number there without zeros before it, and the rest.
+/// The text up to the first digit, the number there without leading zeros, and the rest.
 fn cut(name: &str) -> (&str, &str, &str) {
     let digits = name
         .find(|letter: char| letter.is_ascii_digit())

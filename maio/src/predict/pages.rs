@@ -1,4 +1,4 @@
-//! What one worker reads, recorded in order and each page once.
+//! Collects what one worker reads, in order and each page once.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::tp::Run;
 use crate::ranges::Ranges;
 use crate::{Extent, PAGE};
 
-/// The largest file of which all pages can be counted.
+/// The size of the largest file whose pages can all be counted.
 pub(super) const LARGEST: u64 = u32::MAX as u64 * PAGE;
 
 /// The ranges of one worker.
@@ -18,7 +18,7 @@ pub(super) struct WorkerPages {
     full: bool,
     file: u32,
     size: u64,
-    /// Of this file.
+    /// The pages of this file that are already recorded.
     seen: Ranges,
 }
 
@@ -34,13 +34,13 @@ impl WorkerPages {
         }
     }
 
-    /// All that follows is read of this file.
+    /// Begins a file; all that follows is read from it.
     pub(super) fn open(&mut self, file: u32, size: u64) {
         (self.file, self.size) = (file, size);
         self.seen = Ranges::default();
     }
 
-    /// The pages that these bytes touch are read now, unless they have been before.
+    /// Adds the pages that these bytes touch, except those already recorded.
     pub(super) fn take(&mut self, bytes: &Range<u64>) {
         if self.extents.len() >= self.most {
             self.full = true;
@@ -49,7 +49,7 @@ impl WorkerPages {
         self.add(bytes);
     }
 
-    /// The same for bytes at equal distances. Too many of them are read with what is between.
+    /// The same for bytes at equal distances; if there are too many pieces, the gaps are added as well.
     pub(super) fn take_run(&mut self, run: &Run) {
         let room = self.most.saturating_sub(self.extents.len()) as u64;
         if run.count > room {
@@ -60,7 +60,7 @@ impl WorkerPages {
         }
     }
 
-    /// The rest of the file is read now.
+    /// Adds the rest of the file.
     pub(super) fn whole(&mut self) {
         self.add(&(0..self.size));
     }
@@ -90,7 +90,7 @@ impl WorkerPages {
     }
 }
 
-/// Appends a range, or lengthens the last one if it goes on there.
+/// Appends a range, or extends the last one if the new one follows it directly.
 fn push(extents: &mut Vec<Extent>, file: u32, pages: &Range<u32>) {
     if let Some(last) = extents.last_mut()
         && last.file == file

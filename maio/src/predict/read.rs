@@ -1,12 +1,12 @@
-//! Reads parts of files that say themselves how long they are, so into memory that grows only with
-//! what has really been read.
+//! Reads parts of files. Their lengths come from the files themselves, so memory grows only with what has
+//! really been read.
 
 use std::io;
 
 use super::Library;
 use super::error::Damage;
 
-/// How many bytes are read at once: few reads, and little memory for a false length.
+/// Upper bound on the bytes read at once: few reads, and little memory for a false length.
 pub(super) const CHUNK: u64 = 1 << 20;
 
 /// Reads a range of a file, all of it or nothing.
@@ -37,7 +37,7 @@ pub(super) fn range(
     Ok(bytes)
 }
 
-/// One read that signals do not cut short, and that claims no more than there was room for.
+/// Reads once, again if a signal interrupts it, and reports no more bytes than the buffer has room for.
 pub(super) fn once(
     library: &dyn Library,
     path: &str,

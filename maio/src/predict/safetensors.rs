@@ -10,30 +10,30 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::error::Damage;
 use super::{Library, read};
 
-/// What the reference implementation takes.
+/// Upper bound on the length of a header, that of the reference implementation.
 const LONGEST: u64 = 100_000_000;
-/// The header's length comes first.
+/// The size of the header's length, which comes first in a file.
 const LENGTH: u64 = 8;
 
-/// Some numbers with a name.
+/// A named array of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tensor {
     pub(super) name: String,
     pub(super) shape: Vec<u64>,
-    /// Where in the file.
+    /// Its place in the file.
     pub(super) bytes: Range<u64>,
 }
 
-/// What a file says of itself.
+/// The header of a file, parsed.
 #[derive(Debug)]
 pub(super) struct SafetensorsHeader {
     /// Where the header ends and the tensors begin.
     pub(super) end: u64,
-    /// As they lie in the file, none over another.
+    /// The tensors in file order, without overlaps.
     pub(super) tensors: Vec<Tensor>,
 }
 
-/// Reads the header of a file of this size, within the budget of bytes that may still be read.
+/// Reads the header of a file of this size; `left` is how many bytes of headers may still be read.
 pub(super) fn header(
     library: &dyn Library,
     path: &str,
@@ -84,7 +84,7 @@ fn parse(text: &[u8], start: u64, data: u64) -> Result<Vec<Tensor>, Damage> {
     Ok(tensors)
 }
 
-/// How long a tensor must be; `None` where the type is not known, or the number beyond counting.
+/// The length that a tensor must have, in bytes; `None` if the type is unknown or the number overflows.
 fn length(entry: &TensorEntry<'_>) -> Option<u64> {
     let bytes = match &*entry.dtype {
         "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 1,
@@ -202,7 +202,7 @@ mod tests {
         let two = r#"{"x":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},
                       "y":{"dtype":"I8","shape":[4],"data_offsets":[3,7]}}"#;
         assert_eq!(of(two), "has the overlapping tensors x and y");
-        // Beyond counting is not checked, and not computed either.
+        // A length that overflows is not checked.
         let huge =
             r#"{"x":{"dtype":"F64","shape":[9999999999999,9999999999],"data_offsets":[0,4]}}"#;
         assert!(read(&with_header(huge, 8)).is_ok());

@@ -7,7 +7,8 @@ use super::natural;
 /// Upper bound on the bytes of small files loaded in advance; tokenizers have up to 30 MiB.
 const MOST: u64 = 64 << 20;
 
-/// In the order of a usual start. An index comes last, as it is read right before the weights.
+/// Names in the order in which a usual start reads them. A `.index.json` comes last, as it is read right
+/// before the weights.
 const FIRST: [&str; 17] = [
     "config.json",
     "params.json",
@@ -28,7 +29,7 @@ const FIRST: [&str; 17] = [
     "generation_config.json",
 ];
 
-/// Those among these files, in the order in which they are read, and how many did not fit.
+/// The small ones among these files, in the order in which they are read, and the number that did not fit.
 pub(super) fn of(files: &BTreeMap<String, u64>) -> (Vec<(String, u64)>, usize) {
     let mut found: Vec<_> = files.iter().filter(|(path, _)| is_small(path)).collect();
     found.sort_by(|(one, _), (other, _)| {
@@ -55,7 +56,7 @@ pub(crate) fn is_small(path: &str) -> bool {
     }
 }
 
-/// Files of the top folder before those of others, known before unknown, an index last.
+/// The key to sort by: files of the top folder before those of others, known before unknown, an index last.
 fn place(path: &str) -> (bool, bool, usize) {
     let name = natural::file_name(path);
     let known = FIRST.iter().position(|first| *first == name);

@@ -15,7 +15,7 @@ pub(super) struct Blob {
 }
 
 impl Blob {
-    /// All of it.
+    /// The whole file.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.start.clone();
         bytes.resize(usize::try_from(self.size).expect("small"), 0);
@@ -49,7 +49,7 @@ impl Library for FakeLibrary {
             .collect()
     }
 
-    /// Little at once, as a library may.
+    /// Returns little at once, as a library may.
     fn read(&self, path: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let blob = self.0.get(path).ok_or(io::ErrorKind::NotFound)?;
         let left = usize::try_from(blob.size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -63,7 +63,7 @@ impl Library for FakeLibrary {
     }
 }
 
-/// A safetensors file with these tensors of two-byte numbers, as they lie.
+/// A safetensors file with these tensors of two-byte numbers, in this order.
 pub(super) fn safetensors(tensors: &[(&str, &[u64])]) -> Blob {
     made(tensors, 8)
 }
@@ -100,10 +100,10 @@ pub(super) struct Gguf {
     pub(super) version: u32,
     /// Key, type and the value as it is stored.
     pub(super) pairs: Vec<(&'static str, u32, Vec<u8>)>,
-    /// Names and places.
+    /// Names and offsets behind the header.
     pub(super) tensors: Vec<(&'static str, u64)>,
     pub(super) alignment: u64,
-    /// How much there is behind the header.
+    /// Size of the data behind the header.
     pub(super) data: usize,
 }
 

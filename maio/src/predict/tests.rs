@@ -1,4 +1,4 @@
-//! Whole models, made up.
+//! Predictions for whole models, made up.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ fn made(library: &dyn Library, wanted: Deployment) -> Prediction {
     prediction
 }
 
-/// What holds for all of them.
+/// Checks what holds for every prediction.
 fn check(prediction: &Prediction) {
     for group in &prediction.groups {
         let mut sorted = group.clone();
@@ -110,7 +110,7 @@ fn workers_read_their_rows_and_all_of_what_is_not_cut() {
     assert_eq!(prediction.groups.len(), 4);
     let mut gate = BTreeSet::new();
     for (rank, group) in (0..).zip(&prediction.groups) {
-        // The header and a down_proj of short rows, a quarter of gate_proj, the norm.
+        // The header and all of down_proj, whose rows are short; a quarter of gate_proj; the norm.
         let quarter = (0, 513 + rank * 16, 16);
         let expected = match rank {
             0 => vec![(0, 0, 529), (0, 577, 1)],
@@ -321,7 +321,7 @@ fn nothing_and_nobody_are_refused() {
     assert!(predict_reads(&library, &tp(MOST_WORKERS)).is_ok());
 }
 
-/// Lists what it cannot read, and claims to read more than it was asked for.
+/// A library that cannot read what it lists, or else claims to read more than it was asked for.
 struct Liar(bool);
 
 impl Library for Liar {
@@ -352,7 +352,7 @@ fn libraries_are_not_trusted() {
     }
 }
 
-/// As many tensors as `DeepSeek` V3 has, in as many shards.
+/// A model with as many tensors and shards as `DeepSeek` V3.
 fn largest() -> FakeLibrary {
     const SHARDS: usize = 163;
     let mut all: Vec<(String, Vec<u64>)> = Vec::new();
@@ -405,7 +405,7 @@ fn the_largest_models_take_a_moment() {
     );
     assert_eq!(prediction.notes, [""; 0]);
     assert_eq!(prediction.files.len(), 164);
-    // Two thirds are cut in eight, and a third is not.
+    // Two thirds are cut in eight, one third is not cut.
     let pages = |group: &Vec<Extent>| group.iter().map(|it| u64::from(it.pages)).sum::<u64>();
     let all: u64 = prediction.files.iter().map(|(_, size)| size / PAGE).sum();
     for group in &prediction.groups {
@@ -424,7 +424,7 @@ fn few_bytes_do_not_make_more_ranges_than_a_template_takes() {
         let tensors = tensors.each_ref().map(|name| (name.as_str(), &shape[..]));
         made(&single(shard(&tensors)), tp(2))
     };
-    // As many as are written down one by one; and so many that none are.
+    // As many rows as are recorded one by one, and too many for that.
     for (rows, all_told) in [((1 << 18) - 2, false), (1 << 24, true)] {
         let prediction = made_of(rows);
         assert_eq!(prediction.notes.is_empty(), all_told, "{rows}");
@@ -458,7 +458,7 @@ proptest! {
         }
     }
 
-    /// Headers that parse, whatever tensors they have.
+    /// Any tensors in headers that parse.
     #[test]
     fn any_tensors_are_taken(
         tensors in prop::collection::btree_map(
@@ -476,7 +476,7 @@ proptest! {
         let size = blob.size;
         let prediction = made(&single(blob), tp(workers));
         prop_assert_eq!(&prediction.notes, &[""; 0]);
-        // All workers together read all of it.
+        // Together, the workers read all of the file.
         let pages: BTreeSet<_> = prediction
             .groups
             .iter()

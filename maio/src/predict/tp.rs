@@ -7,15 +7,15 @@ use super::names::Cut;
 use super::safetensors::Tensor;
 use crate::PAGE;
 
-/// Lower bound on separate pieces of rows, in bytes: the kernel reads around a fault, so the gaps between shorter
-/// pieces come along anyway, and a template of millions of ranges would be useless.
+/// Lower bound on the length of separate pieces of rows: the kernel reads around a fault, so the gaps between
+/// shorter pieces come along anyway, and a template of millions of ranges would be useless.
 const SHORTEST: u64 = 16 * PAGE;
 
 /// One of the workers that share a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) rank: u64,
-    /// How many there are.
+    /// The number of workers.
     pub(super) of: u64,
     pub(super) heads: Heads,
     /// The number of words is rounded up to a multiple of this before they are shared.
@@ -53,14 +53,14 @@ impl Run {
         (0..count).map(move |at| start + at * step..start + at * step + length)
     }
 
-    /// From the start of the first to the end of the last.
+    /// From the start of the first piece to the end of the last.
     pub(super) const fn span(&self) -> Range<u64> {
         let last = self.count.saturating_sub(1) * self.step;
         self.start..self.start + last + self.length
     }
 }
 
-/// What a worker reads of a tensor, in order. Where its shape does not fit the cut, it is all.
+/// What a worker reads of a tensor, in order; all of it if the shape does not fit the cut.
 pub(super) fn of(tensor: &Tensor, split: Cut, share: &Share) -> Vec<Run> {
     let cut = if share.of > 1 {
         cut(tensor, split, share)
@@ -86,12 +86,12 @@ fn cut(tensor: &Tensor, split: Cut, share: &Share) -> Option<Vec<Run>> {
 struct Rows {
     start: u64,
     count: u64,
-    /// Of one, in bytes.
+    /// The length of one row, in bytes.
     length: u64,
 }
 
 impl Rows {
-    /// Experts that are stacked have more dimensions, and in which order differs.
+    /// `None` with more dimensions, as stacked experts have them: their order differs.
     fn of(tensor: &Tensor) -> Option<Self> {
         let Range { start, end } = tensor.bytes;
         let count = match *tensor.shape {
@@ -106,7 +106,7 @@ impl Rows {
         })
     }
 
-    /// Some of the rows, which there must be.
+    /// Some of the rows, which must exist.
     const fn some(&self, rows: &Range<u64>) -> Self {
         Self {
             start: self.start + rows.start * self.length,
@@ -131,11 +131,11 @@ fn fused_rows(rows: &Rows, fused: u64, share: &Share) -> Option<Vec<Run>> {
     (0..fused).map(part).collect()
 }
 
-/// As many workers as there are for a head hold the same one.
+/// If workers outnumber heads, several workers hold the same head.
 fn keys(rows: &Rows, share: &Share) -> Option<Run> {
     let parts = match share.heads.keys {
         Some(heads) if !heads.is_multiple_of(share.of) => heads,
-        // Also where they are not known: most models have enough of them.
+        // Also if the number of heads is unknown: most models have enough.
         _ => share.of,
     };
     if !parts.is_multiple_of(share.of) && !share.of.is_multiple_of(parts) {
@@ -145,13 +145,13 @@ fn keys(rows: &Rows, share: &Share) -> Option<Run> {
     Some(rows.part(at, parts)?.run())
 }
 
-/// Queries, keys and values in one tensor, in this order, with as many rows as they have heads.
+/// Queries, keys and values in one tensor, in this order, each with the same number of rows per head.
 fn attention(tensor: &Tensor, share: &Share) -> Option<Vec<Run>> {
     let rows = Rows::of(tensor)?;
     let (queries, keys_count) = (share.heads.queries?, share.heads.keys?);
     let heads = keys_count.checked_mul(2)?.checked_add(queries)?;
     let head = rows.count.checked_div(heads)?;
-    // The other way round, as GPT-2 has them, outputs are columns.
+    // In a transposed tensor, as in GPT-2, outputs are columns.
     let turned = matches!(*tensor.shape, [inputs, outputs] if outputs > inputs);
     if head.checked_mul(heads)? != rows.count || turned {
         return None;
@@ -164,7 +164,7 @@ fn attention(tensor: &Tensor, share: &Share) -> Option<Vec<Run>> {
     ])
 }
 
-/// The last workers have fewer words, or none: those that were added are in no file.
+/// The last workers have fewer words, or none: the padding is in no file.
 fn words(rows: &Rows, share: &Share) -> Option<Vec<Run>> {
     let padded = rows.count.checked_next_multiple_of(share.padding)?;
     let each = padded / share.of;
@@ -177,7 +177,7 @@ fn words(rows: &Rows, share: &Share) -> Option<Vec<Run>> {
     Some(run.into_iter().collect())
 }
 
-/// Each row's part; `None` if the parts are so short that rows are read whole anyway.
+/// The worker's part of each row; `None` if parts are so short that rows are read whole anyway.
 fn columns(tensor: &Tensor, share: &Share) -> Option<Run> {
     let rows = Rows::of(tensor)?;
     let [_, columns] = *tensor.shape else {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever shape and length a header makes up.
+        /// For any shape and length that a header may claim.
         #[test]
         fn slices_stay_within_their_tensor(
             shape in prop::collection::vec(prop_oneof![0_u64..40, any::<u64>()], 0..4),
@@ -344,7 +344,7 @@ mod tests {
             }
         }
 
-        /// All workers together leave out nothing.
+        /// Together, the workers leave out nothing.
         #[test]
         fn workers_share_all_of_a_tensor(
             (rows, columns) in (1_u64..100, 1_u64..4),

@@ -1,4 +1,4 @@
-//! What of a file is read as a whole: tensors, and files that have none.
+//! The parts of files that are read as a whole: tensors, and files without tensors.
 
 use std::iter;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::build::HEADERS;
 use super::{Library, gguf, safetensors};
 
-/// Finds it out, one file after another.
+/// Finds these parts, file by file.
 pub(crate) struct Units<'a> {
     library: &'a dyn Library,
-    /// What may still be read of headers.
+    /// Bytes of headers that may still be read.
     left: u64,
 }
 
@@ -21,7 +21,7 @@ impl<'a> Units<'a> {
         }
     }
 
-    /// Ranges of bytes of a file. Of one whose header is damaged nothing is known.
+    /// The parts of a file, as ranges of bytes; none if its header is damaged.
     pub(crate) fn of(&mut self, path: &str, size: u64) -> Vec<Range<u64>> {
         let ending = path.rsplit('.').next().unwrap_or_default();
         match ending {

@@ -215,7 +215,7 @@ fn part(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A root of its own with this program, its linker and its libraries, as links and folders are in Debian's.
+    /// A separate root with this program, its linker and its libraries, and with links and folders as in Debian.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -236,7 +236,7 @@ mod tests {
 
     impl Drop for Scratch {
         fn drop(&mut self) {
-            // It is in a directory for what is left.
+            // If this fails, the rest stays in the directory for temporary files.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
@@ -303,7 +303,7 @@ mod tests {
             .to_str()
             .expect("plain");
         let object = linker.look(path.to_owned()).expect("an executable");
-        // No more of them than have been put there.
+        // It finds only libraries that have been put there.
         let folder = scratch.0.join("chroot");
         let below = |need: &String| Path::new("/").join(need).starts_with(&folder);
         assert!(object.needs.iter().all(below), "{:?}", object.needs);

@@ -1,5 +1,5 @@
-//! What a start without a record will import: more modules of a directory of which it has imported two. The
-//! decision is pure; the thread lists directories.
+//! What a start without a record will import: after two modules of a directory, more of them. The decision is
+//! pure; the thread lists directories.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

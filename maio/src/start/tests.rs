@@ -8,7 +8,7 @@ use crate::Library;
 
 const KIB: u64 = 1 << 10;
 
-/// A directory that goes when the test does.
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -36,7 +36,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Whatever is left is in a directory for that.
+        // If this fails, the rest stays in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -48,7 +48,7 @@ fn host() -> FakeHost {
         .file("usr/lib/b.so", 512 * KIB)
 }
 
-/// One start in which these ranges are touched; returns what was loaded for it.
+/// Runs a start that touches these ranges; returns what was loaded for it.
 fn start(
     host: &FakeHost,
     scratch: &Scratch,

@@ -218,7 +218,7 @@ fn common(a: &[FirstRead], b: &[FirstRead]) -> Vec<CommonPages> {
     common
 }
 
-/// The most pages that come one after the other in both: the heaviest rising sequence.
+/// The largest number of pages that follow each other in both: the heaviest rising sequence.
 fn in_order(mut common: Vec<CommonPages>) -> u64 {
     common.sort_unstable_by(|a, b| a.order(b, 1));
     let mut ranks: Vec<usize> = (0..common.len()).collect();

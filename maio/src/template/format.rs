@@ -34,7 +34,7 @@ const OF_MODEL: u32 = 1;
 const MARKED: u32 = 2;
 const HEAD: usize = 52;
 
-/// As in Linux.
+/// The same as in Linux.
 const MAX_PATH: usize = 4096;
 
 /// Lengths of what is borrowed and not allocated are bounded by what there is.
@@ -251,7 +251,7 @@ fn valid_path(path: &str) -> bool {
         && Path::new(path).components().all(normal)
 }
 
-/// The body with what tells that it is whole.
+/// The body, preceded by what shows that it is whole.
 fn sealed(version: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD + body.len());
     bytes.extend_from_slice(MAGIC);
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::{Extent, PAGE};
 
-    /// What holds of every template and its ranges, once they are unpacked.
+    /// Checks what holds for every template and its unpacked ranges.
     fn check_all(template: &Template) {
         assert!(template.groups.len() <= MAX_GROUPS && template.files.len() <= MAX_FILES);
         for group in &template.groups {
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(of_start[HEAD], START);
         assert_eq!(of_start[HEAD + 1..], of_model[HEAD..]);
         assert_eq!(Template::from_bytes(&of_start).expect("a start"), start);
-        // What says of itself that it is something else than it is.
+        // Bodies under the version of the other kind.
         for (version, body) in [(OF_MODEL, &of_start[HEAD..]), (MARKED, &of_model[HEAD..])] {
             assert!(Template::from_bytes(&sealed(version, body)).is_err());
         }
@@ -492,7 +492,7 @@ mod tests {
     fn lengths_are_not_believed() {
         let template = small();
         let body = template.to_bytes().expect("bytes")[HEAD..].to_vec();
-        // After the names with their lengths, the time and the loads.
+        // Files follow the names with their lengths, the time and the loads.
         let files = 8 + template.service.len() + 8 + template.node.len() + 8 + 4;
         assert_eq!(
             body[files],

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Identity, samples};
 use crate::Extent;
 
-/// In which order tensors lie in a file. They are read in the order of their names.
+/// The order of tensors in a file. They are read in the order of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightFormat {
     /// As safetensors writes them: those with wide elements first, then by name. So the scales of
@@ -29,13 +29,13 @@ enum ModelSplit {
     Rows,
     /// All: it is not split, or by columns, which touches every page.
     None,
-    /// Nothing.
+    /// Nothing of it.
     Skipped,
 }
 
 struct TensorPlan {
     name: String,
-    /// Bytes of an element.
+    /// The size of an element, in bytes.
     width: u64,
     shape: [u64; 2],
     split: ModelSplit,
@@ -49,7 +49,7 @@ pub(super) struct ModelTensor {
 
 pub(super) struct ModelFile {
     size: u64,
-    /// As they are read.
+    /// In the order in which they are read.
     pub(super) tensors: Vec<ModelTensor>,
 }
 
@@ -103,7 +103,7 @@ impl Model {
                     plans.mlp(&format!("{mlp}.experts.{expert}"), 2048);
                 }
             }
-            // The last layer guesses the token after the next one and is not loaded.
+            // The last layer predicts the token after the next one and is not loaded.
             if layer == 61 {
                 for plan in &mut plans.0[from..] {
                     plan.split = ModelSplit::Skipped;
@@ -145,9 +145,8 @@ impl Model {
         self.files.iter().enumerate().map(identity).collect()
     }
 
-    /// What a worker of so many reads: of each file its header, then its part of each tensor. In
-    /// whole pages, and joined where one goes on where the other ended. What several tensors have
-    /// a part of is there each time.
+    /// What one of `workers` workers reads: of each file the header, then its part of each tensor. Ranges are
+    /// whole pages, joined where one continues another; a page that several tensors share is there for each.
     pub(crate) fn reads(&self, worker: u32, workers: u32) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for (at, file) in (0..).zip(&self.files) {
@@ -213,7 +212,7 @@ impl TensorPlans {
         self.add(name, 2, shape, ModelSplit::None);
     }
 
-    /// Scales are read by all.
+    /// Adds an fp8 tensor and its scales, which all workers read.
     fn fp8(&mut self, name: &str, shape: [u64; 2], split: ModelSplit) {
         self.add(&format!("{name}.weight"), 1, shape, split);
         let blocks = shape.map(|side| side.div_ceil(128));

@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_worst_ranges_fit_what_is_allowed() {
-        // Each is as far as can be from the one before, in place, length and file.
+        // Each range is as far as possible from the previous one, in place, length and file.
         let worst: Vec<_> = (0..5000_u32)
             .map(|at| match at % 2 {
                 0 => (0, 0, u32::MAX - at / 256),
@@ -396,7 +396,7 @@ mod tests {
         assert!(check(&many).is_err());
     }
 
-    /// One file, ranges as they are told, without a stride.
+    /// One file with ranges by these steps, without a stride.
     fn told(steps: &[(i64, i64)]) -> Vec<u8> {
         let steps: Vec<Delta> = steps
             .iter()

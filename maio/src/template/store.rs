@@ -23,10 +23,10 @@ use trust::{TrustedFolder, untrusted};
 
 const SUFFIX: &str = ".maio";
 const TEMPORARY: &str = ".tmp";
-/// A writer that takes longer than that is dead.
+/// How long a write may take; a writer that takes longer counts as dead.
 const ABANDONED: Duration = Duration::from_hours(1);
 
-/// Whether a service or node can be called that, so that its name is a file's anywhere.
+/// Whether a service or node can have this name: it has to be a valid file name everywhere.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -74,37 +74,37 @@ pub struct Store {
 /// A template that is kept, as [`Store::list`] shows it.
 #[derive(Debug)]
 pub struct StoreEntry {
-    /// Of which service.
+    /// The service.
     pub service: String,
-    /// Of which node.
+    /// The node.
     pub node: String,
-    /// Its size as it is kept.
+    /// The size of the template's file, in bytes.
     pub bytes: u64,
     /// When it was saved.
     pub modified: SystemTime,
-    /// What is in it, or why it cannot be used.
+    /// Its summary, or why it cannot be used.
     pub state: Result<Summary, TemplateError>,
 }
 
-/// A template in few numbers.
+/// A template, summarised in a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// What it is of.
+    /// Whether it is of a model or of a start.
     pub kind: TemplateKind,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
-    /// How many loads went like this.
+    /// The number of loads that went like this.
     pub loads: u32,
-    /// How many files are read.
+    /// The number of files that are read.
     pub files: usize,
-    /// How many groups there are.
+    /// The number of groups.
     pub groups: usize,
-    /// How much all groups read; of a start, how much the newest one did.
+    /// The bytes that all groups read; for a start, those that the newest one read.
     pub reads: u64,
 }
 
 impl Summary {
-    /// Of this template.
+    /// The summary of this template.
     #[must_use]
     pub fn of(template: &Template) -> Self {
         let bytes = |sum: u64, group: &Group| sum.saturating_add(group.bytes());
@@ -123,7 +123,7 @@ impl Summary {
 }
 
 impl Store {
-    /// The store in that directory, which need not exist.
+    /// The store in this directory, which need not exist.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -131,10 +131,10 @@ impl Store {
 
     /// The template of a service on a node; `None` if there is none.
     ///
-    /// Its place decides on whose it is: a copy of another node's template is this node's.
+    /// Its place decides which node it belongs to: a copy of another node's template is this node's.
     ///
     /// # Errors
-    /// Whatever keeps it from being used.
+    /// Why it cannot be used.
     pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
         let name = file_name(node)?;
         let Some(folder) = TrustedFolder::open(&self.root, checked(service)?)? else {
@@ -152,9 +152,8 @@ impl Store {
         Ok(Some(template))
     }
 
-    /// The usable templates of a service of nodes other than this one, the newest first: of those that were
-    /// saved `since` then, if that is said, and no more than one template may have bytes in all. Each is read
-    /// when it is asked for.
+    /// The usable templates that other nodes have of a service, the newest first: only those saved after `since`,
+    /// if given, and together no larger than one template may be. Each is read when the iterator reaches it.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
@@ -177,7 +176,7 @@ impl Store {
         Ok(self.newest_first(service, found, fits))
     }
 
-    /// The same of all nodes, however many bytes they have. For tools.
+    /// The same for all nodes, without a bound on bytes. For tools.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
@@ -197,7 +196,7 @@ impl Store {
         found.into_iter().rev().filter(fits).filter_map(usable)
     }
 
-    /// Keeps a template, in place of the one there was.
+    /// Keeps a template, replacing the previous one.
     ///
     /// # Errors
     /// [`TemplateError::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
@@ -216,7 +215,7 @@ impl Store {
         let Some(trusted) = TrustedFolder::open(&self.root, &template.service)? else {
             return Err(writing(io::ErrorKind::NotFound.into()));
         };
-        // What is put at its path from now on is not written to.
+        // If another folder takes its path from now on, nothing is written there.
         let folder = trusted.within();
         let temporary = folder.join(temporary_name(&template.node));
         let written = write(&temporary, &bytes)
@@ -322,7 +321,7 @@ fn temporary_name(node: &str) -> String {
     format!(".{node}.{process}-{random:016x}{TEMPORARY}")
 }
 
-/// Writes a new file to the disk. Returns when it was changed, by the clock of who keeps it.
+/// Writes a new file to the disk. Returns when it was changed, by the clock of its file system.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<SystemTime> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -343,7 +342,7 @@ fn sync(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what dead writers have left. Those of other nodes can be told by their age only.
+/// Removes what dead writers have left. Writers on other nodes can be recognised as dead only by age.
 fn clean(folder: &Path, now: SystemTime) {
     let temporary = |name: &String| name.starts_with('.') && name.ends_with(TEMPORARY);
     let Ok(names) = names(folder) else {
@@ -373,7 +372,7 @@ struct StoredFile {
 fn nodes(folder: &Path) -> Result<Vec<StoredFile>, TemplateError> {
     let node = |name: String| {
         let node = name.strip_suffix(SUFFIX).filter(|node| valid_name(node))?;
-        // Gone since, if it cannot be asked.
+        // If its attributes cannot be read, it is gone by now.
         let found = fs::symlink_metadata(folder.join(&name)).ok()?;
         Some(StoredFile {
             node: node.to_owned(),
@@ -392,7 +391,7 @@ fn is_link(path: &Path) -> bool {
         .is_ok_and(|found| found.file_type().is_symlink())
 }
 
-/// What is in a directory, by names of UTF-8. Nothing if it is none or does not exist.
+/// The names in a directory that are UTF-8. None if it does not exist or is no directory.
 fn names(folder: &Path) -> Result<impl Iterator<Item = String>, TemplateError> {
     let entries = match fs::read_dir(folder) {
         Err(error)

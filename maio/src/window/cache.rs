@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(dropped, [(512, 3 * 512)]);
         window.drop_all();
         assert_eq!(window.drops().first().map(|it| it.first), Some(0));
-        // Or as soon as the others do not need it any more.
+        // The same as soon as the others no longer need it.
         let mut window = small();
         let mut claims = Claims::default();
         claims.add(&extent(0, 2048));
@@ -459,7 +459,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.add(&extent(0, 40 * 512));
         window.set_claims(claims);
-        // At page 24 of 40 pieces, with 8 ahead and the ones behind claimed.
+        // 24 of 40 pieces are read, 8 are ahead, and those behind are claimed.
         for at in 0..24 {
             window.hear(0, &extent(at * 512, 512), Access::Read, 0);
         }

@@ -1,4 +1,4 @@
-//! A node in small: readers, a loader and a page cache that does nothing but what it is told.
+//! A simulated node: readers, a loader, and a page cache that changes only by their loads, drops and misses.
 
 use std::collections::VecDeque;
 
@@ -19,14 +19,14 @@ impl Window {
     }
 }
 
-/// Pages that the kernel reads for one that is missed.
+/// Number of pages that the kernel reads for a missed one.
 const AROUND: u32 = 32;
 
 #[derive(Clone, Debug)]
 struct Setup {
     groups: Vec<Vec<Extent>>,
     budget: u64,
-    /// Pages that the loader loads in a turn, and that each reader reads.
+    /// Pages that the loader loads in a turn; `speeds` has those that each reader reads.
     loader: u32,
     speeds: Vec<u32>,
     beacon: u32,
@@ -48,9 +48,9 @@ struct Node {
     queues: Vec<VecDeque<Extent>>,
     misses: u64,
     over_budget: bool,
-    /// Pages that will still be read may be dropped: that is counted, not forbidden.
+    /// Whether pages that will still be read may be dropped, which is then counted.
     bears: bool,
-    /// One event in so many is not heard.
+    /// One event in this number is not heard, if any is lost.
     lost: Option<u32>,
     events: u32,
 }
@@ -153,7 +153,7 @@ impl Node {
                 );
                 self.cached[extent.file as usize][page as usize] = false;
             }
-            // What is dropped is not loaded any more.
+            // Dropped ranges are no longer loaded.
             for queue in &mut self.queues {
                 *queue = queue
                     .iter()
@@ -213,7 +213,7 @@ impl Node {
         }
     }
 
-    /// The kernel reads it, and no more of its own than this reader is about to read.
+    /// Has the kernel read a missed page, and with it only pages that this reader is about to read.
     fn miss(&mut self, group: usize, file: u32, page: u32) {
         let reader = &self.readers[group];
         let next = reader.pages[reader.at..].iter().zip(page..page + AROUND);
@@ -254,7 +254,7 @@ impl Node {
             .all(|reader| reader.at == reader.pages.len())
     }
 
-    /// What is cached is known to be.
+    /// Checks that the window knows all cached pages as held.
     fn check(&self) {
         for (file, pages) in (0..).zip(&self.cached) {
             for (page, _) in (0..).zip(pages).filter(|&(_, &cached)| cached) {
@@ -298,7 +298,7 @@ fn run(setup: &Setup) -> u64 {
     node.misses
 }
 
-/// Each its slice of each tensor, all of some, in the same order.
+/// Each worker's slice of each tensor, but all of some tensors, in the same order.
 fn slices(ranks: u32, tensors: u32, pages: u32) -> Vec<Vec<Extent>> {
     let group = |rank| {
         let tensor = |number: u32| {
@@ -343,7 +343,7 @@ fn setups() -> impl Strategy<Value = Setup> {
     )
 }
 
-/// The same pages in another order, a block of them at a time.
+/// Gives a reader the same pages in another order, block by block.
 fn shuffled(reader: &mut FakeReader, block: usize, seed: u64) {
     let mut blocks: Vec<Vec<_>> = reader.pages.chunks(block).map(<[_]>::to_vec).collect();
     let mut state = seed | 1;
@@ -357,7 +357,7 @@ fn shuffled(reader: &mut FakeReader, block: usize, seed: u64) {
     reader.pages = blocks.concat();
 }
 
-/// Reads in whatever order until the end; returns how many pages came from the device.
+/// Reads everything in shuffled orders; returns the number of pages that came from the device.
 fn run_shuffled(setup: &Setup, block: usize, seed: u64) -> u64 {
     let mut node = Node::new(setup);
     node.bears = true;
@@ -404,14 +404,14 @@ fn who_reads_in_any_order_has_hardly_anything_loaded_twice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Readers that keep to their orders, at whatever speed.
+    /// Readers that keep to their orders, at any speed.
     #[test]
     fn all_is_read_and_loaded_once_within_the_budget(setup in setups()) {
         run(&setup);
     }
 
-    /// Readers that do anything: nothing is ever issued beyond the budget, and they get their bytes
-    /// from the kernel in any case.
+    /// Readers that do anything: loads never exceed the budget, and readers get their bytes from the
+    /// kernel in any case.
     #[test]
     fn a_reader_that_keeps_to_no_order_is_borne(
         setup in setups(),
@@ -485,7 +485,7 @@ fn a_reader_that_stops_does_not_stop_the_others() {
     });
     let window = &mut node.window;
     window.loads();
-    // The other one reads nothing, and then no more at all.
+    // The other reader reads nothing, and then leaves.
     let end = groups[0].len() as u64;
     for extent in &groups[0] {
         window.hear(0, extent, Access::Read, 0);
@@ -523,7 +523,7 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
     );
     assert_eq!(window.progress(0).0, 0);
     assert!(window.loads().is_empty());
-    // One that goes on reading there is there.
+    // A reader that goes on reading there has moved there.
     for at in 0..10 {
         window.hear(0, &page(1, 5000 + at * 32, 32), Access::Miss, 0);
     }
@@ -614,7 +614,7 @@ fn who_comes_later_is_waited_for_and_gets_what_was_dropped_once_more() {
     window.leave(1);
     window.drop_all();
     assert_eq!((window.held(), window.is_done()), (0, true));
-    // It was there all the time, and goes on.
+    // The reader was there all the time, and goes on.
     window.hear(1, &extent(0, 512), Access::Read, 0);
     assert_eq!(window.loads()[0].extent.first, 512);
 }
@@ -637,7 +637,7 @@ fn a_beacon_beside_its_part_shows_a_reader_at_what_it_has_before_that_in_the_sam
     assert_eq!((beside, window.progress(0).0), (Expectation::Own, 1024));
     let far = window.hear(0, &extent(1, 1800, 1), Access::Beacon, 1);
     assert_eq!(far, Expectation::Others, "more than a table away");
-    // What is next to it in the table of pieces may be of another file.
+    // The neighbouring piece in the table may belong to another file.
     let groups = vec![vec![extent(0, 0, 1000)], vec![extent(1, 900, 50)]];
     let mut window = Window::new(Arc::new(Pieces::new(&groups)), 1 << 20);
     let other = window.hear(0, &extent(1, 920, 1), Access::Beacon, 1);

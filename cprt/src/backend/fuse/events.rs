@@ -146,7 +146,7 @@ impl FuseEvents {
         }
     }
 
-    /// How many bytes of a range are cached, as far as we know.
+    /// How many bytes of a range are probably cached.
     pub(super) fn estimate(&self, file: u64, range: &Range<u64>) -> u64 {
         let cached = lock(&self.cached);
         cached.get(&file).map_or(0, |ranges| ranges.within(range))
@@ -240,7 +240,7 @@ mod tests {
             (events[0].kind, events[0].process),
             (Kind::Miss, 999_999_999)
         );
-        // Who read it does not matter for what is cached.
+        // What is cached does not depend on the reader.
         assert_eq!(listener.estimate(5, &(0..100)), 20);
         listener.evicted(5, &(0..55));
         assert_eq!(listener.estimate(5, &(0..100)), 5);

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(none, [0..M]);
         let all = gaps(&(0..M), |range| range.end - range.start);
         assert!(all.is_empty());
-        // Some of the second grain is there, and the whole of the fourth.
+        // Part of the second grain is cached, and the whole of the fourth.
         let there = Ranges::from_iter([256 * K..260 * K, 768 * K..1024 * K]);
         let some = gaps(&(0..M), |range| there.within(range));
         assert_eq!(some, [0..768 * K]);

@@ -1,4 +1,4 @@
-//! The backend on this host: what is loaded and evicted, by looking at the mount's pages.
+//! The backend on this host: checks by the mount's pages what is loaded and evicted.
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ fn span(file: FileId, range: Range<u64>) -> Span {
     }
 }
 
-/// What others have done since, after a moment.
+/// The events of other processes since the last call, after a moment.
 fn heard(fuse: &Fuse) -> Vec<Event> {
     std::thread::sleep(Duration::from_millis(100));
     fuse.interrupt();
@@ -34,7 +34,7 @@ fn heard(fuse: &Fuse) -> Vec<Event> {
     events
 }
 
-/// The same, up to a close: the kernel reports it some time later, and close(2) does not wait for that.
+/// The same, up to a close: the kernel reports that some time later, and close(2) does not wait for it.
 fn heard_to_close(fuse: &Fuse) -> Vec<Event> {
     let since = Instant::now();
     let mut events = Vec::new();
@@ -45,13 +45,13 @@ fn heard_to_close(fuse: &Fuse) -> Vec<Event> {
     events
 }
 
-/// Bytes that were not cached.
+/// The number of bytes that these events say were not cached.
 fn missed(events: &[Event]) -> u64 {
     let misses = events.iter().filter(|event| event.kind == Kind::Miss);
     misses.map(|event| event.length).sum()
 }
 
-/// Another process reads it whole. Its number.
+/// Has another process read the whole file, and returns its number.
 fn cat(path: &Path, expected: &[u8]) -> u32 {
     let mut child = Command::new("cat")
         .arg(path)
@@ -92,7 +92,7 @@ fn test_what_is_loaded_is_cached_above_only_and_makes_no_miss() {
     assert!(all_but_few(resident, size), "{resident}");
     assert!(heard(&fuse).is_empty(), "we are no reader");
     cat(&ground.at.join("a"), &bytes);
-    // Unless a host has taken some of it back just then: that it does not do each time.
+    // A host may take some of it back just then, but not each time.
     let all_is_there = || {
         let again = fuse.load(span(file, 0..size), How::default());
         let again = again.expect("again");
@@ -120,12 +120,12 @@ fn test_a_load_is_exact() {
     assert!(all_but_few(resident(wanted.clone()), all));
     assert_eq!(resident(0..wanted.start), 0);
     assert_eq!(resident(wanted.end..8 * MIB), 0);
-    // Only what is missing of a range that is there in part.
+    // Of a range that is partly cached, only the rest is loaded.
     let loaded = fuse
         .load(span(file, 0..4 * MIB), How::default())
         .expect("to load");
     assert_eq!(loaded.done, 4 * MIB);
-    // It was asked about a few pages at a time, of which a host may have taken one back.
+    // The load checks a few pages at a time; a host may have taken one of them back.
     assert!(loaded.fresh < 3 * MIB, "{loaded:?}");
     assert!(all_but_few(resident(0..4 * MIB), 4 * MIB));
     // Beyond the end there is nothing.
@@ -192,13 +192,13 @@ fn test_readers_are_heard_by_their_process() {
     let of = |kind| events.iter().filter(move |event| event.kind == kind);
     let opens: Vec<_> = of(Kind::Open).map(|event| event.length).collect();
     assert_eq!((opens, of(Kind::Close).count()), (vec![5_000_000], 1));
-    // What the kernel has read ahead, a host may take back before it is read.
+    // A host may take back pages that the kernel has read ahead before they are read.
     let missed = missed(&events);
     assert!(
         missed >= 5_000_000 && all_but_few(5_000_000, missed),
         "{missed}"
     );
-    // What we do ourselves is not told.
+    // Reads of this process itself are not reported.
     std::fs::read(ground.at.join("a")).expect("to read");
     assert!(heard(&fuse).is_empty());
     fuse.mirror().unmount();
@@ -223,7 +223,7 @@ fn test_a_load_stops_by_its_cookie() {
         cookie: 7,
         ..How::default()
     };
-    // One that is not under way is not stopped later.
+    // Stopping a load that is not under way does not stop a later one.
     fuse.stop(7);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| fuse.load(span(file, 0..LONG), how));
@@ -274,7 +274,7 @@ fn test_a_file_that_the_kernel_has_forgotten_is_found_by_its_name() {
         fuse.close(other).expect_err("not any more").errno(),
         libc::EBADF
     );
-    // A remount forgets all names, and with them the files.
+    // On a remount, the kernel forgets all names, and with them the files.
     let remounted = Command::new("mount")
         .args(["-o", "remount,ro"])
         .arg(&ground.at)
@@ -379,7 +379,7 @@ fn test_by_passthrough_lower_files_and_those_of_the_mount_lead_to_each_other() {
     }
     let ground = Ground::new();
     ground.file("a", 2 << 20);
-    // Over itself, where no path leads to the lower file.
+    // Mounted over itself, so that no path leads to the lower file.
     let mounted = mount(&ground.lower, &ground.lower, &MirrorOptions::default());
     let Mounted::Passthrough(through) = mounted.expect("to mount") else {
         return skip("this kernel has no passthrough");
@@ -397,7 +397,7 @@ fn test_by_passthrough_lower_files_and_those_of_the_mount_lead_to_each_other() {
     io::Read::read(&mut &above, &mut [0; 4096]).expect("to read");
     assert!(cachestat(&lower, &(0..0)).expect("cachestat") > 0);
     assert_eq!(cachestat(&above, &(0..0)).expect("cachestat"), 0);
-    // Who maps it is known by the lower file, though what the kernel shows is the mount's.
+    // Mappings are found by the lower file, though the kernel shows the mount's device.
     let mapped = Mapped::new(&above).expect("a mapping");
     let below = Identity::of(&metadata);
     let found = mappings::of(std::process::id(), below, Some(through.mirror().device()));

@@ -14,13 +14,13 @@ pub(super) enum Register {
     R3,
     R4,
     R5,
-    /// Ours: the tracepoint's arguments.
+    /// By our convention: the tracepoint's arguments.
     Context = 6,
-    /// Ours: process and thread.
+    /// By our convention: process and thread.
     Who,
-    /// Ours: this CPU's run.
+    /// By our convention: this CPU's run.
     Run,
-    /// Ours: the control values.
+    /// By our convention: the control values.
     Control,
     /// The end of the stack.
     Stack = 10,
@@ -147,7 +147,7 @@ impl Program {
         self.follow(to, Context, &reach.0);
     }
 
-    /// Loads one after another, each from where the one before points to.
+    /// Loads these fields in turn, each from where the previous one points to.
     pub(super) fn follow(&mut self, to: Register, mut from: Register, fields: &[Field]) {
         for &field in fields {
             self.load_field(to, from, field);

@@ -1,25 +1,25 @@
 //! Which pages of files lie in one large folio, and so come into a process by one fault. Pure.
 //!
-//! The tracepoints tell of a fault the page, or the 64 KiB round it. Where the page lies in a folio of the size of
-//! a page table the kernel maps all of that, and from 6.18 on it does so with folios of any size. What it
-//! has mapped so makes no fault, and no record: what lies in a folio is known from when that came into the page cache.
+//! The tracepoints report the page of a fault, or the 64 KiB around it. If the page lies in a folio of the size of a
+//! page table, the kernel maps the whole folio; from Linux 6.18 on, it does so with folios of any size. Pages mapped
+//! in this way cause no faults and no records; which pages form a folio is recorded as they enter the page cache.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use ppc::FileId;
 
-/// What a fault maps in any case; smaller folios are of no interest.
+/// The bytes that a fault maps in any case; smaller folios are of no interest.
 const AROUND: u64 = 64 << 10;
-/// What one entry of a directory of page tables maps.
+/// The bytes that one entry of a directory of page tables maps.
 const TABLE: u64 = 2 << 20;
-/// So many are known at most: of 1 TiB in folios of 2 MiB.
+/// Upper bound on known folios: 1 TiB in folios of 2 MiB.
 const MOST: usize = 1 << 19;
 
 /// The large folios of all files.
 #[derive(Debug, Default)]
 pub(super) struct Folios {
-    /// This kernel maps folios of any size at once.
+    /// Whether this kernel maps folios of any size at once.
     whole: bool,
     known: usize,
     ends: HashMap<FileId, BTreeMap<u64, u64>>,
@@ -33,7 +33,7 @@ impl Folios {
         }
     }
 
-    /// These bytes have come in as one folio.
+    /// Notes that these bytes have come in as one folio.
     pub(super) fn add(&mut self, file: FileId, folio: &Range<u64>) {
         let large = folio.end - folio.start > AROUND;
         if !large && !self.ends.contains_key(&file) {
@@ -43,7 +43,7 @@ impl Folios {
             self.clear();
         }
         let ends = self.ends.entry(file).or_default();
-        // What was there before is gone.
+        // Earlier folios of these bytes are gone.
         let overlaps = |(&start, &end): (&u64, &u64)| (end > folio.start).then_some(start);
         while let Some(start) = ends.range(..folio.end).next_back().and_then(overlaps) {
             ends.remove(&start);
@@ -55,7 +55,7 @@ impl Folios {
         }
     }
 
-    /// What a fault has mapped that tells of this range: of just a page, or of the pages that are cached round it.
+    /// The bytes mapped by a fault that reports this range: just a `page`, or the cached pages around it.
     pub(super) fn mapped_by(&self, file: FileId, range: &Range<u64>, page: bool) -> Range<u64> {
         let around = self.ends.get(&file).and_then(|ends| {
             let (&start, &end) = ends.range(..=range.start).next_back()?;
@@ -71,7 +71,7 @@ impl Folios {
         }
     }
 
-    /// No policy wants to hear of mappings any more.
+    /// Forgets all folios: no policy wants events of mappings any more.
     pub(super) fn clear(&mut self) {
         self.ends.clear();
         self.known = 0;

@@ -14,13 +14,13 @@ use crate::backend::{Fault, Flow};
 use crate::machine::files::Tree;
 use crate::sys;
 
-/// What it keeps between two calls.
+/// What the thread keeps between two calls.
 #[derive(Debug)]
 pub(super) struct Hearing {
     kinds: Kinds,
     readers: Readers,
     looks: Looks,
-    /// The kernel reports only pages that come in.
+    /// Whether the kernel reports only pages that come in.
     partly: bool,
     page: u64,
     /// This process; of its own loads, only the large folios are noted.
@@ -74,7 +74,7 @@ impl Hearing {
         self.scan_at.is_some()
     }
 
-    /// Takes all records of now and makes events of them.
+    /// Takes all present records and turns them into events.
     pub(super) fn hear(&mut self, from: &Observe, into: &mut Vec<Event>) -> Result<Flow, Fault> {
         let changed = from.changes.take();
         if changed.unmounted {

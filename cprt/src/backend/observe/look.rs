@@ -15,7 +15,7 @@ use crate::machine::mappings::{self, Identity, Mapping};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
 
-/// How often to look at a reader that goes on.
+/// How often to look at a reader that goes on reading.
 const OFTEN: Duration = Duration::from_millis(10);
 /// How often to look at a reader that seems to rest.
 const SELDOM: Duration = Duration::from_millis(320);
@@ -23,8 +23,8 @@ const SELDOM: Duration = Duration::from_millis(320);
 const IN_VAIN: u32 = 8;
 /// Looks take at most one part in this many of the time.
 const SHARE: u32 = 20;
-/// Every how many looks to begin anew, as a process may map a file anew, and pages may be gone. The
-/// other looks are only for pages that were not there.
+/// The number of looks after which one begins anew, because a process may have mapped a file anew, and pages may be
+/// gone. The other looks are only for new pages.
 const ANEW: u32 = 16;
 /// The reach of a page table: known pages are left out only in pieces of at least this length.
 const TABLE: u64 = 2 << 20;

@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn instructions_are_the_kernels() {
-        /// How far is checked above.
+        /// The distance of such jumps, which is checked above.
         const END: u8 = 0;
 
         let code = program(&(&layouts()[0]).into(), MAPS, OWN, 512);

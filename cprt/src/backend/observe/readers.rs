@@ -46,7 +46,7 @@ struct Reader {
     /// Bytes since the last PROGRESS.
     unsaid: u64,
     requests: HashMap<u32, ReadRequest>,
-    /// The ranges that it has read by mappings, as far as we know.
+    /// The ranges that it is known to have read by mappings.
     mapped: Ranges,
     /// It has mappings of the file.
     maps: bool,
@@ -391,7 +391,7 @@ mod tests {
         readers
     }
 
-    /// What comes of records of a file of that size: kind, offset, length, through a mapping.
+    /// The events that records of a file of this size cause: kind, offset, length, whether through a mapping.
     fn told(readers: &mut Readers, size: u64, raws: &[Raw]) -> Vec<(Kind, u64, u64, bool)> {
         let mut events = Vec::new();
         for raw in raws {
@@ -426,7 +426,7 @@ mod tests {
             raw(Point::Add, 4, 7),
             raw(Point::Add, 8, 35),
             raw(Point::Get, 19, 19),
-            // What is read ahead later says nothing of where the next one begins.
+            // Pages read ahead later do not say where the next request begins.
             raw(Point::Add, 36, 63),
             raw(Point::Get, 40, 47),
         ];
@@ -446,7 +446,7 @@ mod tests {
         };
         let raws = [
             began(0, 0, 31),
-            // It goes on elsewhere, in a request of the same length that it is just at the end of.
+            // The reader goes on elsewhere, at the end of a request of the same length.
             began(60, 60, 63),
             began(100, 117, 131),
             began(100, 125, 131),
@@ -568,7 +568,7 @@ mod tests {
             late: true,
             ..raw(Point::Get, 5000, 5063)
         };
-        // In the midst of one long request.
+        // In the middle of one long request.
         let raws = [
             raw(Point::Get, 0, 4095),
             late,
@@ -627,7 +627,7 @@ mod tests {
     #[test]
     fn a_look_at_what_a_reader_has_left_behind_takes_it_not_back() {
         let mut readers = readers(&[Kind::Progress], 16 * PAGE);
-        // Of the huge page before these, faults made no record.
+        // Faults on the huge page before these made no record.
         let raws = [raw(Point::Fault, 512, 527), raw(Point::Fault, 528, 543)];
         let size = 1024 * PAGE;
         assert_eq!(told(&mut readers, size, &raws).len(), 2);
@@ -639,7 +639,7 @@ mod tests {
         };
         let behind = 0..544 * PAGE;
         assert_eq!(offsets(std::slice::from_ref(&behind)), [544]);
-        // Nothing was told since: only the look knows where it is.
+        // No record has come since: only the look shows where the reader is.
         assert_eq!(offsets(&[0..544 * PAGE, 600 * PAGE..700 * PAGE]), [700]);
         assert_eq!(
             offsets(&[0..560 * PAGE, 600 * PAGE..700 * PAGE]),
@@ -655,7 +655,7 @@ mod tests {
         let raws = [raw(Point::Add, 0, 3), raw(Point::Add, 4, 9)];
         let expected = [(Kind::Progress, 10 * PAGE, 10 * PAGE, false)];
         assert_eq!(told(&mut readers, u64::MAX, &raws), expected);
-        // Who maps the file is looked at instead.
+        // Processes that map the file are looked at instead.
         let (mut events, mut found) = (Vec::new(), Ranges::default());
         found.insert(&(0..PAGE));
         readers.looked(10, FILE, found, 0, &mut events);

@@ -272,7 +272,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
 \tfield:unsigned char order;\toffset:36;\tsize:1;\tsigned:0;
 ";
 
-    /// As on kernels before folios.
+    /// The format of kernels before folios.
     const OLD: &str = "ID: 300
 \tfield:struct page * page;\toffset:8;\tsize:8;\tsigned:0;
 \tfield:unsigned long i_ino;\toffset:16;\tsize:8;\tsigned:0;
@@ -398,15 +398,15 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
             assert_eq!(decode(&SAMPLE[..length], &layouts(), &mut raws), 0);
         }
         let mut broken = SAMPLE;
-        // A size of 0 would never end.
+        // Records of size 0 would never end.
         broken[6] = 0;
         assert_eq!(decode(&broken, &layouts(), &mut raws), 0);
         let mut broken = SAMPLE;
-        // More bytes of the tracepoint than there are.
+        // More bytes of the tracepoint than the record has.
         broken[32] = 0xff;
         assert_eq!(decode(&broken, &layouts(), &mut raws), 0);
         let mut broken = FOLIO;
-        // 2^200 pages.
+        // A folio of 2^200 pages.
         broken[72] = 200;
         assert_eq!(decode(&broken, &layouts(), &mut raws), 0);
         assert_eq!(raws, []);

@@ -15,18 +15,18 @@ pub(super) trait RecordSource: Debug + Send + Sync {
     /// Its name, for messages.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests go by it"))]
     fn name(&self) -> &'static str;
-    /// Turns on these tracepoints, as far as the kernel has them, and no others. A reader that goes on where it
-    /// was may read `merge` pages without a record; such pages at its end are not reported.
+    /// Turns on those of these tracepoints that the kernel has, and no others. A reader that goes on where it was may
+    /// read `merge` pages without a record; such pages at its end are not reported.
     fn enable(&self, points: &[Point], merge: u64) -> io::Result<()>;
     /// Sets the files to report from now on. There may be records of other files all the same.
     fn files(&self, keys: &[Key]) -> io::Result<()>;
     /// Readable when there is something to take; `None` while [`Self::due`] alone says when to look.
     fn ready(&self) -> Option<BorrowedFd<'_>>;
-    /// When to take records at the latest, even if nothing is readable.
+    /// The deadline for taking records, even if nothing is readable.
     fn due(&self) -> Option<Instant> {
         None
     }
     /// Takes all records, in the order of time; of this process's own, at most those of large folios that it has
-    /// loaded. Returns how many were lost without room.
+    /// loaded. Returns how many were lost for lack of room.
     fn take(&self, into: &mut Vec<Raw>) -> u64;
 }

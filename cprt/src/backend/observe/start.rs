@@ -80,7 +80,7 @@ pub(crate) struct Start {
     files: Mutex<StartFiles>,
     hearing: Mutex<StartHearing>,
     tells: AtomicBool,
-    /// The process that it is about, if it is not about children of ours; 0 if there is none.
+    /// The followed process; 0 if there is none, or if the start is of this process's children.
     root: AtomicU32,
 }
 
@@ -382,7 +382,7 @@ impl StartHearing {
         })
     }
 
-    /// Tells what large mappings have.
+    /// Reports what processes read through large mappings.
     fn look(&mut self, now: Instant, into: &mut Vec<Event>) {
         let readers = &mut self.readers;
         let time = sys::monotonic_ns();

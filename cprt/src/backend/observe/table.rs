@@ -45,7 +45,7 @@ pub(super) struct Known {
     key: Option<Key>,
     /// How often a policy has opened it.
     holders: usize,
-    /// It was there at the last scan.
+    /// Whether it was there at the last scan.
     there: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    /// Replaces the files that are there by these.
+    /// Replaces the existing files by these.
     pub(super) fn replace(&mut self, found: Vec<Found>) {
         let (mut seen, mut there) = (HashSet::new(), HashSet::new());
         for file in found {

@@ -1,5 +1,5 @@
-//! With readers of their own, processes that are this test binary once more, on the machine's file
-//! system. Where the kernel or our rights do not do, a test says why and is skipped.
+//! Tests on the machine's file system, with readers that are further processes of this test binary. A
+//! test that the kernel or this process's rights do not allow says why and is skipped.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -17,10 +17,10 @@ mod containers;
 mod telling;
 
 const MIB: u64 = 1 << 20;
-/// By then anything has happened that does, on a machine with much else to do.
+/// How long to wait for anything, on a machine with much else to do.
 const LATEST: Duration = Duration::from_secs(20);
 
-/// A directory that is gone with the test.
+/// A directory that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Folder {
         Self(root)
     }
 
-    /// A file of which nothing is cached.
+    /// Makes a file of which nothing is cached.
     fn file(&self, name: &str, length: u64) -> PathBuf {
         let path = self.0.join(name);
         let file = File::create(&path).expect("a file");
@@ -59,7 +59,7 @@ fn drop_cached(path: &Path) {
 
 type Opened = io::Result<Box<dyn RecordSource>>;
 
-/// With each source that there is; none, and it is said why.
+/// Runs a test with each source of records that opens; if none does, says why.
 fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe + Sync))) {
     let layouts = match available::layouts() {
         Ok(layouts) if layouts.len() == Point::ALL.len() => layouts,
@@ -74,7 +74,8 @@ fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe +
     let by_perf = || -> Opened { Ok(Box::new(Perf::open(&layouts)?)) };
     let sources: [(&str, &(dyn Fn() -> Opened + Sync)); 3] =
         [("bpf", &by_bpf), ("both", &by_both), ("perf", &by_perf)];
-    // This machine's kernel is an older one that tells of its types; where it is another, the second is as good.
+    // A kernel of series 6 with type information has to run programs at the tracepoints; on others, the second
+    // source is as good.
     if std::fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|it| it.starts_with("6."))
         && Path::new("/sys/kernel/btf/vmlinux").exists()
         && let Ok(bpf) = by_bpf()
@@ -102,8 +103,8 @@ fn each_source(name: &str, test: impl Fn(&Folder, &(dyn Fn(&Folder) -> Observe +
     }
 }
 
-/// In a thread with private mounts, with a file system that is stacked on a directory, and
-/// what is below it; nothing where that is not to be had.
+/// Runs a test in a thread with private mounts, on an overlayfs that is stacked on a directory. Skips it
+/// where that is not possible.
 fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
     let below = Folder::new(&format!("{name}-below"));
     std::fs::create_dir_all(below.0.join("upper")).expect("a directory");
@@ -132,12 +133,12 @@ fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
             Some(options.as_str()),
         )
     };
-    // Under the name of this one, for what is skipped.
+    // The thread takes this one's name, under which skips are reported.
     let thread = std::thread::current().name().map(str::to_owned);
     let builder = std::thread::Builder::new().name(thread.unwrap_or_default());
     std::thread::scope(|scope| {
         let run = || {
-            // Written before it is covered.
+            // The lower files are written before the overlayfs covers them.
             let lower = Folder(below.0.join("lower"));
             lower.file("sub/model", 8 * MIB);
             lower.file("changed", MIB);
@@ -160,7 +161,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
             .and_then(|name| name.to_str())
             .expect("a name");
         stacked(name, |folder| {
-            // One that lies in the upper directory, under the number of the lower.
+            // A file that lies in the upper directory, with the inode number of the lower one.
             let changed = folder.0.join("changed");
             let file = OpenOptions::new()
                 .append(true)
@@ -207,7 +208,7 @@ fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
     });
 }
 
-/// A process that does what it is told, line by line.
+/// A process that carries out orders, one on each line.
 struct Reader {
     child: Killed,
     process: u32,
@@ -222,7 +223,7 @@ impl Reader {
         Self::by(Command::new(std::env::current_exe().expect("this")))
     }
 
-    /// In a PID namespace of its own, as that of a container.
+    /// Starts a reader in a PID namespace of its own, as in a container.
     fn contained() -> Self {
         let mut command = containers::unshare();
         command.arg(std::env::current_exe().expect("this"));
@@ -259,7 +260,7 @@ impl Reader {
         reader
     }
 
-    /// Starts it and waits until it is done.
+    /// Gives an order and waits until it is carried out.
     fn does(&mut self, order: &str) {
         self.begins(order);
         self.wait();
@@ -282,7 +283,7 @@ impl Reader {
     }
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -292,8 +293,8 @@ impl Drop for Killed {
     }
 }
 
-/// Nothing unless it is told to: `read PATH FROM TO PIECE`, `exact` the same without readahead,
-/// `map PATH`, `touch FROM TO`, `close`.
+/// The process of a `Reader`; otherwise does nothing. Orders: `read PATH FROM TO PIECE`, `exact` (the same
+/// without readahead), `map PATH`, `touch FROM TO`, `close`.
 #[test]
 #[ignore = "only as a helper of others"]
 fn reads_what_it_is_told() {
@@ -337,8 +338,8 @@ fn reads_what_it_is_told() {
     drop((mapped, opened));
 }
 
-/// What is heard until it has been quiet for a while and the directory has been gone through, which
-/// is put off if that was done lately.
+/// The events until it has been quiet for a while and the directory has been scanned, which is put off
+/// if that was done lately.
 fn heard(observe: &Observe) -> Vec<Event> {
     let mut events = Vec::new();
     loop {
@@ -375,14 +376,14 @@ fn hear_until_quiet(observe: &Observe, events: &mut Vec<Event>) {
     });
 }
 
-/// All of a file is cached, by us, of which no records are left to take room.
+/// Caches a whole file, and takes this process's own records of that, which would take room.
 fn warm_unheard(observe: &Observe, path: &Path) {
     warm(path);
     observe.interrupt();
     observe.events(&mut Vec::new()).expect("events");
 }
 
-/// What of a file the events of a kind and a process are of.
+/// The ranges of a file that events of this kind and process cover.
 fn union(events: &[Event], kind: Kind, file: FileId, process: u32) -> Vec<(u64, u64)> {
     let of = |event: &&Event| (event.kind, event.file, event.process) == (kind, file, process);
     let ranges = events
@@ -410,8 +411,8 @@ fn opens_and_closes_are_told_while_the_policy_wants_them() {
         want(&observe, &[Kind::Open, Kind::Close]);
         let mut reader = Reader::new();
         let process = reader.id();
-        // Other tests start processes at any time, which may be the last to close what was written
-        // here before they were.
+        // Other tests start processes at any time, and these may be the last to close a file that was
+        // being written here.
         let heard = || {
             let mut events = heard(&observe);
             events.retain(|event| event.process == process);
@@ -422,7 +423,7 @@ fn opens_and_closes_are_told_while_the_policy_wants_them() {
         assert_eq!(events.len(), 1);
         assert_eq!((events[0].kind, events[0].length), (Kind::Open, MIB));
         reader.does("close");
-        // One that has come since.
+        // A file made since.
         let new = folder.file("sub/new", 10);
         reader.does(&format!("read {} 0 10 4096", new.display()));
         let events: Vec<_> = heard()
@@ -557,7 +558,7 @@ fn a_reader_that_is_killed_is_forgotten_and_files_grow() {
 
 const OBSERVER: &str = "CPRT_TEST_OBSERVES";
 
-/// Nothing unless it is told to: observes a directory until it is killed.
+/// A process that observes a directory until it is killed; otherwise does nothing.
 #[test]
 #[ignore = "only as a helper of others"]
 fn observes_what_it_is_told() {

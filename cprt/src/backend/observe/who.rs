@@ -286,7 +286,7 @@ pub(super) fn following(child: Field, listed: Listed, parent: Own) -> Vec<u64> {
 pub(super) mod tests {
     use super::*;
 
-    /// As on a kernel that there might be.
+    /// The numbering of a conceivable kernel.
     pub(in super::super) const CONTAINED: Numbering = Numbering::Of {
         device: 4,
         inode: 0xf000_0001,
@@ -300,7 +300,7 @@ pub(super) mod tests {
         }),
     };
 
-    /// How many jumps lead to the end; all lead further on, and none beyond it.
+    /// The number of jumps to the end; checks that all jumps lead forward, and none beyond the end.
     pub(in super::super) fn jumps_to_the_end(code: &[u64]) -> usize {
         let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
         let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);

@@ -1,4 +1,4 @@
-//! On files of the machine's own file system. What it cannot do is said, and skipped.
+//! Tests on files of the machine's own file system. What that cannot do is skipped, with the reason.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -11,7 +11,7 @@ use crate::sys::testing::{Mapped, skip, skip_part};
 
 const MIB: u64 = 1 << 20;
 
-/// A file with something in it, gone with the test.
+/// A file with contents, removed when the test ends.
 struct Temporary {
     path: PathBuf,
 }
@@ -33,7 +33,7 @@ impl Temporary {
         File::open(&self.path).expect("the file")
     }
 
-    /// With nothing cached; `None` where the file system cannot have that.
+    /// Opens the file with nothing cached; `None` if the file system keeps its pages.
     fn cold(&self, engine: &Engine) -> Option<File> {
         let file = self.open();
         engine
@@ -78,7 +78,7 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
     let rest = engine
         .load(&file, &(0..u64::MAX), how(1, false))
         .expect("to load");
-    // What the kernel has read on after the first MiB is this one's.
+    // Pages that the kernel has read ahead after the first MiB count for this load.
     let pages = (length - MIB).div_ceil(4096);
     assert_eq!((rest.done, rest.fresh), (length, pages * 4096));
     let all = engine.resident(&file, &(0..u64::MAX)).expect("to look");
@@ -89,7 +89,7 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
     assert_eq!((again.done, again.fresh), (length, 0));
 }
 
-/// How many pages of a file the kernel takes last, and how many there are; only root is told.
+/// The number of a file's pages that the kernel reclaims last, and of all its pages; only root can read that.
 fn in_use(file: &File) -> io::Result<(u64, u64)> {
     const ACTIVE: u64 = 1 << 6;
     const FRAME: u64 = (1 << 55) - 1;
@@ -128,12 +128,12 @@ fn what_is_held_is_in_use_to_the_kernel() {
         hold: true,
         ..How::default()
     };
-    // Some of it is there before.
+    // Part of the file is cached before.
     for (range, how) in [(0..MIB, how(1, false)), (0..4 * MIB, hold)] {
         engine.load(&file, &range, how).expect("to load");
     }
     match in_use(&file) {
-        // The kernel does it in batches, and some generations of it another way.
+        // The kernel activates pages in batches, and with lru_gen in another way.
         Ok((active, all)) if !Path::new("/sys/kernel/mm/lru_gen/enabled").exists() => {
             assert!(active * 4 >= all * 3, "{active} of {all}");
         }
@@ -273,7 +273,7 @@ fn steps_that_cut_folios_drop_them_all_the_same() {
     assert_eq!((left, dropped), (0, 32 * MIB));
 }
 
-/// Processes that map a file and read all of it: this test binary once more.
+/// A further process of this test binary, which maps a file and reads all of it.
 struct Mapper(Child);
 
 const MAPPER: &str = "CPRT_TEST_MAPS";
@@ -305,7 +305,7 @@ impl Drop for Mapper {
     }
 }
 
-/// Nothing unless it is told to.
+/// The process of a `Mapper`; otherwise does nothing.
 #[test]
 fn maps_what_it_is_told() {
     let Some(path) = std::env::var_os(MAPPER) else {

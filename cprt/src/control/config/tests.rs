@@ -1,4 +1,4 @@
-//! The file, and what is said of a wrong one.
+//! The configuration file, and the errors that a wrong one causes.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn the_sample_is_the_defaults() {
     assert_eq!("".parse(), Ok(Config::default()));
 }
 
-/// The keys are those that the parser names when it hears an unknown one.
+/// Takes the keys from the parser's error about an unknown one.
 #[test]
 fn the_sample_shows_every_key() {
     for table in ["", "[memory]\n", "[loader]\n", "[worker]\n"] {

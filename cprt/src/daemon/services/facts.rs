@@ -49,7 +49,7 @@ impl Facts {
     }
 }
 
-/// A process; its start time tells it from a later one with the same number.
+/// A process; its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) process: u32,
@@ -348,12 +348,12 @@ mod tests {
             "a.py --x"
         );
         assert_eq!(told("/bin/true", false, "true"), "");
-        // Its own name is an argument like another.
+        // The program's own name is an argument like any other.
         assert_eq!(told("/bin/a", false, "a /bin/a b"), "/bin/a b");
         let line = "/venv/bin/python3 /venv/bin/vllm serve /srv/m";
         assert_eq!(told("/venv/bin/vllm", true, line), "serve /srv/m");
         assert_eq!(told("./x.sh", true, "/bin/sh -e ./x.sh 1 2"), "1 2");
-        // It has written over its words: they are taken as they are.
+        // A process may have overwritten its command line, which is then taken as it is.
         assert_eq!(told("./x.sh", true, "server: ready"), "ready");
         assert_eq!(told("/bin/a", false, ""), "");
     }

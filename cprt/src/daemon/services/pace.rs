@@ -19,7 +19,7 @@ const NAMES: usize = 1024;
 /// Whether a start is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is recorded, and loaded as far as it is known.
+    /// It is recorded, and loaded if a record is known.
     Attend,
     /// Another start of this name is under way.
     Twice,
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(at(seconds), Verdict::Loops, "{seconds}");
         }
         assert_eq!(at(400), Verdict::Attend);
-        // Now and then is no loop.
+        // Starts now and then are no loop.
         for seconds in (500..1000).step_by(16) {
             assert_eq!(at(seconds), Verdict::Attend, "{seconds}");
         }

@@ -33,7 +33,7 @@ impl Default for Roots {
     }
 }
 
-/// The cgroups of a process, as far as they are visible here.
+/// Those cgroups of a process that are visible here.
 #[derive(Debug, Default)]
 pub(super) struct CgroupPlace {
     /// The cgroup that is charged; none in the root of v2.

@@ -28,7 +28,7 @@ fn process_below_what_controls_memory() {
     tree.write("cgroup/a.service/part/cgroup.procs", "");
     tree.process(7, "0::/a.service/part\n");
     assert_eq!(tree.roots().cgroup_of(7).expect("reads"), Some(service));
-    // A cgroup that is gone: what took it over is above it.
+    // After a cgroup is removed, the one above it counts.
     tree.process(8, "0::/a.service/other (deleted)\n");
     let above = tree.roots().cgroup_of(8).expect("reads");
     assert!(above.is_some_and(|dir| dir.ends_with("a.service")));
@@ -182,7 +182,7 @@ fn every_refusal_names_its_remedy() {
     }
 }
 
-/// Whatever this machine has; none of it may fail.
+/// Nothing may fail, whatever this machine has.
 #[test]
 fn this_machine() {
     let roots = Roots::default();

@@ -1,4 +1,4 @@
-//! Tables of what is decided on what.
+//! Tables of inputs and of the decisions on them.
 
 use super::*;
 use crate::control::config::TimeSpan;
@@ -35,7 +35,7 @@ fn what_is_ours_counts_as_far_as_it_is_there() {
         (50, 20, 0, 30),
         (50, 70, 0, 60),
         (0, 70, 0, 10),
-        // Loaded since the reading.
+        // More has been loaded since the reading.
         (50, 70, 15, 70 + 5),
         (50, 70, 100, 80),
         (u64::MAX, u64::MAX, u64::MAX, u64::MAX),
@@ -136,10 +136,10 @@ fn over_at_the_threshold_until_below_the_band() {
     }
 }
 
-/// Whatever the band: inside of it nothing ever changes.
+/// Inside any band, nothing ever changes.
 #[test]
 fn never_flaps_inside_the_band() {
-    // A sequence that comes everywhere; the constants are those of a well known generator.
+    // A sequence that reaches all values; the constants are those of a well-known generator.
     let mut seed = 1_u64;
     let mut next = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -169,7 +169,7 @@ fn tightest_is_what_has_least_left() {
     };
     // The larger limit is the tighter one.
     assert!(verdict(1000, 790).tightness() < verdict(100, 10).tightness());
-    // What is over comes before what is not, and what is further over first.
+    // Limits that are exceeded come before others, and those exceeded further come first.
     assert!(verdict(100_000, 80_001).tightness() < verdict(10, 7).tightness());
     assert!(verdict(1000, 900).tightness() < verdict(1000, 850).tightness());
 }
@@ -214,7 +214,7 @@ fn pressure_is_told_within_a_second() {
         .map(|i| (i * 100, 7 + (i - 50) * 50_000, 300))
         .collect();
     assert_eq!(feed(&mut gauge, start, &busy), (5000, true));
-    // The kernel's average is high for long after; we are not.
+    // The kernel's average stays high for long after; the gauge does not.
     let after: Vec<_> = (61..=70).map(|i| (i * 100, 500_007, 900)).collect();
     assert_eq!(feed(&mut gauge, start, &after), (0, false));
 }
@@ -251,12 +251,12 @@ fn pressure_of_odd_windows() {
         feed(&mut gauge, start, &[(0, 1000, 0)]);
         gauge
     };
-    // Too short to tell; long but good; too long, so the average; restarted at 0, likewise.
+    // Too short to tell; long but good; too long, so the average counts; restarted at 0, likewise.
     assert_eq!(feed(&mut gauge(), start, &[(499, 400_000, 0)]).0, 0);
     assert_eq!(feed(&mut gauge(), start, &[(9000, 4_501_000, 1)]).0, 5000);
     assert_eq!(feed(&mut gauge(), start, &[(11_000, 9_000_000, 1)]).0, 1);
     assert_eq!(feed(&mut gauge(), start, &[(500, 999, 1)]).0, 1);
-    // More than all of the time, by clocks that differ.
+    // A stall of more than all of the time, because clocks differ.
     assert_eq!(feed(&mut gauge(), start, &[(500, u64::MAX, 0)]).0, 0);
     assert_eq!(feed(&mut gauge(), start, &[(500, 700_000, 0)]).0, 10_000);
     assert_eq!(feed(&mut gauge(), start, &[(500, 0, u32::MAX)]).0, 10_000);

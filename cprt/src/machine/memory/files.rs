@@ -174,7 +174,7 @@ impl Level {
         // The rest is the expensive part: the kernel adds up the counters of all CPUs.
         let limit = match (limit, files.version) {
             (Some(limit), _) => limit,
-            // It may have an ancestor with one that we do not see; the statistics tell.
+            // It may have an ancestor with a limit that is not visible here; the statistics show it.
             (None, Version::V1) => u64::MAX,
             (None, Version::V2) => return Ok(None),
         };

@@ -1,4 +1,4 @@
-//! Files as kernels wrote them, and as none does.
+//! Files as kernels have written them, and as no kernel does.
 
 use super::*;
 
@@ -54,7 +54,7 @@ total_active_file 499712
 total_unevictable 0
 ";
 
-/// Cutting a file anywhere must not change what is found in it, only whether.
+/// Cutting a file anywhere may hide what is found in it, but must not change it.
 fn cut<T: PartialEq + std::fmt::Debug>(text: &str, parse: impl Fn(&str) -> Option<T>) {
     let whole = parse(text);
     assert!(whole.is_some());
@@ -134,7 +134,7 @@ fn stat_that_makes_no_sense() {
     }
     let huge = "active_file 18446744073709551615\ninactive_file 1\n";
     assert_eq!(stat(huge, Version::V2), None);
-    // One kind is not the other.
+    // Statistics of v2 are not those of v1.
     assert_eq!(stat(STAT_V2, Version::V1), None);
 }
 
@@ -220,11 +220,11 @@ fn memberships() {
             at("/x/y"),
             at("/z"),
         ),
-        // a colon in the name, in a container's neighbour, of a process that has ended
+        // with a colon in the name; in a container's neighbour; of a process that has ended
         ("0::/a:b\n", None, at("/a:b")),
         ("0::/../b\n", None, at("/../b")),
         ("0::/gone (deleted)\n", None, at("/gone")),
-        // named like it
+        // a hierarchy that is named like the controller
         ("3:name=memory:/a\n", None, None),
         ("", None, None),
         ("0:\n::\n:::\nmemory\n4:memory:\n4:memory:x\n", None, None),
@@ -279,12 +279,12 @@ fn what_a_mount_shows() {
         ("/a", "/a/b", Some("b")),
         ("/a", "/ab", None),
         ("/a", "/b", None),
-        // We are in a namespace; it is beside us.
+        // This process is in a namespace, and the cgroup is beside it.
         ("/", "/../b", None),
         ("/..", "/../b", Some("b")),
         ("/../..", "/../../b/c", Some("b/c")),
         ("/..", "/../../b", None),
-        // Below the mount for sure, but under an unknown name.
+        // The cgroup is below the mount, but under an unknown name.
         ("/..", "/b", None),
     ];
     for (root, path, expected) in table {

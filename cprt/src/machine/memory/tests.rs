@@ -1,4 +1,4 @@
-//! The watch on trees of files, and on this machine.
+//! The watch, tested on trees of files and on this machine.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -21,12 +21,12 @@ impl Tree {
         );
         let temporary = std::env::temp_dir().canonicalize().expect("there is one");
         let tree = Self(temporary.join(name));
-        // 1000 MiB, of which 900 are to be had and 500 are cache.
+        // 1000 MiB, of which 900 are available and 500 are cache.
         tree.meminfo(1000, 900, 500);
         tree
     }
 
-    /// With v2 alone.
+    /// A machine with cgroups v2 alone.
     pub(in crate::machine::memory) fn v2() -> Self {
         let tree = Self::new();
         tree.write("cgroup/cgroup.procs", "");
@@ -35,7 +35,7 @@ impl Tree {
         tree
     }
 
-    /// With memory in v1.
+    /// A machine with the memory controller in v1.
     pub(in crate::machine::memory) fn hybrid() -> Self {
         let tree = Self::new();
         tree.write("cgroup/memory/cgroup.procs", "");
@@ -62,7 +62,7 @@ impl Tree {
     pub(in crate::machine::memory) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("is below")).expect("makes it");
-        // In place, as those files are: what is open stays the same file.
+        // Changes files in place, as the kernel does: an open one stays the same file.
         fs::write(path, text).expect("writes");
     }
 
@@ -70,7 +70,7 @@ impl Tree {
         self.write(&format!("proc/{pid}/cgroup"), cgroup);
     }
 
-    /// Of root and mount point, type, and options.
+    /// Writes the list of mounts: root and mount point, type, and options of each.
     pub(in crate::machine::memory) fn mountinfo(&self, mounts: &[(&str, &str, &str)]) {
         let line = |(place, kind, options): &(&str, &str, &str)| {
             format!("35 31 0:32 {place} rw,relatime shared:9 - {kind} {kind} rw,{options}\n")
@@ -90,7 +90,7 @@ impl Tree {
         self.write("proc/meminfo", &text);
     }
 
-    /// With 100 MiB in use and `cache` of page cache beside.
+    /// Makes a cgroup with 100 MiB in use and `cache` of page cache beside.
     pub(in crate::machine::memory) fn cgroup_v2(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl Tree {
         self.path(&dir).components().collect()
     }
 
-    /// In use are `usage`, with `cache` among it.
+    /// Makes a cgroup with `usage` in use, of which `cache` is page cache.
     pub(in crate::machine::memory) fn cgroup_v1(
         &self,
         name: &str,
@@ -145,7 +145,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // It is in a directory for such things; leaving it there spoils nothing.
+        // If this fails, the tree stays in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -252,7 +252,7 @@ fn fresh_readings_are_kept() {
     tree.meminfo(1000, 500, 500);
     let same = watch.sample_at(start + Duration::from_millis(4), 100 * MIB);
     assert_eq!(same.used, 200 * MIB);
-    // But what is loaded meanwhile counts, though it is not read yet.
+    // What is loaded meanwhile counts even before the next reading.
     let grown = watch.sample_at(start + Duration::from_millis(4), 650 * MIB);
     assert_eq!(grown.used, 750 * MIB);
     let read = watch.sample_at(start + STEP, 100 * MIB);
@@ -306,7 +306,7 @@ fn removed_cgroup_leaves_its_ancestors_and_may_come_back() {
     let start = Instant::now();
     watch.follow_cgroup(&dir);
     assert_eq!(watch.sample_at(start, 0).limit, 200 * MIB);
-    // What is open of a cgroup that is gone fails with ENODEV; here it reads as nothing.
+    // Open files of a removed cgroup fail with ENODEV; here they read as empty.
     tree.write("cgroup/pod/box/memory.max", "");
     fs::remove_dir_all(&dir).expect("is there");
     for round in 1..4 {
@@ -354,7 +354,7 @@ fn process_that_is_gone_changes_nothing() {
     watch.follow_cgroup(&dir);
     assert_eq!(watch.follow_process(7), None);
     assert_eq!(watch.sample(0).limit, 200 * MIB);
-    // One that is in the root does.
+    // A process in the root cgroup does.
     tree.process(8, "0::/\n");
     assert_eq!(watch.follow_process(8), None);
     assert_eq!(watch.sample(0).source, LimitSource::Host);
@@ -397,7 +397,7 @@ fn pressure_of_the_cgroup_before_that_of_the_host() {
             .pressure
             .is_some_and(|pressure| pressure.share == 5000)
     );
-    // Without pressure of its own, or without a cgroup, the host's.
+    // Without pressure of its own, or without a cgroup, the host's counts.
     fs::remove_file(tree.path("cgroup/a/memory.pressure")).expect("is there");
     tree.process(8, "0::/\n");
     watch.follow_process(8);
@@ -465,7 +465,7 @@ fn threads_may_sample_and_follow() {
     });
 }
 
-/// Whatever this machine has.
+/// Works with whatever this machine has.
 #[test]
 fn this_machine() {
     let watch = Watch::new(config::MemoryConfig::default(), Roots::default());

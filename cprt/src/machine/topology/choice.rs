@@ -1,13 +1,12 @@
 //! Decides which XPU a process works on, from the evidence about it. Pure.
 //!
 //! There are several kinds of evidence, the best first; the first that names a single XPU decides.
-//! One that names several still counts: those that follow may only choose among them.
+//! Evidence that names several still counts: weaker evidence may only choose among them.
 //!
-//! 1. The driver, which knows which process has memory on which XPU, and nothing before that.
-//! 2. Open device files. CUDA and `ROCm` open all that they may see, so often they are all.
-//! 3. The devices a process may see: those that its container has, of these what a variable names.
-//! 4. Its rank among the processes of this machine, which is an index into that list, as every
-//!    launcher has it.
+//! 1. The driver, which knows which process has memory on which XPU, once the process has some.
+//! 2. Open device files. CUDA and `ROCm` open all that they may see, so often all files are open.
+//! 3. The devices that a process may see: those of its container, restricted to those that a variable names.
+//! 4. Its rank among the processes of this machine: every launcher takes it as an index into that list.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ pub struct Evidence {
     pub open: Vec<u16>,
     /// The XPUs whose device files are in its `/dev`; `None` if that cannot be seen.
     pub reach: Option<Vec<u16>>,
-    /// Those of its environment variables that matter.
+    /// Those of its environment variables that are evidence.
     pub environment: BTreeMap<String, String>,
     /// Its title, the first word of its command line.
     pub title: String,
@@ -34,7 +33,7 @@ pub struct Evidence {
 const CUDA_ORDER: &str = "CUDA_DEVICE_ORDER";
 
 impl Evidence {
-    /// Whether a variable of this name is of use.
+    /// Whether a variable of this name is evidence.
     pub(super) fn wants(name: &str) -> bool {
         name == CUDA_ORDER
             || ranks::is_told_by(name)
@@ -51,7 +50,7 @@ impl Evidence {
         self.environment.get(name).map(|value| value.trim())
     }
 
-    /// An index into the list of XPUs. With pipelines or replicas, a title gives none.
+    /// An index into the list of visible XPUs. With pipelines or replicas, a title gives none.
     fn rank(&self) -> Option<usize> {
         let by_title = || {
             let ranks = Ranks::in_title(&self.title)?;
@@ -64,12 +63,12 @@ impl Evidence {
 }
 
 impl Kind {
-    /// The variables that say which of its XPUs are visible: one list after another is applied to
-    /// what the one before left, and of each the first that is set.
+    /// The variables that say which XPUs are visible. Each group selects among the XPUs that the previous
+    /// one left; within a group, the first variable that is set counts.
     fn variables(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Nvidia => &[&["CUDA_VISIBLE_DEVICES"]],
-            // HIP takes CUDA's for its own if that is not set.
+            // HIP falls back to CUDA's variable.
             Self::Amd => &[
                 &["ROCR_VISIBLE_DEVICES"],
                 &[
@@ -84,15 +83,15 @@ impl Kind {
     }
 }
 
-/// The XPUs that a process may see, in its own order.
+/// The XPUs that a process may see, in the order in which it numbers them.
 struct Visible {
     xpus: Vec<u16>,
-    /// The process was restricted to some of the XPUs.
+    /// Whether the process is restricted to some of the XPUs.
     chosen: bool,
 }
 
 impl Topology {
-    /// The XPU of a process, given this evidence.
+    /// The XPU of a process with this evidence.
     #[must_use]
     pub fn choose(&self, evidence: &Evidence) -> Option<u16> {
         let Evidence { computes, open, .. } = evidence;
@@ -112,8 +111,8 @@ impl Topology {
         xpus.get(evidence.rank()?).copied().filter(fits)
     }
 
-    /// The kind of the XPU. In doubt, the kind that the environment mentions, and if it mentions
-    /// none, the first: other devices beside a GPU are for other work.
+    /// The kind of the process's XPU. In doubt, it is the kind that the environment mentions, or else the
+    /// first: other devices beside a GPU are for other work.
     fn kind_of(&self, seen: &[u16], evidence: &Evidence) -> Option<Kind> {
         let reach = evidence.reach.as_deref();
         let mut kinds: Vec<_> = self
@@ -131,7 +130,7 @@ impl Topology {
         kinds.iter().find(told).or(kinds.first()).copied()
     }
 
-    /// `None` if a variable names a device that is not known here.
+    /// The visible XPUs of this kind; `None` if a variable names a device that is not known here.
     fn visible(&self, kind: Kind, evidence: &Evidence) -> Option<Visible> {
         let reach = evidence.reach.as_deref();
         let all: Vec<_> = self
@@ -148,7 +147,7 @@ impl Topology {
         for names in kind.variables() {
             let set = names.iter().find_map(|name| {
                 let value = evidence.variable(name)?;
-                // For HIP an empty variable is unset, for the others it means no device.
+                // HIP takes an empty variable as unset, the others as no device.
                 (names.len() == 1 || !value.is_empty()).then_some(value)
             });
             if let Some(list) = set {
@@ -169,7 +168,7 @@ fn pick<'x>(from: &[(u16, &'x Xpu)], list: &str) -> Option<Vec<(u16, &'x Xpu)>> 
         let found = if let Ok(index) = entry.parse::<usize>() {
             from.get(index)
         } else if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
-            // Older drivers' names of a slice contain its GPU: MIG-GPU-6f0d/1/0. Newer ones' do
+            // Older drivers' names of a slice contain its GPU, as in MIG-GPU-6f0d/1/0; newer ones' do
             // not.
             let uuid = entry.strip_prefix("MIG-").unwrap_or(entry);
             let uuid = uuid.split('/').next().unwrap_or(uuid);
@@ -178,7 +177,7 @@ fn pick<'x>(from: &[(u16, &'x Xpu)], list: &str) -> Option<Vec<(u16, &'x Xpu)>> 
                 return None;
             }
             let mut same = from.iter().filter(|(_, xpu)| is_called(xpu, uuid));
-            // It may be abbreviated, as long as it is unique.
+            // A UUID may be abbreviated, as long as it is unique.
             same.next().filter(|_| same.next().is_none())
         } else {
             None

@@ -1,37 +1,37 @@
-//! Sets of CPUs, written as the kernel writes them: `0-3,8`.
+//! Sets of CPUs, in the kernel's notation: `0-3,8`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// CPUs by their numbers.
+/// A set of CPU numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(Vec<u16>);
 
 impl CpuSet {
-    /// From the lowest to the highest.
+    /// The CPUs, from the lowest to the highest.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.iter().copied()
     }
 
-    /// The same, as they lie in memory.
+    /// The same as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[u16] {
         &self.0
     }
 
-    /// How many.
+    /// The number of CPUs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is among them.
+    /// Whether this CPU is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u16) -> bool {
         self.0.binary_search(&cpu).is_ok()

@@ -1,5 +1,5 @@
 //! Detects this machine's topology: hwloc lists PCI devices and the nodes near them, drivers number and
-//! name their devices. Pure functions decide what follows from that.
+//! name their devices. Pure functions draw the conclusions.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use super::{CpuSet, Kind, Node, PciAddress, Topology, Xpu, nvidia, sysfs};
 use crate::{Error, Result};
 
-/// PCI classes, their upper 16 bits.
+/// The upper 16 bits of PCI classes.
 const VGA: u16 = 0x0300;
 const ACCELERATED_3D: u16 = 0x0302;
 const OTHER_DISPLAY: u16 = 0x0380;
@@ -22,24 +22,24 @@ const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;
 const ASCEND: u16 = 0x19e5;
 
-/// ATI's chips for the consoles of servers, which only draw in 2D: Rage XL, ES1000.
+/// ATI's chips for the consoles of servers, Rage XL and ES1000, which draw only in 2D.
 const CONSOLES: [u16; 4] = [0x4752, 0x5969, 0x515e, 0x5159];
 
-/// A PCI device, as hwloc has it.
+/// A PCI device, as hwloc reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PciDevice {
     pub(super) kind: Kind,
     pub(super) pci: PciAddress,
-    /// The nodes of the object that it is attached to.
+    /// The nodes of the hwloc object that it is attached to.
     pub(super) near: Vec<u16>,
 }
 
-/// Nodes and XPUs, as hwloc has them.
+/// Nodes and XPUs, as hwloc reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) nodes: Vec<Node>,
     pub(super) found: Vec<PciDevice>,
-    /// Between each two nodes in the order of `nodes`; empty if unknown.
+    /// Distances between each two nodes, in the order of `nodes`; empty if unknown.
     pub(super) distances: Vec<Vec<u64>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn detect(proc: &Path, sys: &Path) -> Result<Topology> {
     Topology::new(seen.nodes, xpus)
 }
 
-/// Asks hwloc for PCI devices and nodes only, so that it has no reason to call its own plugins for GPUs.
+/// Asks for PCI devices and nodes only, so that hwloc has no reason to call its own plugins for GPUs.
 pub(super) fn builder() -> Result<TopologyBuilder> {
     TopologyBuilder::new()
         .with_flags(BuildFlags::INCLUDE_DISALLOWED)
@@ -86,7 +86,7 @@ fn unable(error: &dyn std::fmt::Display) -> Error {
     Error::Topology(format!("hwloc: {error}"))
 }
 
-/// Asks hwloc.
+/// Reads nodes, XPUs and distances from hwloc.
 pub(super) fn look(builder: TopologyBuilder) -> Result<Seen> {
     let hwloc = builder.build().map_err(|error| unable(&error))?;
     let mut objects: Vec<_> = hwloc
@@ -99,7 +99,7 @@ pub(super) fn look(builder: TopologyBuilder) -> Result<Seen> {
         Some(ObjectAttributes::NUMANode(node)) => node.local_memory().is_some(),
         _ => false,
     };
-    // If nothing is known of memory, every node counts as having some.
+    // If hwloc reports no memory at all, every node counts as having some.
     let told = objects.iter().any(|(_, object)| memory(object));
     let mut nodes: Vec<_> = objects
         .iter()
@@ -157,8 +157,8 @@ fn found(object: &TopologyObject) -> Option<PciDevice> {
     })
 }
 
-/// Whether a PCI device is an XPU, and of which kind. A VGA controller is one only if it is a
-/// GPU's: servers have others for their consoles.
+/// The kind of XPU that a PCI device is, if it is one. A VGA controller is one only if it belongs to a
+/// GPU: servers have others for their consoles.
 pub(super) fn kind(class: u16, vendor: u16, device: u16) -> Option<Kind> {
     let kind = match vendor {
         NVIDIA => Kind::Nvidia,
@@ -178,8 +178,8 @@ pub(super) fn kind(class: u16, vendor: u16, device: u16) -> Option<Kind> {
     is_xpu.then_some(kind)
 }
 
-/// Leaves each CPU to the first node that has it: hwloc gives memory without CPUs those near it. In Linux,
-/// a CPU belongs to one node, and nodes with CPUs come first.
+/// Leaves each CPU only to the first node that has it: hwloc gives nodes without CPUs those near them. In
+/// Linux, a CPU belongs to one node, and nodes with CPUs come first.
 pub(super) fn own_cpus(nodes: &mut [Node]) {
     for at in 1..nodes.len() {
         let (before, rest) = nodes.split_at_mut(at);
@@ -188,8 +188,8 @@ pub(super) fn own_cpus(nodes: &mut [Node]) {
     }
 }
 
-/// The node to load into for an XPU that is attached near these nodes; `told` is the kernel's own answer.
-/// `None` if all are equally good.
+/// The node to load into for an XPU that is attached near these nodes; `None` if all are equally good.
+/// `told` is the kernel's own answer.
 pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u16> {
     let with_memory: Vec<&Node> = seen.nodes.iter().filter(|node| node.memory).collect();
     if let [only] = with_memory[..] {
@@ -197,8 +197,8 @@ pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u1
     }
     let mut candidates = with_memory.clone();
     candidates.retain(|node| near.contains(&node.id));
-    // A device attached to a whole package also has its high-bandwidth memory and the like near, which
-    // is for something better than a page cache.
+    // The nodes near a whole package include its high-bandwidth memory and the like, which is for something
+    // better than a page cache.
     if candidates.iter().any(|node| !node.cpus.is_empty()) {
         candidates.retain(|node| !node.cpus.is_empty());
     }
@@ -217,7 +217,7 @@ pub(super) fn nearest(seen: &Seen, near: &[u16], told: Option<u16>) -> Option<u1
     }
 }
 
-/// The nearest of these nodes, for a node without memory.
+/// The nearest of these nodes to a node without memory.
 fn least_distant(seen: &Seen, nodes: &[&Node], from: u16) -> Option<u16> {
     let place = |id| seen.nodes.iter().position(|node| node.id == id);
     let row = seen.distances.get(place(from)?)?;
@@ -244,8 +244,8 @@ fn ask_cuda(xpus: &mut [Xpu]) {
     }
 }
 
-/// Numbers XPUs in order. CUDA's default order changes with the other devices plugged in, and is unknown
-/// without CUDA; the order of addresses is what users usually set, and always known.
+/// Puts XPUs in the order of their numbers. CUDA's default order depends on the other devices plugged in, and is
+/// unknown without CUDA; the order of addresses is always known, and is what users usually set.
 pub(super) fn number(xpus: &mut [Xpu]) {
     xpus.sort_by_key(|xpu| {
         let ordinal = xpu.ordinal.filter(|_| xpu.kind != Kind::Nvidia);

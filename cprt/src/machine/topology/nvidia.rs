@@ -1,5 +1,5 @@
-//! NVIDIA's libraries, loaded at run time: CUDA for its numbers of GPUs, NVML for which process computes
-//! where. Without one of them, or without a driver behind it, the answer is an empty list.
+//! NVIDIA's libraries, loaded at run time: CUDA numbers the GPUs, NVML knows which process computes on
+//! which. Without one of them, or without a driver behind it, the answer is an empty list.
 //!
 //! This is one of the modules with unsafe code: both are C libraries.
 #![allow(unsafe_code, reason = "calls into C libraries")]
@@ -19,14 +19,14 @@ pub(super) struct CudaDevice {
     pub(super) ordinal: u16,
     /// Its PCI address.
     pub(super) pci: PciAddress,
-    /// `GPU-` and more.
+    /// Its UUID, beginning with `GPU-`.
     pub(super) uuid: Option<String>,
 }
 
 /// The GPUs that CUDA shows this process, in its order. CUDA never updates the list, and its state does not
 /// survive a fork.
 pub(super) fn cuda_devices() -> Vec<CudaDevice> {
-    // cudarc panics at the first call without its library.
+    // Without CUDA's library, cudarc would panic at the first call.
     // SAFETY: loading the driver's library runs nothing but its own initialisers.
     if !unsafe { sys::is_culib_present() } || result::init().is_err() {
         return Vec::new();
@@ -70,7 +70,7 @@ fn cuda_device(ordinal: i32) -> Option<CudaDevice> {
     })
 }
 
-/// A UUID as in `CUDA_VISIBLE_DEVICES`.
+/// Writes a UUID as in `CUDA_VISIBLE_DEVICES`.
 pub(super) fn spell(uuid: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(uuid));
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
@@ -89,7 +89,7 @@ pub fn compute_processes() -> Vec<Compute> {
 }
 
 /// `None` if the library lacks a function that is needed, or has no driver. Functions are called through their
-/// symbols, as the crate's methods panic if one is missing.
+/// symbols, because the crate's methods panic if one is missing.
 fn ask(nvml: &NvmlLib) -> Option<Vec<Compute>> {
     let init = nvml.nvmlInit_v2.as_ref().ok()?;
     let shutdown = nvml.nvmlShutdown.as_ref().ok()?;
@@ -118,7 +118,7 @@ fn ask(nvml: &NvmlLib) -> Option<Vec<Compute>> {
     Some(computes)
 }
 
-/// NVML is initialised, and has handed out the device.
+/// The processes on a device. NVML must be initialised, and have handed out the device.
 fn ask_device(nvml: &NvmlLib, device: nvmlDevice_t) -> Option<Vec<Compute>> {
     let address = nvml.nvmlDeviceGetPciInfo_v3.as_ref().ok()?;
     let running = nvml.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok()?;
@@ -138,9 +138,9 @@ fn ask_device(nvml: &NvmlLib, device: nvmlDevice_t) -> Option<Vec<Compute>> {
     let mut list: Vec<nvmlProcessInfo_t> = Vec::new();
     for room in [64_u32, 1024, 16384] {
         let mut told = room;
-        // SAFETY: as above, 0 is a value of all of it.
+        // SAFETY: as above, 0 is a value of every member.
         list.resize(room as usize, unsafe { std::mem::zeroed() });
-        // SAFETY: the handle is NVML's; the list has as many entries as it is told.
+        // SAFETY: the handle is NVML's; the list has as many entries as `told` says.
         match unsafe { running(device, &raw mut told, list.as_mut_ptr()) } {
             returned if returned == nvmlReturn_enum_NVML_SUCCESS => {
                 list.truncate(told as usize);

@@ -1,4 +1,4 @@
-//! Recognises a plain machine, with one node and no accelerator, from the kernel's own files at once.
+//! Recognises a plain machine, with one node and no accelerator, quickly from the kernel's own files.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn has_xpu(devices: fs::ReadDir) -> bool {
 mod tests {
     use super::*;
 
-    /// A made-up `/sys`, which goes when the test does.
+    /// A made-up `/sys`, removed when the test ends.
     struct Sys(std::path::PathBuf);
 
     impl Sys {
@@ -74,7 +74,7 @@ mod tests {
 
     impl Drop for Sys {
         fn drop(&mut self) {
-            // Whatever is left is in a directory for that.
+            // If this fails, the rest stays in the directory for temporary files.
             let _ = fs::remove_dir_all(&self.0);
         }
     }

@@ -1,7 +1,7 @@
-//! Finds out about a process: in `/proc`, from NVML, from amdkfd.
+//! Collects the evidence about a process: from `/proc`, NVML and amdkfd.
 //!
 //! The caller gives the roots of all paths, so that a test can have processes of its own. What cannot
-//! be read is unknown; often a process ends meanwhile, or belongs to another user.
+//! be read counts as unknown: processes often end meanwhile or belong to another user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,24 +18,24 @@ pub struct Processes {
     pub proc: PathBuf,
     /// `/sys`
     pub sys: PathBuf,
-    /// Asks the driver: [`compute_processes`], or a function that does so in a process of its own. It is
-    /// called only if open device files leave a doubt.
+    /// Asks the driver: [`compute_processes`], or a function that calls it in another process. It is called
+    /// only if open device files leave a doubt.
     pub computes: fn() -> Vec<Compute>,
 }
 
-/// A process and an XPU it has memory on.
+/// A process and an XPU on which it has memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compute {
-    /// Its number, in whichever namespace the driver counts.
+    /// The process's number, in the driver's PID namespace.
     pub pid: u32,
     /// The XPU.
     pub pci: PciAddress,
 }
 
-/// The initial pid namespace has this number, fixed, on every kernel.
+/// The initial PID namespace, which has this fixed number on every kernel.
 const INITIAL: &str = "pid:[4026531836]";
 
-/// Upper bound on bytes of an environment that are looked at, more than is usual.
+/// Upper bound on the bytes read of an environment, more than is usual.
 const ENVIRONMENT: u64 = 1 << 20;
 
 impl Default for Processes {
@@ -55,8 +55,8 @@ impl Processes {
         let process = self.proc.join(pid.to_string());
         let open = open_devices(topology, &process.join("fd"));
         let mut computes = self.computes_by_kfd(topology, pid);
-        // A process with a single device file open, or none, computes nowhere else: then NVML would
-        // only take memory.
+        // A process with at most one device file open computes nowhere else: then NVML would only
+        // take memory.
         if open
             .as_deref()
             .is_none_or(|open| several(topology, open, Kind::Nvidia))
@@ -64,8 +64,8 @@ impl Processes {
             computes.extend(self.computes_by_nvml(topology, pid));
         }
         let open = open.unwrap_or_default();
-        // Elsewhere the numbers are those of another namespace; which one depends on the driver's
-        // version. A process that also has the XPU open is hardly another one with that number by chance.
+        // Outside the initial namespace, the driver's numbers are those of another one; which depends on its
+        // version. If this process also has the XPU open, the number is hardly another process's by chance.
         if !self.counts_as_the_kernel() {
             computes.retain(|xpu| open.contains(xpu));
         }
@@ -99,7 +99,7 @@ impl Processes {
             .collect()
     }
 
-    /// amdkfd counts each process's memory on each GPU.
+    /// The XPUs on which the process has memory by amdkfd's count.
     fn computes_by_kfd(&self, topology: &Topology, pid: u32) -> Vec<u16> {
         if !topology.xpus.iter().any(|xpu| xpu.kind == Kind::Amd) {
             return Vec::new();
@@ -127,7 +127,7 @@ fn several(topology: &Topology, xpus: &[u16], kind: Kind) -> bool {
     xpus.iter().copied().filter(of_kind).count() > 1
 }
 
-/// The XPUs whose files are among the open ones; `None` if these cannot be seen.
+/// The XPUs whose device files are open; `None` if open files cannot be listed.
 fn open_devices(topology: &Topology, fds: &Path) -> Option<Vec<u16>> {
     let mut open = Vec::new();
     for entry in fs::read_dir(fds).ok()?.flatten() {
@@ -149,8 +149,8 @@ fn open_devices(topology: &Topology, fds: &Path) -> Option<Vec<u16>> {
     Some(open)
 }
 
-/// The XPUs whose files are in a `/dev`. Containers have some of them, and their processes
-/// count only these.
+/// The XPUs whose files are in a `/dev`. A container may have only some of them, and its processes
+/// number only these.
 fn reach(topology: &Topology, dev: &Path) -> Option<Vec<u16>> {
     fs::symlink_metadata(dev).ok()?;
     let there = |device: &String| dev.join(device).symlink_metadata().is_ok();
@@ -162,7 +162,7 @@ fn reach(topology: &Topology, dev: &Path) -> Option<Vec<u16>> {
 }
 
 fn environment(path: &Path) -> BTreeMap<String, String> {
-    // Not to its end: the process may make it as long as it likes.
+    // Not read to its end: the process may make it as long as it likes.
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(ENVIRONMENT).read_to_end(&mut bytes));
     if read.is_err() {

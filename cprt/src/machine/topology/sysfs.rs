@@ -1,4 +1,4 @@
-//! Reads numbers, files and names of devices from `/sys` and `/proc`. This needs no library; what a
+//! Reads the numbers, files and names of devices from `/sys` and `/proc`, without any library. What a
 //! driver does not report there stays unknown.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Kind, PciAddress, Xpu};
 
-/// Fills in what the driver reports of an XPU.
+/// Fills in what the driver reports about an XPU.
 pub(super) fn describe(xpu: &mut Xpu, proc: &Path, sys: &Path) {
     match xpu.kind {
         Kind::Nvidia => nvidia(xpu, proc),
@@ -16,12 +16,12 @@ pub(super) fn describe(xpu: &mut Xpu, proc: &Path, sys: &Path) {
     }
 }
 
-/// Whether this is a virtual function of a physical one, for virtual machines: no process here works on it.
+/// Whether this is a virtual function. Those are for virtual machines: no process here works on them.
 pub(super) fn is_virtual_function(pci: PciAddress, sys: &Path) -> bool {
     device(pci, sys).join("physfn").exists()
 }
 
-/// The kernel's own idea of the nearest node.
+/// The nearest node according to the kernel.
 pub(super) fn numa_node(pci: PciAddress, sys: &Path) -> Option<u16> {
     read(&device(pci, sys).join("numa_node"))?.parse().ok()
 }
@@ -52,7 +52,7 @@ fn amd(xpu: &mut Xpu, sys: &Path) {
     xpu.name = read(&device(xpu.pci, sys).join("product_name")).and_then(|name| line(&name));
     let gpus = kfd_gpus(sys);
     for (ordinal, gpu) in (0..).zip(&gpus).filter(|(_, gpu)| gpu.pci == xpu.pci) {
-        // The first number, where a GPU is split into several.
+        // If a GPU is split into several, the first number counts.
         xpu.ordinal = xpu.ordinal.or(Some(ordinal));
         if gpu.unique != 0 && xpu.uuid.is_none() {
             xpu.uuid = Some(format!("GPU-{:016x}", gpu.unique));
@@ -60,15 +60,15 @@ fn amd(xpu: &mut Xpu, sys: &Path) {
     }
 }
 
-/// The driver has a table of all its devices, in each of them: `c1:00.0 ---> 0`. Their numbers are
-/// not in the order of their addresses.
+/// The folder of each device has the driver's table of all devices, with lines like `c1:00.0 ---> 0`.
+/// Numbers are not in the order of addresses.
 fn ascend(xpu: &mut Xpu, sys: &Path) {
     let table = device(xpu.pci, sys).join("devdrv_sysfs_bdf_to_devid");
     let number = read(&table).and_then(|table| {
         table.lines().find_map(|line| {
             let (pci, number) = line.split_once("--")?;
             let pci: PciAddress = pci.parse().ok()?;
-            // Older drivers leave the domain out.
+            // Older drivers leave out the domain.
             let same = PciAddress {
                 domain: xpu.pci.domain,
                 ..pci
@@ -92,9 +92,9 @@ fn render_node(pci: PciAddress, sys: &Path) -> Option<String> {
     Some(format!("dri/{}", names.first()?))
 }
 
-/// A GPU as amdkfd knows it.
+/// A GPU as amdkfd describes it.
 pub(super) struct KfdGpu {
-    /// The id in the names of its files.
+    /// Its id in the names of amdkfd's files.
     pub(super) id: u64,
     /// Its PCI address.
     pub(super) pci: PciAddress,
@@ -126,7 +126,7 @@ fn kfd_gpu(node: &Path) -> Option<KfdGpu> {
             value.trim().parse::<u64>().ok().filter(|_| key == name)
         })
     };
-    // CPUs are nodes as well.
+    // CPUs are nodes as well, with id 0.
     if id == 0 {
         return None;
     }
@@ -148,7 +148,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// A name as one line of text; `None` if nothing is left of it.
+/// A name as one line of text; `None` if nothing remains of it.
 pub(super) fn line(name: &str) -> Option<String> {
     let words: Vec<_> = name
         .split(|c: char| c.is_control() || c.is_whitespace())

@@ -1,4 +1,4 @@
-//! Machines as text, processes as made-up trees: nothing here looks at this machine, but the last.
+//! Machines as text, processes as made-up trees: only the last test looks at this machine.
 
 mod choice;
 mod detect;
@@ -7,7 +7,7 @@ mod tree;
 
 use super::*;
 
-/// The machines there are to test with.
+/// The names and texts of the machines to test with.
 const FIXTURES: [(&str, &str); 8] = [
     (
         "nvidia-8-on-4-nodes",

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(ours.bytes(), 140);
         ours.went(span(0, 100), evicted(0, 100));
         assert_eq!(ours.bytes(), 40);
-        // Once is enough, and what goes later was not ours then.
+        // Only the first drop counts, and pages dropped later are no longer ours.
         ours.went(span(0, 100), evicted(0, 100));
         ours.went(span(0, 50), evicted(50, 0));
         assert_eq!(ours.bytes(), 40);

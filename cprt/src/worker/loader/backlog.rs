@@ -191,8 +191,8 @@ impl Backlog {
         aside
     }
 
-    /// Removes what ranges that replace make obsolete of older plans of the same processes: ranges of the same file, as
-    /// the reader is elsewhere by now, and everything where threads are short.
+    /// Removes from older plans of the same processes what replacing ranges make obsolete: ranges of the same file, as
+    /// the reader is elsewhere by now, and everything where threads are scarce.
     fn push_aside(&mut self, plan: &[(usize, LoadRange)]) -> Aside {
         let mut same = HashSet::new();
         let mut short = HashSet::new();
@@ -443,7 +443,7 @@ impl Stream {
         self.ranges.iter().map(|range| range.span.length).sum()
     }
 
-    /// Cuts out what is gone, in one pass over the ranges.
+    /// Cuts out the ranges that are gone, in one pass.
     fn cancel(&mut self, gone: &Gone) {
         let touches = |range: &LoadRange| {
             let of_file = gone.get(&range.span.file);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a reader's miss makes loads yield.
+/// How long loads yield after a reader's miss.
 const YIELD: Duration = Duration::from_millis(5);
 /// The time that a rate is averaged over.
 const WINDOW: Duration = Duration::from_secs(1);

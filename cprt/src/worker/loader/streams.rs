@@ -28,13 +28,13 @@ const STAY_SHORT: u32 = 4;
 /// The state of the search for the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// The configuration has set it.
+    /// The configuration has set the number.
     Off,
     /// Doubling.
     Up,
     /// Halving.
     Down,
-    /// It stays for this many rates; then more loads are tried, or fewer.
+    /// The number stays for this many rates; then more loads are tried, or fewer.
     Stay { left: u32, more: bool },
     /// More loads, or fewer, are being tried.
     Try { more: bool },
@@ -205,14 +205,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A device, as far as it matters here.
+    /// The properties of a device that matter here.
     #[derive(Clone, Copy, Debug)]
     struct Device {
-        /// How long one load takes if it is alone, in ms.
+        /// How long a single load takes, in ms.
         alone: f64,
-        /// Loads a ms, of all together, at most.
+        /// Upper bound on loads per ms, of all streams together.
         most: f64,
-        /// More loads at once than this cost a part of the rate, each.
+        /// Each load at once beyond this number costs this part of the rate.
         suffers_from: (usize, f64),
     }
 
@@ -229,8 +229,8 @@ mod tests {
             (1..=MOST).map(|it| self.rate(it)).fold(0.0, f64::max)
         }
 
-        /// Loads so many MiB, at a rate that is up to a part off; returns how many of them at less than nine
-        /// tenths of the best one.
+        /// Loads `mib` MiB, at a rate that `noise` puts off; returns how many of them came at less than nine
+        /// tenths of the best rate.
         fn load(&self, streams: &mut Streams, mib: usize, noise: &[f64]) -> usize {
             let (mut slow, mut done) = (0, 0);
             let mut noise = noise.iter().cycle();
@@ -254,7 +254,7 @@ mod tests {
 
     const NONE: (usize, f64) = (MOST, 0.0);
 
-    /// The devices that the loader is made for: what they are, and how many of 5000 MiB may come slowly.
+    /// The devices that the loader is made for: their names, and how many of 5000 MiB may come slowly.
     fn devices() -> Vec<(&'static str, Device, usize)> {
         let device = |alone, most, suffers_from| Device {
             alone,
@@ -266,7 +266,7 @@ mod tests {
             ("one SSD", device(6.0, 0.35, NONE), 100),
             ("a network file system", device(90.0, 0.9, NONE), 800),
             ("a knee at 16", device(10.0, 1.6, NONE), 150),
-            // It is asked once more whether it does not want more after all.
+            // More streams are tried here once again.
             ("a turning disk", device(12.0, 0.15, (2, 0.2)), 170),
         ]
     }
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(streams.limit(), START);
     }
 
-    /// A rate that is off by five percent, this way or that, makes no great difference.
+    /// Rates that are off by five percent in either direction make no great difference.
     #[test]
     fn noise_does_not_lead_astray() {
         let mut seed = 1_u64;

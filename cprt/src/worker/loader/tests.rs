@@ -1,4 +1,4 @@
-//! The threads against a mount that is not there.
+//! The loader's threads over a fake mount.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,12 +8,12 @@ use crate::backend::Span;
 use crate::backend::fake::{Fake, PAGE};
 use crate::control::config::Bytes;
 
-/// Memory as a test wants it.
+/// Memory in the state that a test sets.
 #[derive(Default)]
 struct Memory {
     over: AtomicBool,
     moved: AtomicI64,
-    /// Nothing is said of it for now.
+    /// Whether questions about it get no answer for now.
     silent: AtomicBool,
     asked: AtomicBool,
 }
@@ -130,7 +130,7 @@ fn memory_over_the_threshold_holds_and_then_it_goes_on() {
     rig.submit(7, 1, 0..400);
     rig.fake.until("it loads", |fake| fake.cached(1) > 2);
     rig.memory.over.store(true, Relaxed);
-    // What is in flight ends by itself if nothing is to begin beside it.
+    // Loads in flight end by themselves if no others begin.
     std::thread::sleep(ms(100));
     let held = rig.fake.cached(1);
     std::thread::sleep(ms(100));

@@ -1,4 +1,4 @@
-//! Policies in Rust, run by the real thread over a mount that is not there.
+//! Policies in Rust, run by the real thread over a fake mount.
 
 use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ use crate::worker::messages::{Inbox, ends};
 
 const FILE: FileId = FileId(1);
 
-/// Loads what follows a miss; drops all before an event; fails on file 9; panics on file 10.
+/// A policy that loads what follows a miss, drops all before an event, fails on file 9 and panics on file 10.
 struct Next(u64);
 
 impl Policy for Next {
@@ -91,7 +91,7 @@ struct Rig {
     thread: JoinHandle<()>,
 }
 
-/// With a threshold that is never reached, or always.
+/// Starts a thread whose threshold is never reached, or always.
 fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let fake = Arc::new(Fake::new(Duration::ZERO).file(1, 64));
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
@@ -169,7 +169,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
 }
 
 impl Rig {
-    /// The next thing that is no log.
+    /// The next note that is not a log line.
     fn note(&mut self) -> Note {
         loop {
             match self.notes.hear().expect("a note").expect("a worker") {

@@ -144,7 +144,7 @@ mod tests {
             root.join(MARK).exists(),
             "it was seen to with the first one"
         );
-        // One that is read, though it is old.
+        // A template that is read stays, though it is old.
         store
             .load("b", "pod-2")
             .expect("readable")

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::template::samples::small;
 
-/// A directory that goes with its test.
+/// A directory that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ fn of(node: &str, loads: u32) -> Template {
     }
 }
 
-/// Whose the newest template is.
+/// The node of the newest template.
 fn newest(store: &Store) -> Option<String> {
     let all = store.load_others("qwen", "this", None);
     let mut all = all.expect("to load");
@@ -269,7 +269,7 @@ fn only_regular_files_of_a_sane_size_are_read() {
         store.load("qwen", "large"),
         Err(TemplateError::TooLarge(_))
     ));
-    // Saving replaces the link, not what it leads to.
+    // Saving replaces the link, not its target.
     store.save(&of("link", 5)).expect("to save");
     assert_eq!(
         store

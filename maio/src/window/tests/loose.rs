@@ -35,14 +35,14 @@ fn what_is_left_of_their_order_is_loaded_nevertheless() {
         let all = total(&setup);
         let came: u64 = node.came.iter().flatten().map(|&it| u64::from(it)).sum();
         assert_eq!(came, all, "seed {seed}: nothing twice");
-        // They come first where the loader does not expect them, with the kernel's readahead of 32 pages.
+        // Where the loader does not expect readers, they come before it, with the kernel's readahead of 32 pages.
         let part = node.misses * 100 / all;
         assert!(part <= 15, "seed {seed}: {} of {all}", node.misses);
     }
     assert!(loose > 0, "they are borne in both ways");
 }
 
-/// A zip's list of contents, say, before anything has been issued.
+/// For example a reader of a zip's list of contents, before any load is issued.
 #[test]
 fn who_looks_at_the_end_first_has_all_before_that_loaded() {
     let groups = vec![vec![Extent {

@@ -1,8 +1,9 @@
-//! Readers of mappings.
+//! Readers that read through mappings.
 
 use super::*;
 
-/// Who reads through a mapping is heard when it comes to a table of pages, and has got all of that.
+/// Runs readers of mappings. A reader is heard when it comes to a page table, and has then mapped all of it that is
+/// cached.
 fn run_mapped(setup: &Setup, head_start: u64) -> Node {
     let mut node = Node::new(setup);
     let count = node.readers.len();
@@ -57,7 +58,7 @@ fn the_window_slides_for_slices_that_are_read_through_mappings() {
     for speeds in [vec![60; 4], vec![60, 30, 90, 45]] {
         let mut groups = slices(4, 48, 256);
         for extent in groups.iter_mut().flatten() {
-            // All in one file.
+            // Moves all slices into one file.
             extent.first += extent.file * 8 * 256;
             extent.file = 0;
         }

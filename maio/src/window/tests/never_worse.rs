@@ -1,16 +1,17 @@
-//! A replay against a load by headers, in a node whose device gives so many pages a turn: to readers that wait
-//! first, and what is left to the loader.
+//! Compares a replay with a load by headers, in a node whose device reads a fixed number of pages a turn: first for
+//! readers that wait, and then for the loader.
 
 use super::*;
 
-/// A load may take so many turns more, whatever comes of it: the first ones, and the last page of each reader.
+/// Turns that a replay may take more in any case: the first ones, and the last page of each reader.
 const TURNS: u64 = 4;
 
-/// Of a template that is right at most this part is missing.
+/// Upper bound on what a right template lacks: one page in this number.
 const HOLE_PART: u32 = 50;
 
-/// The least budget. With less, what is kept behind a reader for the sake of its tables is most of it, and whether the
-/// next piece has room goes by where the beacons fall, with either template: of 40,000 loads 17 then took longer.
+/// Lower bound on the budget. With less, most of it is kept behind readers for the sake of their page tables, and
+/// whether the next piece has room depends on where beacons fall, with either template: of 40,000 loads, 17 then took
+/// longer.
 const LEAST: u64 = 4 * TABLES;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,9 +31,9 @@ struct Load {
     device: u32,
     speeds: Vec<u32>,
     beacon: u32,
-    /// One event in so many is lost, if any is.
+    /// One event in this number is lost, if any is.
     lost: Option<u32>,
-    /// Of which extent of each worker the recording lacks the end, as much as one that is called right may lack.
+    /// The extent of each worker whose end the recording lacks, as much as a right one may lack.
     hole: Option<prop::sample::Index>,
 }
 
@@ -76,7 +77,7 @@ fn arranged(mut order: Vec<Extent>, way: Way) -> Vec<Extent> {
     }
 }
 
-/// What headers tell: what each worker reads, by place.
+/// What headers say: what each worker reads, by place.
 fn by_headers(orders: &[Vec<Extent>]) -> Vec<Vec<Extent>> {
     let sorted = |order: &Vec<Extent>| {
         let mut order = order.clone();
@@ -87,7 +88,7 @@ fn by_headers(orders: &[Vec<Extent>]) -> Vec<Vec<Extent>> {
 }
 
 impl Load {
-    /// What has been recorded.
+    /// The recorded template.
     fn template(&self) -> Vec<Vec<Extent>> {
         let mut template = self.orders.clone();
         for order in &mut template {
@@ -101,7 +102,7 @@ impl Load {
         template
     }
 
-    /// With a template: how many turns it took, and how many pages came from the device.
+    /// Runs the load with a template; returns how many turns it took, and how many pages came from the device.
     fn with(&self, template: &[Vec<Extent>]) -> Course {
         let setup = Setup {
             groups: self.orders.clone(),
@@ -184,7 +185,7 @@ proptest! {
     fn than_by_headers(load in loads()) {
         let all = Pieces::new(&load.orders).total();
         let (replay, forecast) = (load.with(&load.template()), load.with(&by_headers(&load.orders)));
-        // What the recording lacks comes as the kernel brings it, for which a reader waits each time.
+        // The kernel brings in what the recording lacks, and a reader waits for it each time.
         let lacks = u64::from(load.hole.is_some()) * all / u64::from(HOLE_PART * AROUND);
         prop_assert!(
             replay.turns * 100 <= forecast.turns * 105 + 100 * (TURNS + lacks),

@@ -1,4 +1,4 @@
-//! What planning costs for the largest model there is.
+//! Measures what planning costs for the largest model.
 
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ fn planning_for_the_largest_model_is_quick() {
         let loads = window.loads().len();
         let first = first.elapsed();
         let held = rss() - before;
-        // All of them read on in step, with a beacon each 4 MiB.
+        // All readers go on in step, with a beacon each 4 MiB.
         let (mut events, mut slowest, began) = (0, std::time::Duration::ZERO, Instant::now());
         let mut at = vec![0; groups.len()];
         let mut unsaid = vec![0; groups.len()];

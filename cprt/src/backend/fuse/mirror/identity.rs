@@ -1,4 +1,4 @@
-//! What tells a file of the lower file system from others, and its contents from earlier ones.
+//! Identifies a file of the lower file system, and distinguishes its contents from earlier ones.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

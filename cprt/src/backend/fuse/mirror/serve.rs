@@ -1,7 +1,7 @@
 //! Answers the kernel's requests from the lower directory.
 //!
-//! Every request that would change something is refused, though the mount is read-only already: it can
-//! be remounted. The kernel checks permissions (`default_permissions`, with the lower ACLs), by the
+//! Every request that would change something is refused, even though the mount is read-only: it could be
+//! remounted. The kernel checks permissions (`default_permissions`, with the lower ACLs) by the
 //! attributes that it gets from here.
 
 use std::cell::RefCell;
@@ -47,7 +47,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Server {
     core: Arc<Core>,
-    /// How many file systems are stacked, from the lower one to this; `None` if passthrough is not
+    /// The number of file systems stacked, from the lower one up to this; `None` if passthrough is not
     /// wanted.
     depth: Option<u32>,
     files: RwLock<HashMap<u64, OpenFile>>,
@@ -71,7 +71,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// The names for a listing from this position on; position 0 reads them anew.
+    /// All names of the directory, for a listing from this position on; position 0 reads them again.
     fn from(&self, offset: u64) -> io::Result<Arc<Vec<Entry>>> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if offset == 0 {
@@ -136,7 +136,7 @@ impl Server {
 
     fn answer_open(&self, lower: &Arc<Lower>, keep: bool, handle: FileHandle, reply: ReplyOpen) {
         if self.core.passes_through() {
-            // One for all opens of the file: the kernel takes no second one.
+            // All opens of the file share one: the kernel accepts no second one.
             let backing = lower.backing.get_or_init(|| {
                 let backing = reply.open_backing(lower.file());
                 backing.inspect_err(|error| self.say_refused(error)).ok()
@@ -207,7 +207,7 @@ impl Filesystem for Server {
             // Without it, the mask of a file's ACL would be taken for its group's permissions.
             InitFlags::FUSE_POSIX_ACL,
         ] {
-            // Older kernels work without.
+            // The mirror works without those that an older kernel lacks.
             let _ = config.add_capabilities(wanted);
         }
         let _ = config.set_max_background(BACKGROUND);
@@ -385,7 +385,7 @@ impl Filesystem for Server {
         for (at, name) in names.iter().enumerate().skip(position(offset)) {
             let is_dot = name.name == "." || name.name == "..";
             let (attributes, generation) = if is_dot {
-                // The kernel uses only the number of these.
+                // The kernel uses only the inode number of these two.
                 let Ok(metadata) = directory.metadata() else {
                     continue;
                 };
@@ -396,7 +396,7 @@ impl Filesystem for Server {
                         attributes(known.id, &metadata),
                         Generation(known.generation),
                     ),
-                    // It is gone again.
+                    // The file is gone by now.
                     Err(_) => continue,
                 }
             };
@@ -501,7 +501,7 @@ impl Filesystem for Server {
         reply.error(Errno::ENOTTY);
     }
 
-    // ENOSYS to these means that there is nothing to do, and they are not asked for again.
+    // For these, ENOSYS means that there is nothing to do; the kernel does not send them again.
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);

@@ -284,7 +284,7 @@ mod tests {
         let other = table.intern(of(7, 40, 6), leaf(&root, "b"), sized(9));
         assert_eq!((other.id, other.generation, other.fresh), (40, 6, true));
         assert_eq!(table.get(40).map(|node| node.stamp), Some(sized(9)));
-        // Both lookups are the kernel's to forget.
+        // The kernel has to forget both lookups.
         assert!(!table.forget(40, 1));
         assert!(table.forget(40, 1));
     }

@@ -1,7 +1,7 @@
-//! Mirrors on this host: what they show, against the bare directory.
+//! Compares mirrors on this host with the bare directory.
 //!
-//! They mount, so they take root, and say so where they cannot. What must not happen in the process
-//! that serves, or has to be killed, is done by this test's own program started once more
+//! The tests mount, so they take root, and say so where they cannot. What must not happen in the
+//! process that serves, or has to be killed, runs in a second process of this test's program
 //! (`helper`).
 
 use crate::sys::cache::cachestat;
@@ -21,10 +21,10 @@ mod showing;
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this host can mount FUSE as we are, and has what these tests look by.
+/// Whether this process can mount FUSE here, and the kernel has what these tests check by.
 pub(crate) fn can_mount() -> bool {
     let directory = std::env::temp_dir();
-    // Of this thread only, which ends with the question.
+    // Unshares only a thread that ends at once.
     let may_mount = || {
         let own = nix::sched::CloneFlags::CLONE_NEWNS;
         std::thread::spawn(move || nix::sched::unshare(own).is_ok())
@@ -58,7 +58,7 @@ pub(crate) fn can_mount() -> bool {
     lacking.is_none()
 }
 
-/// A lower directory and a place to mount it at, removed at the end.
+/// A lower directory and a directory to mount it at, both removed at the end.
 pub(crate) struct Ground {
     pub(crate) lower: PathBuf,
     pub(crate) at: PathBuf,
@@ -78,7 +78,7 @@ impl Ground {
         ground
     }
 
-    /// A file of so many bytes, on the disk and not cached.
+    /// Makes a file of `length` bytes that is on the disk and not cached.
     pub(crate) fn file(&self, name: &str, length: usize) -> Vec<u8> {
         let bytes = pattern(length, 1);
         let path = self.lower.join(name);
@@ -116,7 +116,7 @@ pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes a file out and drops its pages.
+/// Writes a file out to the disk and drops its pages.
 pub(crate) fn uncache(path: &Path) {
     let file = File::open(path).expect("a file");
     file.sync_all().expect("to write it out");
@@ -124,7 +124,7 @@ pub(crate) fn uncache(path: &Path) {
     nix::fcntl::posix_fadvise(&file, 0, 0, advice).expect("to drop its pages");
 }
 
-/// How many pages of it are cached.
+/// The number of cached pages of a file.
 pub(crate) fn pages(path: &Path) -> u64 {
     let file = File::open(path).expect("a file");
     cachestat(&file, &(0..0)).expect("cachestat")
@@ -142,7 +142,7 @@ fn modes() -> Vec<MirrorOptions> {
     vec![MirrorOptions::default(), plain()]
 }
 
-/// This program once more, as one of the helpers below.
+/// A second process of this program, as one of the helpers below.
 pub(crate) struct Helper {
     child: Child,
     pub(crate) said: BufReader<std::process::ChildStdout>,
@@ -172,19 +172,19 @@ impl Helper {
         Self { child, said }
     }
 
-    /// One that serves a mirror, and how.
+    /// Starts a helper that serves a mirror; returns also the mirror's mode.
     fn serve(what: &str, ground: &Ground) -> (Self, String) {
         let mut helper = Self::start(Self::command(what, &ground.lower, &ground.at));
         let mode = helper.hear();
         (helper, mode)
     }
 
-    /// One that maps a file and says the sum of its bytes.
+    /// Starts a helper that maps a file and prints the sum of its bytes.
     pub(crate) fn mapping(path: &Path) -> Self {
         Self::start(Self::command("map", path, path))
     }
 
-    /// The next line for us: the harness talks as well.
+    /// The next line of the helper, without those of the test harness.
     pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -196,7 +196,7 @@ impl Helper {
         }
     }
 
-    /// Whether all of its threads have been stopped.
+    /// Whether all of its threads are stopped.
     fn is_stopped(&self) -> bool {
         let tasks = format!("/proc/{}/task", self.child.id());
         let mut tasks = std::fs::read_dir(tasks).expect("its threads");
@@ -245,7 +245,7 @@ fn helper() {
             let map = map.expect("to map it");
             let sum: u64 = map.bytes().iter().copied().map(u64::from).sum();
             println!("HELPER {sum}");
-            // It stays mapped until it is unmapped explicitly.
+            // The file stays mapped until it is unmapped explicitly.
             let _ = std::io::stdin().read(&mut [0]);
             println!("HELPER {}", map.resident().expect("mincore"));
         }
@@ -271,7 +271,7 @@ fn a_mode_says_why() {
     }
 }
 
-/// Hears nothing but counts.
+/// A listener that only counts.
 #[derive(Default)]
 struct Ear {
     opened: AtomicU64,
@@ -316,7 +316,7 @@ fn test_a_listener_hears_opens_misses_and_the_end() {
         std::fs::read(ground.at.join("a")).expect("to read");
         mirror.unmount();
         assert_eq!(ear.opened.load(Relaxed), 1);
-        // Another test may have copied our mounts into a namespace of its own for a while.
+        // Another test may have copied this mount into a namespace of its own for a while.
         assert!(mirror.core().ended(std::time::Duration::from_secs(20)));
         assert_eq!(ear.ended.load(Relaxed), 1);
         let missed = ear.missed.load(Relaxed);

@@ -136,7 +136,7 @@ mod tests {
         });
         known.expect("to look");
         assert_eq!(all.first(), Some(&std::process::id()));
-        // Few kernels are built without them.
+        // Few kernels are built without lists of children.
         let tells = Path::new("/proc/thread-self/children").exists();
         assert_eq!(all.contains(&child.id()), tells);
         assert!(is_alive(child.id()));

@@ -1,5 +1,5 @@
-//! With children of this process, on the machine's file system. Where the kernel or our rights do not do, a test says
-//! why and is skipped.
+//! Tests with children of this process, on the machine's file system. A test that the kernel or this process's rights
+//! do not allow says why and is skipped.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use super::*;
 use crate::sys::testing::skip;
 
 const MIB: u64 = 1 << 20;
-/// By then anything has happened that does, on a machine with much else to do.
+/// How long to wait for anything, on a machine with much else to do.
 const LATEST: Duration = Duration::from_secs(20);
 
-/// A directory that is gone with the test.
+/// A directory that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -37,7 +37,7 @@ impl Drop for Folder {
     }
 }
 
-/// A start of this process's children; `None`, and it is said why, where that is not to be had.
+/// A start of this process's children; `None` where that is not possible, after saying why.
 fn start() -> Option<Start> {
     let kind = nix::sys::statfs::statfs(&std::env::temp_dir()).expect("a file system");
     if !paths::is_of_storage(kind.filesystem_type()) {
@@ -59,7 +59,7 @@ fn cat(path: &Path) -> Command {
     cat
 }
 
-/// What has been touched of each file, by path; as soon as of these there is as much, or in the end.
+/// The number of bytes touched of each file, by path, once each of these files has as many as given or time is up.
 fn touched(start: &Start, of: &[(&Path, u64)]) -> HashMap<PathBuf, u64> {
     let until = Instant::now() + LATEST;
     let (mut all, mut events) = (HashMap::new(), Vec::new());
@@ -84,7 +84,7 @@ fn children_and_theirs_are_heard_and_no_others() {
     let folder = Folder::new("heard");
     let [by_child, by_theirs, by_others] =
         ["child", "theirs", "others"].map(|name| folder.file(name));
-    // It was there before, and so its children are none of the start's.
+    // This shell exists before the start, so its children do not belong to the start.
     let script = format!("read line; cat '{}' > /dev/null", by_others.display());
     let other = Command::new("sh")
         .args(["-c", &script])
@@ -185,7 +185,7 @@ fn nothing_is_kept_from_being_unmounted_at_the_end() {
         "it waits to be told"
     );
     start.end();
-    // What other tests hear of opens keeps it, too, until they end.
+    // Other tests that receive opens keep the mount busy, too, until they end.
     let until = Instant::now() + LATEST;
     while unmount().is_err() {
         assert!(Instant::now() < until, "it is kept");

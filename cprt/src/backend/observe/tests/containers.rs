@@ -1,19 +1,19 @@
-//! In a PID namespace, as a container has one: numbers of processes are not the kernel's own, and there are containers
-//! within. The tests of this backend are run there once more; where that takes rights that we lack, it is said.
+//! Runs the tests of this backend again in a PID namespace, as in a container: numbers of processes are not the
+//! kernel's own, and there are containers within. Says so where this process lacks the rights.
 
 use super::*;
 
-/// Set in a container of ours.
+/// The variable that is set in these containers.
 const CONTAINED: &str = "CPRT_TEST_CONTAINED";
 
-/// Runs what follows in a PID namespace of its own.
+/// A command that runs its arguments in a PID namespace of their own.
 pub(super) fn unshare() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
     command
 }
 
-/// Runs tests of this program in a container: those that these words choose, after that script.
+/// Runs a script, and then those tests of this program that `words` choose, in a container.
 fn contained(before: &str, words: &[&str]) {
     let allowed = unshare().arg("true").stderr(Stdio::null()).status();
     if !allowed.is_ok_and(|status| status.success()) {
@@ -27,7 +27,7 @@ fn contained(before: &str, words: &[&str]) {
     let ran = command.args(words).env(CONTAINED, "1").output();
     let ran = ran.expect("to run it");
     let [out, err] = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text));
-    // What is skipped there is skipped.
+    // Reports what was skipped there as skipped here.
     eprint!("{err}");
     assert!(ran.status.success(), "{out}\n{err}");
     let none = out.lines().any(|line| line.contains(" 0 passed"));
@@ -67,7 +67,7 @@ fn readers_in_containers_within_ours_have_numbers_of_ours() {
     contained("", &["--exact", name, "--ignored", "--nocapture"]);
 }
 
-/// The same seen from outside.
+/// The same, seen from outside the container.
 #[test]
 fn readers_in_containers_are_told_by_our_numbers() {
     let allowed = unshare().arg("true").stderr(Stdio::null()).status();
@@ -86,7 +86,8 @@ fn hears_its_own_readers_and_those_within() {
     }
 }
 
-/// Of one beside us and one in a container; our own loads are not.
+/// Checks that reads of a process beside this one and of one in a container are reported, and this process's
+/// own loads are not.
 fn readers_are_told(name: &str) {
     const LENGTH: u64 = 4 * MIB;
 
@@ -128,7 +129,7 @@ fn readers_are_told(name: &str) {
     });
 }
 
-/// A container has the directory for a layer of its root.
+/// The directory is a layer of a container's root.
 #[test]
 fn what_is_read_through_a_layer_is_a_read_of_the_directory() {
     const LENGTH: u64 = 8 * MIB;
@@ -138,7 +139,7 @@ fn what_is_read_through_a_layer_is_a_read_of_the_directory() {
         stacked(name.expect("a name"), |above| {
             let text = above.0.display().to_string();
             let below = text.strip_suffix("-above").expect("its name").to_owned();
-            // It is another value's to remove.
+            // Another value removes the directory.
             let below = std::mem::ManuallyDrop::new(Folder(format!("{below}-below/lower").into()));
             let observe = open(&below);
             want(&observe, &[Kind::Miss, Kind::Touch]);
@@ -151,7 +152,7 @@ fn what_is_read_through_a_layer_is_a_read_of_the_directory() {
                 let told = union(&events, kind, file, reader.id());
                 assert_eq!(told, [(0, LENGTH)], "{kind:?}");
             }
-            // What huge pages answer makes no record.
+            // Faults that huge pages answer make no records.
             reader.does(&format!("map {}", path.display()));
             reader.does(&format!("touch 0 {LENGTH}"));
             let told = union(&heard(&observe), Kind::Touch, file, reader.id());

@@ -1,4 +1,4 @@
-//! What is told of what readers do.
+//! Which events report what readers do.
 
 use test_support::{pages_taken_back, undisturbed};
 
@@ -36,7 +36,7 @@ fn misses_are_what_was_read_cold_and_hits_are_none() {
                 .all(|event| event.kind == Kind::Miss && event.file == file)
         );
         assert!(events.iter().all(|event| !event.mmap && event.time_ns > 0));
-        // Through the readahead all of it comes in, and no more than the file.
+        // Readahead brings in the whole file, and nothing beyond it.
         reader.does(&format!("read {name} 0 {} 1048576", 24 * MIB + 100));
         let all: Vec<_> = heard(&observe).into_iter().chain(events).collect();
         let whole = vec![(0, 24 * MIB + 100)];
@@ -47,7 +47,7 @@ fn misses_are_what_was_read_cold_and_hits_are_none() {
             heard(&observe)
         };
         assert_eq!(undisturbed(warm, Vec::is_empty), [], "hits");
-        // A mapping's misses.
+        // Misses through a mapping.
         drop_cached(&path);
         reader.does(&format!("map {name}"));
         reader.does(&format!("touch 0 {}", 24 * MIB));
@@ -57,8 +57,8 @@ fn misses_are_what_was_read_cold_and_hits_are_none() {
     });
 }
 
-/// Of a read that jumps, the kernel's first record may come from further on, and nothing else says where it began:
-/// so it is the records that are looked at.
+/// The kernel's first record of a read that jumps may come from further on, and nothing else says where the read
+/// began. So this test looks at the records themselves.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn programs_find_out_where_a_read_began() {
@@ -119,11 +119,11 @@ fn beacons_of_hits_come_without_each_touch() {
         want(&observe, &[Kind::Miss, Kind::Progress]);
         let mut reader = Reader::new();
         let name = path.display();
-        // By perf each of the smallest reads is a record, and there is no room for as many.
+        // With perf, each of the smallest reads makes a record, and there is no room for that number.
         let merges = observe.source.name() == "bpf";
         let pieces = [4096, 65536, 1 << 20, 16 << 20];
         for piece in pieces.into_iter().skip(usize::from(!merges)) {
-            // A CPU may keep a quarter of the step to itself, and tell it with the next piece.
+            // A CPU may hold back a quarter of the step, and report it with the next piece.
             let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
             let kept = MIB + cpus * MIB / 4;
             let by_reader = |events: &[Event], process| -> Vec<Event> {
@@ -136,8 +136,8 @@ fn beacons_of_hits_come_without_each_touch() {
             let read = || {
                 warm_unheard(&observe, &path);
                 reader.does(&format!("read {name} 0 {} {piece}", 32 * MIB));
-                // That a long request has come to its end is known by the next one that is told: the kernel takes hold
-                // of large folios by many MiB at a time. A piece of a quarter of the step and more is always told.
+                // The end of a long request is known by the next request that is reported: the kernel takes hold of
+                // large folios by many MiB at a time. A piece of at least a quarter of the step is always reported.
                 reader.does(&format!("read {name} {} {} {MIB}", 32 * MIB, 33 * MIB));
                 heard(&observe)
             };
@@ -145,7 +145,7 @@ fn beacons_of_hits_come_without_each_touch() {
             let beacons = by_reader(&events, process);
             let sum = sum(&beacons);
             assert!(is_all(sum), "{} {piece}: {sum}", observe.source.name());
-            // Of a long request the kernel may take hold at once, in folios of 2 MiB.
+            // The kernel may take hold of a long request at once, in folios of 2 MiB.
             let least = (32 * MIB / piece).min(8);
             let many = beacons.len() as u64 >= least;
             assert!(many, "{piece}: {beacons:?}");
@@ -164,7 +164,7 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
         let observe = open(folder);
         let file = observe.open(Path::new("model")).expect("its id");
         let taken_back = pages_taken_back();
-        // In huge pages, of which faults make no records.
+        // The file is cached in huge pages, on which faults make no records.
         let span = Span {
             file,
             offset: 0,
@@ -174,7 +174,7 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
             large: true,
             ..How::default()
         };
-        // And the end of it in small ones: then the records tell of the end before a look finds what is before it.
+        // Its end is cached in small ones, so records report the end before a look finds what precedes it.
         let small = Span {
             offset: 31 * MIB,
             length: MIB,
@@ -205,7 +205,7 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
         assert_eq!(touched, [(0, 32 * MIB)]);
         let beacons = || events.iter().filter(|event| event.kind == Kind::Progress);
         let sum: u64 = beacons().map(|event| event.length).sum();
-        // But for pages that a host takes back before they are read.
+        // A host may take back a few pages before they are read.
         assert!(
             sum >= 32 * MIB && all_but_few(32 * MIB, sum),
             "all of it, and nothing twice: {sum}"
@@ -214,7 +214,7 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
             beacons().next_back().map(|event| event.offset),
             Some(32 * MIB)
         );
-        // What the machine takes back and the reader brings in again is told a second time.
+        // Pages that the machine takes back and the reader brings in again are reported a second time.
         if pages_taken_back() == taken_back {
             assert!(beacons().is_sorted_by_key(|event| event.offset));
         }
@@ -259,7 +259,7 @@ fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
             beacons.map(|event| event.offset).max()
         };
         assert!(far(&events) >= Some(7 * MIB));
-        // Through a mapping, hits as well, once something has come in.
+        // Through a mapping, hits count as well, once a page has been read in.
         reader.does(&format!("map {}", path.display()));
         reader.does(&format!("touch 0 {}", 16 * MIB));
         assert_eq!(far(&heard(&observe)), Some(16 * MIB));

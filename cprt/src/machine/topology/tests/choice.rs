@@ -1,8 +1,8 @@
-//! What is concluded from what was found out.
+//! Which XPU is chosen by which evidence.
 
 use super::*;
 
-/// `NAME=value` by `NAME=value`.
+/// Variables from text of the form `NAME=value NAME=value`.
 fn environment(text: &str) -> std::collections::BTreeMap<String, String> {
     let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
     pairs
@@ -28,7 +28,7 @@ fn uuid(topology: &Topology, xpu: usize, length: usize) -> String {
 
 #[test]
 fn witnesses_are_heard_in_their_order() {
-    // Where it computes, what it has open, its environment; the answer.
+    // The XPUs that it computes on, those that it has open, its environment; the answer.
     type Case<'a> = (&'a [u16], &'a [u16], &'a str, Option<u16>);
     let topology = machine("nvidia-8-on-2-nodes");
     let all: Vec<u16> = (0..8).collect();
@@ -38,11 +38,11 @@ fn witnesses_are_heard_in_their_order() {
         (&[3], &all, rank, Some(3)),
         (&[3], &[4], rank, Some(3)),
         (&[], &[4], rank, Some(4)),
-        // rank 5 made itself a context on the first GPU as well
+        // rank 5 has created a context on the first GPU as well
         (&[0, 5], &all, rank, Some(5)),
         (&[0, 5], &all, "CUDA_VISIBLE_DEVICES=5,6", Some(5)),
         (&[0, 5], &[5], "", Some(5)),
-        // and nothing says which of them
+        // nothing says which of them it is
         (&[0, 5], &all, "", None),
         (&all, &all, "", None),
         // evidence that contradicts better evidence does not count
@@ -92,7 +92,7 @@ const ENVIRONMENTS: &[(&str, &str, Option<u16>)] = &[
         "CUDA_VISIBLE_DEVICES=7,3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
         Some(3),
     ),
-    // each rank was given its own, so there is nothing to count
+    // each rank was given an XPU of its own, so its number is no index
     (
         "nvidia-8-on-2-nodes",
         "CUDA_VISIBLE_DEVICES=7 LOCAL_RANK=7",
@@ -112,7 +112,7 @@ const ENVIRONMENTS: &[(&str, &str, Option<u16>)] = &[
         "SLURM_LOCALID=4 SLURM_STEP_TASKS_PER_NODE=8(x2)",
         Some(4),
     ),
-    // all that one task started
+    // one task a node, which may have started several processes
     (
         "nvidia-8-on-2-nodes",
         "SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1(x2)",
@@ -123,9 +123,9 @@ const ENVIRONMENTS: &[(&str, &str, Option<u16>)] = &[
         "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 SLURM_LOCALID=2",
         Some(2),
     ),
-    // other kinds' variables say nothing about these
+    // variables for other kinds say nothing about this one
     ("nvidia-8-on-2-nodes", "HIP_VISIBLE_DEVICES=3", None),
-    // the fastest first, unless told otherwise
+    // CUDA puts the fastest first, unless a variable says otherwise
     ("hbm-and-memoryless", "CUDA_VISIBLE_DEVICES=0", Some(1)),
     (
         "hbm-and-memoryless",
@@ -162,7 +162,7 @@ const ENVIRONMENTS: &[(&str, &str, Option<u16>)] = &[
         Some(5),
     ),
     ("vm", "LOCAL_RANK=1", Some(1)),
-    // it may have nothing to do with the only one there is
+    // the process may not use the only XPU at all
     ("one-gpu", "", None),
     ("one-gpu", "LOCAL_RANK=0", Some(0)),
     ("nothing", "LOCAL_RANK=0", None),
@@ -183,10 +183,10 @@ fn uuids_name_one() {
         (uuid(&topology, 3, 40), Some(3)),
         (uuid(&topology, 3, 40).to_uppercase(), Some(3)),
         (uuid(&topology, 3, 12), Some(3)),
-        // not one's only
+        // several begin like this
         ("GPU-".to_owned(), None),
         (format!("MIG-{}/1/0", uuid(&topology, 6, 40)), Some(6)),
-        // which GPU it is part of is not known here
+        // the name does not say of which GPU it is a part
         ("MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f".to_owned(), None),
         ("GPU-00000000-0000-0000-0000-000000000000".to_owned(), None),
     ] {

@@ -1,4 +1,4 @@
-//! What is concluded from what hwloc and drivers say.
+//! Which topology follows from the reports of hwloc and drivers.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn xpus_are_told_from_consoles() {
 
 #[test]
 fn cpus_are_of_one_node() {
-    // As hwloc has two packages with high-bandwidth memory, and something far at the end.
+    // How hwloc reports two packages with high-bandwidth memory, and memory far from both at the end.
     let mut nodes = [
         node(0, "0-3", true),
         node(1, "4-7", true),
@@ -144,7 +144,7 @@ fn numbers_go_by_kind_and_runtime() {
         ordinal,
         ..xpu(kind, address)
     };
-    // CUDA's own order, the fastest first, is not that of numbers.
+    // CUDA's own order, the fastest first, does not determine the numbers.
     let nvidia = vec![
         with(Kind::Nvidia, "0000:41:00.0", Some(0)),
         with(Kind::Nvidia, "0000:01:00.0", Some(1)),
@@ -169,7 +169,7 @@ fn numbers_go_by_kind_and_runtime() {
 fn hwloc_tells_what_there_is() -> Result<()> {
     // Two packages with their memory and CPUs, and node 2, memory only, beside node 1. Behind the
     // first: a GPU, a console, a network card. Behind the second: an NPU. Behind neither: a display
-    // controller. It says so here as hwloc's own parser knows no comments.
+    // controller. This comment is here because hwloc's own parser knows none.
     let xml = include_str!("../fixtures/hwloc-two-nodes.xml");
     let from_xml = |builder: TopologyBuilder| builder.from_xml(xml);
     let seen = look(from_xml(builder()?).map_err(|error| Error::Topology(error.to_string()))?)?;
@@ -297,7 +297,7 @@ fn uuids_are_spelt_as_lists_have_them() {
 
 #[test]
 fn libraries_that_are_not_there_say_nothing() {
-    // On a machine that has them they may say something; in neither case is there a panic.
+    // With or without the libraries, neither call may panic.
     let _ = compute_processes();
     let _ = nvidia::cuda_devices();
 }

@@ -1,10 +1,10 @@
-//! What is found out about processes, in trees made up for it.
+//! Evidence about processes, in made-up trees.
 
 use super::tree::Tree;
 use super::*;
 
 impl Tree {
-    /// Process 7 with these files open, beside some that every process has.
+    /// Adds process 7 with these files open, beside those that every process has.
     fn process(&self, open: &[&str], environment: &str) {
         self.link("proc/7/fd/0", "/dev/null");
         self.link("proc/7/fd/1", "pipe:[1234]");
@@ -45,7 +45,7 @@ fn compute(pid: u32, address: &str) -> Compute {
     Compute { pid, pci }
 }
 
-/// Process 7 computes on the XPU 5 of our machine with four nodes.
+/// Process 7 computes on XPU 5 of the machine with four nodes.
 fn busy() -> Vec<Compute> {
     vec![
         compute(8, "0000:07:00.0"),
@@ -64,7 +64,7 @@ fn one_open_device_is_the_answer() {
     tree.initial_namespace();
     tree.process(&["/dev/nvidia-uvm", "/dev/nvidia6", "/dev/nvidia6"], "");
     let topology = machine("nvidia-8-on-4-nodes");
-    // Minor number 6 is the fifth by its address.
+    // The device with minor number 6 is the fifth by address.
     let found = topology.process_xpu(7, &tree.processes(unasked));
     assert_eq!(found, Some(4));
 }
@@ -76,7 +76,7 @@ fn nvml_decides_where_all_are_open() {
     tree.process(&ALL, "LOCAL_RANK=2");
     let topology = machine("nvidia-8-on-4-nodes");
     assert_eq!(topology.process_xpu(7, &tree.processes(busy)), Some(5));
-    // Before it has a context there.
+    // Before it has a context there, its rank decides.
     assert_eq!(topology.process_xpu(7, &tree.processes(Vec::new)), Some(2));
 }
 
@@ -108,7 +108,7 @@ fn environments_and_containers_are_looked_into() {
     assert_eq!(evidence.environment.len(), 1);
     assert_eq!(evidence.title, "python3");
     assert_eq!(evidence.reach, Some(vec![2, 7]));
-    // Minor numbers 0 and 5 are the XPUs 2 and 7, the container's devices 0 and 1.
+    // Minor numbers 0 and 5 are XPUs 2 and 7; in the container they are devices 0 and 1.
     assert_eq!(topology.process_xpu(7, &processes), Some(7));
 }
 

@@ -1,10 +1,10 @@
-//! Trees of files, in which tests have machines and processes of their own.
+//! Trees of files for made-up machines and processes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// A directory that is gone with its value.
+/// A directory that is removed when the value is dropped.
 pub(super) struct Tree(PathBuf);
 
 impl Tree {
@@ -34,7 +34,7 @@ impl Tree {
         symlink(target, self.parent(path)).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// A node of amdkfd's.
+    /// Adds a node of amdkfd.
     pub(super) fn kfd(&self, node: u32, gpu: u64, properties: &str) {
         let node = format!("sys/class/kfd/kfd/topology/nodes/{node}");
         self.write(&format!("{node}/gpu_id"), &format!("{gpu}\n"));

@@ -86,7 +86,7 @@ fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
         "2 waits for the first"
     );
     assert_eq!(backlog.queued(), 50);
-    // Threads are short: the first one goes on for 2, and the second one stops.
+    // Threads are scarce: the first one goes on for process 2, and the second one stops.
     let aside = backlog.submit(&[instead(range(1, 500, 10))]);
     assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
     assert!(backlog.rest(first, 0).is_some());
@@ -248,7 +248,7 @@ fn the_background_comes_last_and_in_small_pieces() {
 
 #[test]
 fn what_is_dropped_costs_as_much_as_there_is_of_it() {
-    // Each second page waits, and each third one is dropped.
+    // Every second page waits, and every third one is dropped.
     let (ranges, spans) = (1 << 16, 1 << 14);
     let mut backlog = Backlog::new(1, 4, 10);
     let plan: Vec<_> = (0..ranges).map(|page| range(1, page * 2, 1)).collect();

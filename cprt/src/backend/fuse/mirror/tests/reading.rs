@@ -1,4 +1,4 @@
-//! How a mirror is read: what is cached where, and what happens when its server has ended.
+//! Reads through mirrors: what is cached where, and what happens once the server has ended.
 
 use crate::sys::testing::Mapped;
 use std::os::unix::fs::FileExt as _;
@@ -66,7 +66,8 @@ fn test_reading_leaves_the_time_of_access_below() {
     drop(mirror);
     let mirror = ground.mount(&MirrorOptions::default());
     if mirror.mode() == Mode::Passthrough {
-        // The kernel opens it once more, and not so: the table of backends says it. When that changes, so does this.
+        // The kernel opens the lower file itself, without O_NOATIME, as the table of backends says. If that changes,
+        // the table has to change as well.
         set();
         assert!(std::fs::read(&above).expect("to read") == bytes);
         assert_ne!(accessed(), long_ago, "passed through");
@@ -196,7 +197,7 @@ fn test_any_range_reads_as_below_and_past_the_cache_too() {
     }
 }
 
-/// What a file that is read on a dead mount says, and how soon.
+/// Checks that a read on a dead mount fails with the right error, and at once.
 fn fails_at_once(what: &str, tried: impl FnOnce() -> io::Result<usize>) {
     let since = Instant::now();
     let error = tried().expect_err(what);
@@ -207,7 +208,7 @@ fn fails_at_once(what: &str, tried: impl FnOnce() -> io::Result<usize>) {
         ),
         "{what}: {error}"
     );
-    // Otherwise it would wait for ever.
+    // A read that the mount does not fail would wait for ever.
     assert!(since.elapsed() < Duration::from_secs(10), "{what}");
 }
 
@@ -287,7 +288,7 @@ fn test_without_privileges_it_is_plain_and_says_why() {
         return;
     }
     let ground = Ground::new();
-    // Root of a user namespace of its own: it may mount, and that is all.
+    // Root of a user namespace of its own may mount, and do nothing else.
     let inside = Helper::command("passthrough", &ground.lower, &ground.at);
     let mut command = Command::new("unshare");
     command.args(["-Urm", "--"]).arg(inside.get_program());
@@ -311,7 +312,7 @@ fn test_an_ordinary_user_mounts_by_the_helper() {
     if Command::new("fusermount3").arg("-V").output().is_err() {
         return skip("fusermount3 is not installed");
     }
-    // It opens the device as its caller's user.
+    // fusermount3 opens the device as its caller's user.
     let mode = std::fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
     if mode & 0o006 != 0o006 {
         return skip("/dev/fuse is for root");
@@ -330,7 +331,7 @@ fn test_an_ordinary_user_mounts_by_the_helper() {
         assert!(mode.contains("CAP_SYS_ADMIN"), "{mode}");
         helper
     };
-    // What it leaves when it is killed is taken away by the next.
+    // The next mirror cleans up what a killed one leaves.
     start().kill();
     let mut helper = start();
     let mut cat = Command::new("cat");

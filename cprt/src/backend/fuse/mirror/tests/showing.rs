@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 
 use super::*;
 
-/// Everything that `stat` tells and that is to be the same.
+/// The attributes that have to be the same in the mirror as below.
 fn stat(path: &Path) -> [i64; 13] {
     let it = path.symlink_metadata().expect("its attributes");
     let of = |value: u64| value.cast_signed();
@@ -80,7 +80,7 @@ fn test_it_shows_what_is_below() {
     furnish(&ground);
     for options in modes() {
         let _mirror = ground.mount(&options);
-        // Twice: asked and remembered.
+        // Twice: first from the server, then from the kernel's memory.
         for name in ALL.iter().chain(&ALL) {
             let (below, above) = (ground.lower.join(name), ground.at.join(name));
             assert_eq!(stat(&above), stat(&below), "{name}");
@@ -151,7 +151,7 @@ fn test_everything_that_writes_is_refused() {
     let ground = Ground::new();
     furnish(&ground);
     let _mirror = ground.mount(&plain());
-    // Not only by the mount's being read-only.
+    // The mirror refuses changes even if the mount is writable.
     let remounted = Command::new("mount")
         .args(["-o", "remount,rw"])
         .arg(&ground.at)
@@ -223,7 +223,7 @@ fn test_a_large_directory_is_listed_whole_and_from_anywhere() {
     }
     let _mirror = ground.mount(&plain());
     assert_eq!(names(&ground.at), names(&ground.lower));
-    // Positions stay what they are, and files may come meanwhile.
+    // Positions stay valid while files are added.
     let directory = File::open(&ground.at).expect("the directory");
     let mut all = Vec::new();
     loop {
@@ -272,7 +272,7 @@ fn test_modes_hold_for_others() {
     }
 }
 
-/// Of a file that anybody may read, but for one user.
+/// The ACL of a file that every user but one may read.
 fn deny(user: u32) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let entries: [(u16, u16, u32); 5] = [
@@ -309,7 +309,7 @@ fn test_lists_of_who_may_read_hold_as_below() {
         let name = ground.lower.join(name);
         let mut list = deny(DENIED);
         if name.is_dir() {
-            // To look up what is in it.
+            // Looking up names in a directory takes permission to execute.
             for at in [4, 20, 28, 36] {
                 list[at + 2] |= 1;
             }
@@ -355,7 +355,7 @@ fn test_what_changes_below_is_shown() {
         let mirror = ground.mount(&options);
         let held = File::open(&above).expect("a file");
         assert_eq!(std::fs::read(&above).expect("to read").len(), 50_000);
-        // In place, of the same length.
+        // Changed in place, with the same length.
         let changed = pattern(50_000, 2);
         std::fs::write(&below, &changed).expect("to change it");
         wait();
@@ -366,7 +366,7 @@ fn test_what_changes_below_is_shown() {
         let mut whole = Vec::new();
         (&held).read_to_end(&mut whole).expect("to read");
         assert!(whole == changed, "in place, held open");
-        // Another file in its place, with the same times.
+        // Replaced by another file with the same times.
         let other = pattern(60_000, 3);
         std::fs::write(ground.lower.join("b"), &other).expect("a file");
         let times = std::fs::metadata(&below)
@@ -443,7 +443,7 @@ fn test_a_deleted_file_is_not_held() {
     let held = || {
         let held = std::fs::read_dir("/proc/self/fd").expect("our descriptors");
         let held = held.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-        // That it is deleted is said after its name.
+        // The name of a deleted file is followed by a note.
         let mut held = held.filter(|path| {
             path.as_os_str()
                 .as_bytes()
@@ -451,7 +451,7 @@ fn test_a_deleted_file_is_not_held() {
         });
         held.next()
     };
-    // The close is told a moment later.
+    // The kernel reports the close a moment later.
     let since = std::time::Instant::now();
     while let Some(held) = held() {
         assert!(
