@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// A reader of 4 MiB of one file, with a budget of half of that.
+    /// A reader of 8 MiB of one file, with a budget of half of that.
     fn small() -> Window {
         let pieces = Pieces::new(&[vec![extent(0, 2048)]]);
         Window::new(Arc::new(pieces), 1024)
