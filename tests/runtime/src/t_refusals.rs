@@ -175,7 +175,7 @@ fn of_unknown_mounts() -> Outcome {
     refused(
         &daemon.run(&["reg-policy", &path, "/x.so", "no-setting"])?,
         USAGE,
-        &["say no-setting=VALUE"],
+        &["use no-setting=VALUE"],
     )?;
     let nobody = daemon.socket().with_file_name("none.sock");
     let output = std::process::Command::new("/usr/bin/ppcctl")
