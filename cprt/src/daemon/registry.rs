@@ -25,7 +25,7 @@ use crate::control::protocol::{
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::Roots;
 use crate::machine::{look, mountinfo};
-use crate::worker::handle::{LoadedWorker, WorkerHandle};
+use crate::worker::handle::{self, LoadedWorker, WorkerHandle};
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
@@ -366,26 +366,14 @@ impl Registry {
         Ok(slot.and_then(|slot| slot.state().site.clone()))
     }
 
-    /// The counters of running workers.
+    /// The counters of running workers, or of one mount's.
     pub(crate) fn stats(&self, mount: Option<&Path>) -> Result<Vec<MountStats>> {
-        let slots: Vec<_> = match mount {
-            Some(mount) => {
-                let slot = self.registered(&self.find(mount)?.path)?;
-                slot.handle()?;
-                vec![slot]
-            }
-            None => self.slots().values().cloned().collect(),
-        };
-        let counters = slots.iter().filter_map(|slot| {
-            let policy = slot.keeper().ok()?.status().name;
-            let counted = slot.handle().ok()?.stats()?;
-            Some(MountStats {
-                path: slot.path.clone(),
-                policy,
-                stats: counted,
-            })
-        });
-        Ok(counters.collect())
+        if let Some(mount) = mount {
+            let slot = self.registered(&self.find(mount)?.path)?;
+            return Ok(vec![slot.stats()?]);
+        }
+        let slots: Vec<_> = self.slots().values().cloned().collect();
+        Ok(slots.iter().filter_map(|slot| slot.stats().ok()).collect())
     }
 
     /// What readers of a mount do, as its policy sees it.
@@ -399,7 +387,8 @@ impl Registry {
     /// Ends all workers in good order. Registrations stay saved.
     pub(crate) fn end(&self) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
-        let keepers: Vec<_> = slots.iter().filter_map(|slot| slot.keeper().ok()).collect();
+        let keepers = slots.iter().filter_map(|slot| slot.state().keeper.clone());
+        let keepers: Vec<_> = keepers.collect();
         for keeper in &keepers {
             keeper.stop();
         }
@@ -568,9 +557,12 @@ impl Slot {
         site.as_ref().is_some_and(so)
     }
 
+    /// The keeper of its policy. A mount that is gone has none, even while the last worker still ends.
     fn keeper(&self) -> Result<Arc<Keeper>> {
         let keeper = self.state().keeper.clone();
-        keeper.ok_or_else(|| no_policy(&self.path).into())
+        keeper
+            .filter(|keeper| keeper.phase() != Phase::Unmounted)
+            .ok_or_else(|| no_policy(&self.path).into())
     }
 
     /// The worker, if it runs.
@@ -583,6 +575,21 @@ impl Slot {
                 remedy: Some("'ppcctl status' says why".into()),
             }
             .into()
+        })
+    }
+
+    /// The counters of its worker.
+    fn stats(&self) -> Result<MountStats> {
+        let policy = self.keeper()?.status().name;
+        let Some(stats) = self.handle()?.stats() else {
+            // The worker ended before it answered: with its mount, or by itself.
+            self.keeper()?;
+            return Err(handle::ended_meanwhile().into());
+        };
+        Ok(MountStats {
+            path: self.path.clone(),
+            policy,
+            stats,
         })
     }
 
@@ -606,6 +613,7 @@ impl Slot {
         };
         let status = keeper.status();
         let phase = match status.phase {
+            Phase::Unmounted => return site.native(),
             Phase::Failed => MountState::Failed,
             Phase::Running if status.handle.is_some() => MountState::Running,
             _ => MountState::Waiting,

@@ -285,6 +285,15 @@ impl LoadedWorker {
     }
 }
 
+/// The answer to an order that the worker did not live to carry out.
+pub(crate) fn ended_meanwhile() -> Refusal {
+    Refusal {
+        kind: RefusalKind::Failed,
+        message: "The policy's worker ended meanwhile".into(),
+        remedy: Some("see 'ppcctl status'".into()),
+    }
+}
+
 impl Pending {
     /// Forgets a caller that has stopped waiting.
     fn forget(&mut self, number: u64) {
@@ -343,11 +352,7 @@ impl WorkerHandle {
         match answer {
             Some(None) => Ok(()),
             Some(Some(refusal)) => Err(refusal),
-            None => Err(Refusal {
-                kind: RefusalKind::Failed,
-                message: "The policy's worker ended meanwhile".into(),
-                remedy: Some("see 'ppcctl status'".into()),
-            }),
+            None => Err(ended_meanwhile()),
         }
     }
 

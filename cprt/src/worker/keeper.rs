@@ -152,6 +152,11 @@ impl Keeper {
         self.kept.status().clone()
     }
 
+    /// Whether it runs, and why not.
+    pub(crate) fn phase(&self) -> Phase {
+        self.kept.status().phase
+    }
+
     /// The worker, if it runs.
     pub(crate) fn handle(&self) -> Option<Arc<WorkerHandle>> {
         self.kept.status().handle.clone()
