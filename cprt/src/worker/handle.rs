@@ -96,6 +96,8 @@ pub(crate) enum WorkerNews {
     /// It is still in a reader's cgroup after a while.
     IsGuest,
     Unmounted,
+    /// What it has done in all, as it ends.
+    Counted(Box<Stats>),
 }
 
 /// How a worker ended.
@@ -484,7 +486,10 @@ impl WorkerProcess {
                 Note::Event(line) => handle.event(&line),
                 Note::Fault(why) => return LastWord::Fault(why),
                 Note::Unmounted => heard(WorkerNews::Unmounted),
-                Note::Ended { late } => return LastWord::Ended { late },
+                Note::Ended { late, stats } => {
+                    heard(WorkerNews::Counted(stats));
+                    return LastWord::Ended { late };
+                }
                 answer => handle.answer(answer),
             }
         }
@@ -565,5 +570,22 @@ mod tests {
         assert_eq!(end, WorkerEnd::Fault("it hangs".to_owned()));
         // The wait is as long as for a process that may still end by itself.
         assert!(since.elapsed() < TO_END * 2, "{:?}", since.elapsed());
+    }
+
+    #[test]
+    fn its_last_counts_are_heard_unasked() {
+        let (theirs, handle, process) = deaf();
+        let stats = Box::new(Stats {
+            loaded_bytes: 7,
+            ..Stats::default()
+        });
+        Outbox::new(theirs).say(&Note::Ended { late: true, stats });
+        let mut counted = Vec::new();
+        let end = process.attend(&handle, false, |news| {
+            if let WorkerNews::Counted(stats) = news {
+                counted.push(stats.loaded_bytes);
+            }
+        });
+        assert_eq!((end, counted), (WorkerEnd::Told, vec![7]));
     }
 }

@@ -370,6 +370,8 @@ impl Kept {
             }
             WorkerNews::Guest(host) => *lock(&self.guest) = host,
             WorkerNews::IsGuest => self.thaw(handle.pid),
+            // Its counters end with it.
+            WorkerNews::Counted(_) => {}
             WorkerNews::Unmounted => {
                 {
                     let mut status = self.status();

@@ -160,6 +160,8 @@ pub(crate) enum Note {
     Ended {
         /// The kernel takes long to release the worker's resources; a session does not wait for that.
         late: bool,
+        /// What it has done in all.
+        stats: Box<Stats>,
     },
 }
 

@@ -22,7 +22,7 @@ use ppc::{Kind, Kinds};
 
 use crate::backend::fuse::mirror;
 use crate::backend::{Backend, Beneath, Module, Observe, Start, fuse};
-use crate::control::stats::Counters;
+use crate::control::stats::{Counters, Stats};
 use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
 use crate::machine::memory::{Roots, Watch};
@@ -298,7 +298,7 @@ impl Worker {
                     self.queue.order(Task::Configure { id, settings });
                 }
                 Ok(Some(Order::Stats { id })) => {
-                    let stats = Box::new(self.stats());
+                    let stats = Box::new(stats(&self.loader, &self.counters, &self.budget));
                     outbox.say(&Note::Stats { id, stats });
                 }
                 Ok(Some(Order::Events(on))) => self.telling.store(on, Relaxed),
@@ -325,22 +325,22 @@ impl Worker {
         self.backend.end();
         // Before the backend is dropped, which may take long.
         let late = self.backend.lets_go_late();
-        self.outbox.say(&Note::Ended { late });
+        let stats = Box::new(stats(&self.loader, &self.counters, &self.budget));
+        self.outbox.say(&Note::Ended { late, stats });
     }
+}
 
-    fn stats(&self) -> crate::control::stats::Stats {
-        let counters = &self.counters;
-        let (queued, rate) = self.loader.state();
-        counters.queued_bytes.set(queued);
-        counters.load_rate.set(rate);
-        counters.worker_rss.set(watchdog::rss());
-        let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
-        let cpu = cpu.map_or(Duration::ZERO, Duration::from);
-        let millis = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
-        counters.worker_cpu_ms.set(millis);
-        self.budget.sample();
-        counters.snapshot()
-    }
+fn stats(loader: &Loader, counters: &Counters, budget: &Budget) -> Stats {
+    let (queued, rate) = loader.state();
+    counters.queued_bytes.set(queued);
+    counters.load_rate.set(rate);
+    counters.worker_rss.set(watchdog::rss());
+    let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
+    let cpu = cpu.map_or(Duration::ZERO, Duration::from);
+    let millis = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
+    counters.worker_cpu_ms.set(millis);
+    budget.sample();
+    counters.snapshot()
 }
 
 /// Opens the directory with the chosen backend.

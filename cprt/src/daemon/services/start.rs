@@ -90,6 +90,7 @@ fn follow(
         let watching = scope.spawn(|| watch(shared, plan, model, &handle));
         let end = process.attend(&handle, true, |news| match news {
             WorkerNews::Log { level, message } => shared.hear_policy(plan, level, &message),
+            WorkerNews::Counted(stats) => shared.counted(plan, &stats),
             WorkerNews::Unmounted => handle.exit(),
             // Its cgroup is the service's own affair: systemd would take a worker in it for a part of the service.
             WorkerNews::Reader { .. } | WorkerNews::Guest(_) | WorkerNews::IsGuest => {}
@@ -226,10 +227,12 @@ impl Shared {
         }
     }
 
+    /// Two threads count: the one that asks from time to time, and the one that hears the worker's last word.
     fn counted(&self, plan: &Plan, stats: &Stats) {
+        let cached = stats.load_bytes.saturating_sub(stats.loaded_bytes);
         self.last_of(plan, |last| {
-            last.loaded_bytes = stats.loaded_bytes;
-            last.cached_bytes = stats.load_bytes.saturating_sub(stats.loaded_bytes);
+            last.loaded_bytes = last.loaded_bytes.max(stats.loaded_bytes);
+            last.cached_bytes = last.cached_bytes.max(cached);
         });
     }
 
