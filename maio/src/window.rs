@@ -17,12 +17,11 @@
 //! they begin, is not a jump. One that jumps again and again has no order: what it has yet to read is
 //! loaded in the order of the device.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::extent::{Extent, PAGE};
-use crate::order::{Piece, Pieces, ReadOrder, runs};
+use crate::order::{Piece, Pieces, ReadOrder};
 use crate::peers::Claims;
 
 pub(crate) use cache::Leftover;
@@ -251,48 +250,6 @@ impl Window {
     /// Sets how many pages may be held from now on.
     pub(crate) fn set_budget(&mut self, pages: u64) {
         self.budget = pages;
-    }
-
-    /// Stops loading for now. Returns the issued ranges that are still `absent`, whose waiting loads are to be
-    /// cancelled; they are issued anew at the next call of [`Self::loads`].
-    pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
-        let mut given_up = Vec::new();
-        for reader in &mut self.readers {
-            let order = Arc::clone(&reader.order);
-            let issued = reader.front.min(reader.issued)..reader.issued;
-            let loose = reader.loose.iter_mut().flat_map(Loose::take_back);
-            let in_order = issued.rev().filter_map(|place| order.piece(place));
-            // Pieces come in one after the other: those before the last one that has come have come, too.
-            for piece in loose.chain(in_order) {
-                if self.cache.state(piece) != PieceState::Held {
-                    continue;
-                }
-                let extent = self.pieces.extent(piece).filter(|it| absent(it));
-                let Some(extent) = extent else {
-                    break;
-                };
-                self.cache.give_up(piece);
-                given_up.push(extent);
-            }
-            reader.issued = reader.front.min(reader.issued);
-            reader.instead = true;
-        }
-        runs(given_up)
-    }
-
-    /// Issues all issued and unread pieces once more: cached ones cost nothing. Returns them, so that their waiting
-    /// loads are cancelled.
-    pub(crate) fn issue_again(&mut self) -> Vec<Extent> {
-        let mut issued = BTreeSet::new();
-        for reader in &mut self.readers {
-            let places = reader.front.min(reader.issued)..reader.issued;
-            issued.extend(places.filter_map(|place| reader.order.piece(place)));
-            reader.again = reader.again.max(reader.issued);
-            reader.issued = reader.front.min(reader.issued);
-            reader.instead = true;
-        }
-        let extents = issued.into_iter().filter_map(|it| self.pieces.extent(it));
-        runs(extents.collect())
     }
 
     /// Checks which of the pieces dropped since the last call are still `there`: mapped ones are, without the
@@ -688,6 +645,7 @@ fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut b
 mod cache;
 mod loose;
 mod overtaken;
+mod withdrawn;
 
 #[cfg(test)]
 mod tests;
