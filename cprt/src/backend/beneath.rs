@@ -1,14 +1,15 @@
 //! A FUSE mount whose files the kernel reads from below: the lower directory is observed.
 //!
 //! Files read through the mount are in the page cache of the lower files, so events come from there and
-//! verbs go there; FUSE itself reports only that the mount is gone.
+//! verbs go there. FUSE itself reports that the mount is gone, and opens that go around the page cache: below, these
+//! look like any other, and the reader has no descriptor yet that would tell.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
+use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use super::fuse::Passthrough;
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Observe, Span};
@@ -32,6 +33,8 @@ pub(crate) struct Beneath {
     passthrough: Arc<Passthrough>,
     observe: Arc<Observe>,
     ended: Arc<AtomicBool>,
+    /// Opens that go around the page cache, as events of lower files.
+    direct: Arc<Mutex<Vec<Event>>>,
     /// Its path in `/proc/self/fd` leads to the lower directory, even below the mount.
     _root: OwnedFd,
 }
@@ -48,6 +51,7 @@ impl Beneath {
             passthrough: Arc::new(passthrough),
             observe: Arc::new(Observe::open(Path::new(&path))?.mirrored(device)),
             ended: Arc::default(),
+            direct: Arc::default(),
             _root: root,
         };
         beneath
@@ -56,25 +60,47 @@ impl Beneath {
         Ok(beneath)
     }
 
-    /// Starts a thread that wakes the caller of `events` when the mount is gone.
+    /// Starts a thread that wakes the caller of `events` for direct opens, and when the mount is gone.
     fn follow_the_mount(&self) -> std::io::Result<()> {
         let (passthrough, observe) = (Arc::clone(&self.passthrough), Arc::clone(&self.observe));
-        let ended = Arc::clone(&self.ended);
-        // FUSE is to report no events of readers.
+        let (ended, direct) = (Arc::clone(&self.ended), Arc::clone(&self.direct));
+        // FUSE is to report nothing of readers until the policy wants opens.
         passthrough.want(Kinds::default());
         std::thread::Builder::new()
             .name("mount".into())
             .stack_size(128 << 10)
             .spawn(move || {
-                let mut nothing = Vec::new();
-                while passthrough.events(&mut nothing) != Flow::Ended {
-                    nothing.clear();
+                let mut opened = Vec::new();
+                while passthrough.events(&mut opened) != Flow::Ended {
+                    let below = |event| lowered(&passthrough, &observe, event);
+                    let mut new: Vec<_> = opened.iter().filter_map(below).collect();
+                    opened.clear();
+                    if !new.is_empty() {
+                        lock(&direct).append(&mut new);
+                        observe.interrupt();
+                    }
                 }
                 ended.store(true, Relaxed);
                 observe.interrupt();
             })
             .map(drop)
     }
+}
+
+/// A direct open of a file of the mount, as one of the file below.
+fn lowered(passthrough: &Passthrough, observe: &Observe, event: &Event) -> Option<Event> {
+    if event.kind != Kind::Open || !event.direct {
+        return None;
+    }
+    let file = observe.number(passthrough.identity(event.file)?)?;
+    Some(Event {
+        file,
+        ..event.clone()
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Backend for Beneath {
@@ -93,6 +119,8 @@ impl Backend for Beneath {
     }
 
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {
+        let opens = kinds.contains(Kind::Open).then_some(Kind::Open);
+        self.passthrough.want(opens.into_iter().collect());
         self.observe.want(kinds, progress_bytes)
     }
 
@@ -101,6 +129,7 @@ impl Backend for Beneath {
             return Ok(Flow::Ended);
         }
         let flow = self.observe.events(into)?;
+        into.append(&mut lock(&self.direct));
         Ok(if self.ended.load(Relaxed) {
             Flow::Ended
         } else {
@@ -158,5 +187,61 @@ impl Backend for Beneath {
 
     fn lets_go_late(&self) -> bool {
         self.observe.lets_go_late()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::backend::fuse::mirror::MirrorOptions;
+    use crate::backend::fuse::mirror::tests::{Ground, can_mount, plain};
+    use crate::backend::fuse::{Mounted, mount};
+    use crate::sys::testing::skip;
+
+    #[test]
+    fn test_opens_that_go_around_the_page_cache_are_told_from_others() {
+        if !can_mount() {
+            return;
+        }
+        let ground = Ground::new();
+        ground.file("a", 1 << 20);
+        let options = MirrorOptions {
+            passthrough: true,
+            ..plain()
+        };
+        let mounted = mount(&ground.lower, &ground.at, &options).expect("to mount");
+        let Mounted::Passthrough(passthrough) = mounted else {
+            return skip("this kernel has no passthrough");
+        };
+        let beneath = Beneath::new(passthrough).expect("to observe");
+        beneath.want(Kind::Open.into(), 0).expect("events");
+        let file = beneath.open(Path::new("a")).expect("its id");
+        let read = |flags: &str| {
+            let from = format!("if={}", ground.at.join("a").display());
+            let mut dd = Command::new("dd");
+            dd.args([&from, "of=/dev/null", "bs=64K", "status=none"]);
+            let mut child = dd.args(flags.split_whitespace()).spawn().expect("dd");
+            assert!(child.wait().expect("its end").success());
+            child.id()
+        };
+        let (cached, direct) = (read(""), read("iflag=direct"));
+        let mut events = Vec::new();
+        let is_direct = |event: &&Event| event.direct;
+        let since = Instant::now();
+        while !events.iter().any(|event: &Event| event.direct) {
+            assert!(since.elapsed() < Duration::from_secs(20), "{events:?}");
+            beneath.interrupt();
+            beneath.events(&mut events).expect("events");
+        }
+        let of: Vec<_> = events.iter().filter(is_direct).collect();
+        assert_eq!(of.len(), 1, "{events:?}");
+        assert_eq!(
+            (of[0].kind, of[0].file, of[0].process),
+            (Kind::Open, file, direct)
+        );
+        assert!(events.iter().any(|event| event.process == cached));
     }
 }

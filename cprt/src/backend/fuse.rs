@@ -31,6 +31,7 @@ use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
 use crate::backend::fuse::mirror::lower::{Lower, Scratch};
 use crate::backend::fuse::mirror::{Listener, Mirror, MirrorOptions, Mode};
 use crate::machine::files::{self, Tree};
+use crate::machine::mappings::Identity;
 use crate::sys::cache::cachestat;
 
 mod events;
@@ -100,6 +101,15 @@ impl Passthrough {
     /// a root directory.
     pub(crate) fn root(&self) -> io::Result<OwnedFd> {
         self.mirror.core().root().fd().try_clone_to_owned()
+    }
+
+    /// Which lower file a file of the mount is, if it has been opened.
+    pub(crate) fn identity(&self, file: FileId) -> Option<Identity> {
+        let below = self.mirror.core().below(file.0).ok()?.identity;
+        Some(Identity {
+            device: below.device,
+            inode: below.inode,
+        })
     }
 
     /// The lower file of a file of the mount, on which verbs act, and what it is by there.

@@ -196,6 +196,11 @@ impl Observe {
         self.source.files(&keys)
     }
 
+    /// The policy's number for a file.
+    pub(super) fn number(&self, identity: Identity) -> Option<FileId> {
+        self.table().of_identity(identity).map(FileId)
+    }
+
     /// Opens a file by the policy's number. Each load opens it anew, as the kernel keeps the state of readahead in
     /// the open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {

@@ -31,7 +31,6 @@ pub(crate) trait Listener: Send + Sync {
 /// The device and inode of the lower file, and the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Below {
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare it"))]
     pub(crate) identity: FileIdentity,
     pub(crate) lower: Arc<Lower>,
 }
