@@ -21,6 +21,9 @@ const AS_GOOD: f64 = 0.97;
 const SUFFERS: f64 = 0.85;
 /// Lower bound on loads that a rate is measured over.
 const FEW: usize = 8;
+/// What a load costs besides its bytes, as bytes: the device answers a few times before the first of them. Without
+/// that, a rate would say how large the last loads were, as starts read thousands of small files between large ones.
+const EACH: u64 = 512 << 10;
 /// How many rates to measure before another number is tried; the short one after a change that has just paid.
 const STAY: u32 = 64;
 const STAY_SHORT: u32 = 4;
@@ -40,7 +43,7 @@ enum Search {
     Try { more: bool },
 }
 
-/// The rate in bytes per second with a number of loads at once.
+/// The rate with a number of loads at once: bytes per second, with [`EACH`] for each load.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     streams: usize,
@@ -56,6 +59,7 @@ pub(super) struct Streams {
     /// Loads to ignore, as they began before this measurement.
     skip: usize,
     loads: usize,
+    /// With [`EACH`] for each load.
     bytes: u64,
     took: Duration,
 }
@@ -94,7 +98,7 @@ impl Streams {
             return false;
         }
         self.loads += 1;
-        self.bytes += bytes;
+        self.bytes += bytes + EACH;
         self.took += took;
         if self.loads < FEW.max(self.limit) {
             return false;
@@ -330,5 +334,49 @@ mod tests {
                 assert!(rate > 0.75, "{name}: {rate} with {}", streams.limit());
             }
         }
+    }
+
+    /// A start reads thousands of small files and parts of large ones, in any mixture. Each small one takes as long as
+    /// the device needs to answer a few times, so the number of loads at once decides how long that takes.
+    #[test]
+    fn a_mixture_of_sizes_does_not_lead_astray() {
+        const KIB: u64 = 1 << 10;
+        /// Answers that a load waits for: of the folder, the inode and the data.
+        const ANSWERS: f64 = 3.0;
+        /// In ms, and bytes per ms.
+        const LATENCY: f64 = 1.5;
+        const BANDWIDTH: f64 = 350e3;
+
+        let mut seed = 1_u64;
+        let mut size = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            match (seed >> 40) % 16 {
+                0..8 => 4 * KIB,
+                8..12 => 24 * KIB,
+                12..14 => 128 * KIB,
+                14 => 512 * KIB,
+                _ => 2 * MIB,
+            }
+        };
+        let mut late = 0;
+        for _ in 0..100 {
+            let mut streams = Streams::new(0);
+            let mut loads = 0;
+            while loads < 300 {
+                let together = streams.limit();
+                let sizes: Vec<_> = (0..together).map(|_| size()).collect();
+                #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+                let on_bus = sizes.iter().sum::<u64>() as f64 / BANDWIDTH;
+                for bytes in sizes {
+                    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+                    let alone = LATENCY.mul_add(ANSWERS, bytes as f64 / BANDWIDTH);
+                    let took = Duration::from_secs_f64(alone.max(on_bus) / 1e3);
+                    streams.loaded(bytes, took, together - 1);
+                }
+                loads += together;
+            }
+            late += usize::from(streams.limit() < 8);
+        }
+        assert!(late < 10, "{late} of 100 starts had few loads at once");
     }
 }
