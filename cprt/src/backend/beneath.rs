@@ -243,5 +243,6 @@ mod tests {
             (Kind::Open, file, direct)
         );
         assert!(events.iter().any(|event| event.process == cached));
+        beneath.end();
     }
 }
