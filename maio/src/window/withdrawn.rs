@@ -1,4 +1,4 @@
-//! Ranges that were issued and are withdrawn: nobody reads them now, or they are to be loaded in another way. Pure.
+//! Ranges that were issued and are withdrawn: readers do not want them now, or they are to be loaded differently. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
