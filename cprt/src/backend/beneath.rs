@@ -2,7 +2,7 @@
 //!
 //! Files read through the mount are in the page cache of the lower files, so events come from there and
 //! verbs go there. FUSE itself reports that the mount is gone, and opens that go around the page cache: below, these
-//! look like any other, and the reader has no descriptor yet that would tell.
+//! look like any other, and the reader may not have its descriptor yet.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ const COME_IN: usize = 64;
 
 impl Window {
     /// Stops loading for now. Returns the issued ranges that are still `absent`, whose waiting loads are to be
-    /// cancelled; they are issued anew at the next call of [`Self::loads`].
+    /// cancelled. They are issued anew once readers come back, those behind a reader last.
     pub(crate) fn hold_back(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<Extent> {
         let mut given_up = Vec::new();
         for reader in &mut self.readers {
