@@ -136,6 +136,8 @@ pub(crate) trait Backend: Send + Sync {
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault>;
     /// Sleeps until there are events or [`Backend::interrupt`] is called, and appends them.
     fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault>;
+    /// Whether the policy answers events with plans: then they are wanted soon, otherwise in large batches.
+    fn hurry(&self, _soon: bool) {}
     /// Has the current call of [`Backend::events`] return now; if there is none, the next one.
     fn interrupt(&self);
 

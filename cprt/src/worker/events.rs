@@ -23,6 +23,8 @@ use crate::worker::watchdog::Watchdog;
 const SHORT_REST: Duration = Duration::from_millis(1);
 /// How long it rests at most while the policy makes no plans: then a delay does no harm.
 const LONG_REST: Duration = Duration::from_millis(16);
+/// After how many batches without a plan the rests become longer.
+const MAY_ANSWER: u32 = 32;
 /// How often events are taken once the worker is to end: readers that go on never stop making them.
 const LAST_TAKES: u32 = 16;
 
@@ -53,6 +55,8 @@ pub(super) struct EventsThread {
 struct Rest {
     /// Plans that the policy had made when the thread looked last.
     plans: u64,
+    /// Batches since it made one.
+    batches: u32,
     time: Duration,
 }
 
@@ -60,6 +64,7 @@ impl Default for Rest {
     fn default() -> Self {
         Self {
             plans: 0,
+            batches: 0,
             time: SHORT_REST,
         }
     }
@@ -68,12 +73,13 @@ impl Default for Rest {
 impl Rest {
     /// How long to rest, given the number of plans that the policy has made by now.
     fn after(&mut self, plans: u64) -> Duration {
-        self.time = if plans == self.plans {
-            (self.time * 2).min(LONG_REST)
+        if plans != self.plans {
+            (self.plans, self.batches, self.time) = (plans, 0, SHORT_REST);
+        } else if self.batches < MAY_ANSWER {
+            self.batches += 1;
         } else {
-            SHORT_REST
-        };
-        self.plans = plans;
+            self.time = (self.time * 2).min(LONG_REST);
+        }
         self.time
     }
 }
@@ -132,7 +138,9 @@ impl EventsThread {
             if let Some(fault) = self.watchdog.too_much("between calls") {
                 return Some(fault);
             }
-            self.rest(rest.after(self.plans.load(Relaxed)));
+            let time = rest.after(self.plans.load(Relaxed));
+            self.backend.hurry(time == SHORT_REST);
+            self.rest(time);
         }
         self.hear_last(&mut events, &mut paths);
         None
@@ -273,10 +281,11 @@ mod tests {
     #[test]
     fn rests_get_longer_while_nothing_comes_of_events() {
         let mut rest = Rest::default();
-        let ms: Vec<_> = [0, 0, 0, 0, 0, 7, 7, 9, 9]
-            .map(|plans| rest.after(plans).as_millis())
-            .into();
-        assert_eq!(ms, [2, 4, 8, 16, 16, 1, 2, 1, 2]);
+        let mut ms = |plans| rest.after(plans).as_millis();
+        for plans in [0, 7] {
+            assert!((0..=MAY_ANSWER).all(|it| it == 0 && plans == 0 || ms(plans) == 1));
+            assert_eq!([plans; 5].map(&mut ms), [2, 4, 8, 16, 16]);
+        }
     }
 
     #[test]

@@ -352,3 +352,49 @@ fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_fi
     assert_eq!(asked, expected);
     policy.exit().expect("it ends");
 }
+
+#[test]
+fn code_of_a_large_object_is_asked_for_around_what_is_touched() {
+    let scratch = Scratch::new("code");
+    let program = std::fs::read("/proc/self/exe").expect("this program");
+    let size = program.len() as u64;
+    let object = scratch.0.join("large.so");
+    std::fs::write(&object, &program[..4096]).expect("a file");
+    let file = std::fs::OpenOptions::new().write(true).open(&object);
+    file.and_then(|file| file.set_len(size))
+        .expect("a sparse file");
+    let path = object.to_str().expect("plain").trim_start_matches('/');
+    let host = FakeHost::new().file(path, size);
+    let mut settings = scratch.settings();
+    settings[1].1 = "none";
+    let (mut policy, _) = host.start::<Library>(&settings).expect("it starts");
+    let mut hear = |event: Option<&Event>| {
+        policy
+            .prefetch(event)
+            .expect("it hears")
+            .unwrap_or_default()
+    };
+    let touch = |at: u64| Event::new(Kind::Touch, host.id(path), at, 4 * KIB).by(7);
+    let mut tables = hear(Some(&touch(0)));
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while tables.is_empty() && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+        tables.extend(hear(None));
+    }
+    let code = object::rest(size, &program[..4096]).into_iter().next();
+    let code = code.expect("this program has code");
+    let middle = u64::midpoint(code.start, code.end) / PAGE * PAGE;
+    let has_it = |io: &ppc::Io| (io.offset..io.offset + io.length).contains(&middle);
+    assert!(!tables.is_empty() && !tables.iter().any(has_it));
+    let asked = hear(Some(&touch(middle)));
+    assert!(asked.len() == 1 && asked.iter().all(has_it), "{asked:?}");
+    assert!(
+        asked.iter().all(|block| block.length <= 512 * KIB),
+        "{asked:?}"
+    );
+    assert!(
+        hear(Some(&touch(middle))).is_empty(),
+        "it is asked for once"
+    );
+    policy.exit().expect("it ends");
+}

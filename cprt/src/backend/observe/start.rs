@@ -55,6 +55,9 @@ mod tests;
 /// How often to take opened files from fanotify while reads are being reported.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How often to take records while the policy answers them with plans: a reader is waiting for what it touched.
+const SOON: Duration = Duration::from_millis(1);
+
 /// The kernel's idle threads, which have no children.
 const NO_PARENT: u32 = 0;
 
@@ -80,6 +83,8 @@ pub(crate) struct Start {
     files: Mutex<StartFiles>,
     hearing: Mutex<StartHearing>,
     tells: AtomicBool,
+    /// Whether the policy answers events with plans.
+    hurries: AtomicBool,
     /// The followed process; 0 if there is none, or if the start is of this process's children.
     root: AtomicU32,
 }
@@ -179,6 +184,7 @@ impl Start {
                 page: sys::page_size(),
             }),
             tells: AtomicBool::new(false),
+            hurries: AtomicBool::new(false),
             root: AtomicU32::new(0),
         })
     }
@@ -266,12 +272,18 @@ impl Start {
                 .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
         );
         let tells = self.tells.load(Relaxed);
-        let dues = [self.source.due(), look].into_iter().flatten();
+        let soon = self.hurries.load(Relaxed).then(|| Instant::now() + SOON);
+        let take = self
+            .source
+            .due()
+            .map(|due| soon.map_or(due, |soon| due.min(soon)));
+        let dues = [take, look].into_iter().flatten();
         let due = dues.map(|due| due.saturating_duration_since(Instant::now()));
         let left = due.chain(tells.then_some(LOOK)).min();
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             // Rounded up: rounded down, it would poll in a loop until then.
-            PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+            let millis = left.as_nanos().div_ceil(1_000_000);
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
         });
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -434,6 +446,10 @@ impl Backend for Start {
             return Ok(Flow::Ended);
         }
         Ok(Flow::On)
+    }
+
+    fn hurry(&self, soon: bool) {
+        self.hurries.store(soon, Relaxed);
     }
 
     fn interrupt(&self) {
