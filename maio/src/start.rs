@@ -31,7 +31,7 @@ use crate::host::{FileTable, failed};
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
 use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
-use blocks::LargeObjects;
+use blocks::LargeFiles;
 use closure::{Closure, Linked};
 use expected::ahead;
 pub use next::{NextStart, next_start};
@@ -68,7 +68,7 @@ pub struct Start {
     others: OtherStarts,
     siblings: Option<Siblings>,
     closure: Option<Closure>,
-    large: LargeObjects,
+    large: Option<LargeFiles>,
     /// How much of the last start's reads a start that is cut short must have read to be kept, in percent.
     least: u64,
     /// The ranges that have yet to be asked for.
@@ -130,7 +130,7 @@ impl Start {
             others: OtherStarts::new(others.unwrap_or_default()),
             siblings: siblings.transpose().map_err(|it| failed(&it))?,
             closure: closure.transpose().map_err(|it| failed(&it))?,
-            large: LargeObjects::default(),
+            large: is_unknown.then(LargeFiles::default),
             ahead: ahead.into(),
             expected: in_it,
             touches: FirstTouches::default(),
@@ -245,11 +245,21 @@ impl Start {
         }
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
         self.last_ns = self.last_ns.max(event.time_ns);
-        for block in self.large.touch(&extent) {
-            self.expect(block);
-        }
         if self.identify(host, number) {
             self.share(number);
+        }
+        self.go_on(&extent);
+    }
+
+    /// Asks for what will be read of a large file that is being read, if this start has no record.
+    fn go_on(&mut self, extent: &Extent) {
+        let at = usize::try_from(extent.file).ok();
+        let known = at.and_then(|at| self.now.get(at)?.as_ref());
+        let (Some(large), Some(known)) = (&mut self.large, known) else {
+            return;
+        };
+        for block in large.touch(extent, known.size) {
+            self.expect(block);
         }
     }
 
@@ -284,14 +294,10 @@ impl Start {
     /// What is read of objects by all that link them is asked for.
     fn bring_linked(&mut self) {
         let linked = self.closure.as_mut().map(Closure::take);
-        for Linked {
-            path, ranges, rest, ..
-        } in linked.unwrap_or_default()
-        {
+        for Linked { path, ranges, .. } in linked.unwrap_or_default() {
             let Some(file) = self.files.named(path) else {
                 continue;
             };
-            self.large.add(file, &rest);
             for range in ranges {
                 if let Some(extent) = Extent::of_bytes(file, &range) {
                     self.expect(extent);

@@ -1,94 +1,84 @@
-//! What a start without a record goes on to read of large objects: the block around each page that it touches, and
-//! while it goes through them in order, the next ones. Pure.
+//! What a start without a record goes on to read of a large file: the block around each page that it touches, and
+//! while it goes through blocks in order, the next ones. Pure.
 //!
 //! The kernel soon stops reading ahead of a mapping whose pages are touched here and there, as those of code are, and
-//! then each of them waits for the disk by itself.
+//! then each of them waits for the disk by itself. Ahead of a reader in order it keeps 128 KiB.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::extent::{Extent, PAGE};
 
-/// Pages of a block: the code that one start of torch touches lies in blocks of this size that it reads most of.
+/// Upper bound on the pages of a small file.
+const SMALL: u32 = 1024;
+/// Pages of a block: of most blocks of this size that a start of torch touches, it reads most.
 const BLOCK: u32 = 128;
-/// Upper bound on the blocks that are asked for ahead.
-const AHEAD: u32 = 8;
+/// Upper bound on the blocks that are asked for ahead: as much as a fast disk has under way.
+const AHEAD: u32 = 64;
 
-/// A part of a file that is mapped as one.
+/// The blocks of one file.
 #[derive(Debug)]
-struct Mapped {
-    pages: Range<u32>,
+struct Blocks {
+    /// Of the file.
+    pages: u32,
     touched: BTreeSet<u32>,
     asked: BTreeSet<u32>,
 }
 
-impl Mapped {
-    fn new(range: &Range<u64>) -> Option<Self> {
-        let first = u32::try_from(range.start / PAGE).ok()?;
-        let end = u32::try_from(range.end.div_ceil(PAGE)).ok()?;
-        (first < end).then(|| Self {
-            pages: first..end,
+impl Blocks {
+    const fn new(pages: u32) -> Self {
+        Self {
+            pages,
             touched: BTreeSet::new(),
             asked: BTreeSet::new(),
-        })
+        }
     }
 
-    /// The blocks to ask for as these pages have been touched, in order.
+    /// The pages to ask for as these have been touched, in order.
     fn touch(&mut self, pages: &Range<u32>) -> Vec<Range<u32>> {
-        let inner = pages.start.max(self.pages.start)..pages.end.min(self.pages.end);
-        if inner.is_empty() {
+        let end = pages.end.min(self.pages);
+        let Some(last) = end.checked_sub(1).filter(|last| pages.start <= *last) else {
             return Vec::new();
-        }
+        };
         let mut wanted = Vec::new();
-        for block in self.block(inner.start)..=self.block(inner.end - 1) {
-            if !self.touched.insert(block) {
-                continue;
+        for block in pages.start / BLOCK..=last / BLOCK {
+            if self.touched.insert(block) {
+                wanted.extend(block..=block + self.ahead(block));
             }
-            let before = (0..block).rev().take_while(|it| self.touched.contains(it));
-            let ahead = u32::try_from(before.take(AHEAD as usize).count()).unwrap_or(AHEAD);
-            let last = self.block(self.pages.end - 1).min(block + ahead);
-            wanted.extend((block..=last).filter(|&it| self.asked.insert(it)));
         }
-        wanted
-            .into_iter()
-            .map(|block| self.pages_of(block))
-            .collect()
+        let end = self.pages.div_ceil(BLOCK);
+        wanted.retain(|&block| block < end && self.asked.insert(block));
+        let pages = |block: u32| block * BLOCK..((block + 1) * BLOCK).min(self.pages);
+        wanted.into_iter().map(pages).collect()
     }
 
-    /// The number of a page's block, from the beginning of the part.
-    fn block(&self, page: u32) -> u32 {
-        (page - self.pages.start) / BLOCK
-    }
-
-    fn pages_of(&self, block: u32) -> Range<u32> {
-        let first = self.pages.start + block * BLOCK;
-        first..first.saturating_add(BLOCK).min(self.pages.end)
+    /// How many blocks to keep ahead of this one: as many as have been touched in order before it.
+    fn ahead(&self, block: u32) -> u32 {
+        let before = (block.saturating_sub(AHEAD)..block).rev();
+        let before = before.take_while(|before| self.touched.contains(before));
+        u32::try_from(before.count()).unwrap_or(AHEAD)
     }
 }
 
-/// The large objects that have been examined, by their files' numbers.
+/// The large files that have been touched, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct LargeObjects(HashMap<u32, Vec<Mapped>>);
+pub(super) struct LargeFiles(HashMap<u32, Blocks>);
 
-impl LargeObjects {
-    /// These ranges of a file are mapped, each as one.
-    pub(super) fn add(&mut self, file: u32, ranges: &[Range<u64>]) {
-        let parts = ranges.iter().filter_map(Mapped::new);
-        self.0.entry(file).or_insert_with(|| parts.collect());
-    }
-
-    /// What to ask for as these pages have been touched, in order.
-    pub(super) fn touch(&mut self, touched: &Extent) -> Vec<Extent> {
-        let Some(parts) = self.0.get_mut(&touched.file) else {
+impl LargeFiles {
+    /// What to ask for as these pages of a file of `size` bytes have been touched, in order.
+    pub(super) fn touch(&mut self, touched: &Extent, size: u64) -> Vec<Extent> {
+        let pages = u32::try_from(size.div_ceil(PAGE)).unwrap_or(u32::MAX - BLOCK * AHEAD);
+        if pages <= SMALL {
             return Vec::new();
-        };
-        let pages = touched.first..touched.end();
-        let wanted = parts.iter_mut().flat_map(|part| part.touch(&pages));
+        }
+        let blocks = self.0.entry(touched.file);
+        let blocks = blocks.or_insert_with(|| Blocks::new(pages));
         let extent = |pages: Range<u32>| Extent {
             file: touched.file,
             first: pages.start,
             pages: pages.end - pages.start,
         };
+        let wanted = blocks.touch(&(touched.first..touched.end())).into_iter();
         wanted.map(extent).collect()
     }
 }
@@ -99,60 +89,65 @@ mod tests {
 
     use super::*;
 
-    const FILE: u32 = 7;
+    const SIZE: u64 = 4000 * PAGE - 5;
 
     /// What is asked for as these pages are touched, as first page and the one after the last.
-    fn touched(objects: &mut LargeObjects, first: u32, pages: u32) -> Vec<(u32, u32)> {
+    fn touched(files: &mut LargeFiles, first: u32, pages: u32) -> Vec<(u32, u32)> {
         let extent = Extent {
-            file: FILE,
+            file: 7,
             first,
             pages,
         };
-        let asked = objects.touch(&extent).into_iter();
+        let asked = files.touch(&extent, SIZE).into_iter();
         asked.map(|it| (it.first, it.end())).collect()
     }
 
-    /// An object with parts that end at these offsets, each beginning where the one before ends.
-    fn object(ends: &[u64]) -> LargeObjects {
-        let starts = std::iter::once(&0).chain(ends);
-        let parts: Vec<_> = starts.zip(ends).map(|(&start, &end)| start..end).collect();
-        let mut objects = LargeObjects::default();
-        objects.add(FILE, &parts);
-        objects
+    #[test]
+    fn the_block_around_a_touched_page_is_asked_for_once_and_ends_with_the_file() {
+        let mut files = LargeFiles::default();
+        assert_eq!(touched(&mut files, 300, 1), [(256, 384)]);
+        assert!(touched(&mut files, 256, 128).is_empty());
+        assert_eq!(touched(&mut files, 5, 1), [(0, 128)]);
+        assert_eq!(touched(&mut files, 3999, 9), [(3968, 4000)]);
+        assert!(touched(&mut files, 4000, 9).is_empty());
     }
 
     #[test]
-    fn the_block_around_a_touched_page_is_asked_for_once_and_ends_with_its_part() {
-        let mut objects = object(&[100 * PAGE, 400 * PAGE]);
-        assert_eq!(touched(&mut objects, 300, 1), [(228, 356)]);
-        assert!(touched(&mut objects, 228, 128).is_empty());
-        assert_eq!(touched(&mut objects, 5, 1), [(0, 100)]);
-        assert_eq!(touched(&mut objects, 399, 1), [(356, 400)]);
+    fn who_goes_on_in_order_is_kept_ahead_of_by_as_much_as_was_read() {
+        let mut files = LargeFiles::default();
+        let mut blocks = |block: u32| touched(&mut files, block * BLOCK, 1).len();
+        let asked: Vec<_> = (0..8).map(&mut blocks).collect();
+        assert_eq!(asked, [1, 2, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(blocks(20), 1);
     }
 
     #[test]
-    fn who_goes_on_in_order_is_kept_ahead_of() {
-        let mut objects = object(&[100 * u64::from(BLOCK) * PAGE]);
-        let mut blocks = |block: u32| touched(&mut objects, block * BLOCK, 1).len();
-        let asked: Vec<_> = (0..12).map(&mut blocks).collect();
-        assert_eq!(asked, [1, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1]);
-        assert_eq!(blocks(50), 1);
+    fn no_more_is_kept_ahead_than_a_disk_has_under_way() {
+        let mut blocks = Blocks::new(1000 * BLOCK);
+        let most = (0..500).map(|block| blocks.touch(&(block * BLOCK..block * BLOCK + 1)));
+        let last = most.flatten().last().expect("it asks");
+        assert_eq!(last.start / BLOCK, 499 + AHEAD);
     }
 
     #[test]
-    fn nothing_is_asked_for_of_other_files() {
-        assert!(touched(&mut LargeObjects::default(), 0, 9).is_empty());
+    fn small_files_are_left_to_others() {
+        let extent = Extent {
+            file: 7,
+            first: 0,
+            pages: 9,
+        };
+        assert!(LargeFiles::default().touch(&extent, 100 * PAGE).is_empty());
     }
 
     proptest! {
         #[test]
         fn what_is_touched_is_asked_for_and_nothing_twice(
-            touches in prop::collection::vec((0_u32..4096, 1_u32..300), 1..40),
+            touches in prop::collection::vec((0_u32..5000, 1_u32..300), 1..40),
         ) {
-            let mut objects = object(&[4000 * PAGE - 5]);
+            let mut files = LargeFiles::default();
             let mut asked = BTreeSet::new();
             for (first, pages) in touches {
-                for (from, to) in touched(&mut objects, first, pages) {
+                for (from, to) in touched(&mut files, first, pages) {
                     prop_assert!((from..to).all(|page| page < 4000 && asked.insert(page)));
                 }
                 let mut inner = first..(first + pages).min(4000);

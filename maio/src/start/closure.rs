@@ -22,13 +22,12 @@ const MOST: usize = 4096;
 /// The default folders of objects, below the root.
 const FOLDERS: [&str; 5] = ["lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib"];
 
-/// An examined object: its path, what is read of it, what else is mapped, and which others it needs.
+/// An examined object: its path, what is read of it, and which others it needs.
 #[derive(Debug)]
 pub(super) struct Linked {
     /// From the root of the machine, without the slash.
     pub(super) path: String,
     pub(super) ranges: Vec<Range<u64>>,
-    pub(super) rest: Vec<Range<u64>>,
     needs: Vec<String>,
 }
 
@@ -114,7 +113,6 @@ impl Linker {
         Some(Linked {
             needs: needs.collect(),
             ranges: object::needed(size, &header),
-            rest: object::rest(size, &header),
             path,
         })
     }

@@ -46,20 +46,6 @@ pub(super) fn needed(size: u64, header: &[u8]) -> Vec<Range<u64>> {
     ranges.filter(|range| !range.is_empty()).collect()
 }
 
-/// The segments of a large object that are not needed whole: which parts of them are read shows only while it runs.
-pub(super) fn rest(size: u64, header: &[u8]) -> Vec<Range<u64>> {
-    if size <= SMALL {
-        return Vec::new();
-    }
-    let needed = needed(size, header);
-    let loaded = segments(header).unwrap_or_default().into_iter();
-    let loaded = loaded.filter(|segment| segment.kind == LOAD);
-    let ranges = loaded.map(|segment| segment.range.start..segment.range.end.min(size));
-    ranges
-        .filter(|range| !range.is_empty() && !needed.contains(range))
-        .collect()
-}
-
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) kind: u32,
@@ -158,19 +144,12 @@ mod tests {
             expected,
             "no further than the file goes"
         );
-        let expected = [
-            8 * MIB..100 * MIB,
-            100 * MIB..300 * MIB,
-            300 * MIB..420 * MIB,
-        ];
-        assert_eq!(rest(425 * MIB, &header), expected);
     }
 
     #[test]
     fn a_small_object_is_needed_whole_and_of_what_is_none_nothing_is_known() {
         let whole = 0..SMALL;
         assert_eq!(needed(SMALL, b"any"), [whole]);
-        assert!(rest(SMALL, b"any").is_empty());
         assert!(needed(0, b"").is_empty());
         assert!(needed(9 * MIB, b"GROUP ( libc.so.6 )").is_empty());
     }
@@ -179,7 +158,7 @@ mod tests {
         #[test]
         fn any_header_is_borne(size: u64, mut bytes in prop::collection::vec(any::<u8>(), 0..512)) {
             bytes.splice(..bytes.len().min(5), *b"\x7fELF\x02");
-            for range in needed(size, &bytes).into_iter().chain(rest(size, &bytes)) {
+            for range in needed(size, &bytes) {
                 prop_assert!(range.start < range.end && range.end <= size);
             }
         }

@@ -354,47 +354,22 @@ fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_fi
 }
 
 #[test]
-fn code_of_a_large_object_is_asked_for_around_what_is_touched() {
-    let scratch = Scratch::new("code");
-    let program = std::fs::read("/proc/self/exe").expect("this program");
-    let size = program.len() as u64;
-    let object = scratch.0.join("large.so");
-    std::fs::write(&object, &program[..4096]).expect("a file");
-    let file = std::fs::OpenOptions::new().write(true).open(&object);
-    file.and_then(|file| file.set_len(size))
-        .expect("a sparse file");
-    let path = object.to_str().expect("plain").trim_start_matches('/');
-    let host = FakeHost::new().file(path, size);
+fn what_is_touched_of_a_large_file_is_asked_for_with_its_surroundings_the_first_time() {
+    let scratch = Scratch::new("large");
+    let host = FakeHost::new().file("usr/bin/python3", 8192 * KIB);
     let mut settings = scratch.settings();
     settings[1].1 = "none";
     let (mut policy, _) = host.start::<Library>(&settings).expect("it starts");
-    let mut hear = |event: Option<&Event>| {
-        policy
-            .prefetch(event)
-            .expect("it hears")
-            .unwrap_or_default()
+    let mut hear = |at: u64| {
+        let event = Event::new(Kind::Touch, host.id("usr/bin/python3"), at, 4 * KIB).by(7);
+        let asked = policy.prefetch(Some(&event)).expect("it hears");
+        let asked = asked.unwrap_or_default().into_iter();
+        asked
+            .map(|io| (io.offset / KIB, io.length / KIB))
+            .collect::<Vec<_>>()
     };
-    let touch = |at: u64| Event::new(Kind::Touch, host.id(path), at, 4 * KIB).by(7);
-    let mut tables = hear(Some(&touch(0)));
-    let until = std::time::Instant::now() + Duration::from_secs(10);
-    while tables.is_empty() && std::time::Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5));
-        tables.extend(hear(None));
-    }
-    let code = object::rest(size, &program[..4096]).into_iter().next();
-    let code = code.expect("this program has code");
-    let middle = u64::midpoint(code.start, code.end) / PAGE * PAGE;
-    let has_it = |io: &ppc::Io| (io.offset..io.offset + io.length).contains(&middle);
-    assert!(!tables.is_empty() && !tables.iter().any(has_it));
-    let asked = hear(Some(&touch(middle)));
-    assert!(asked.len() == 1 && asked.iter().all(has_it), "{asked:?}");
-    assert!(
-        asked.iter().all(|block| block.length <= 512 * KIB),
-        "{asked:?}"
-    );
-    assert!(
-        hear(Some(&touch(middle))).is_empty(),
-        "it is asked for once"
-    );
+    assert_eq!(hear(1100 * KIB), [(1024, 512)]);
+    assert_eq!(hear(1200 * KIB), [], "it is asked for once");
+    assert_eq!(hear(1536 * KIB), [(1536, 512), (2048, 512)]);
     policy.exit().expect("it ends");
 }
