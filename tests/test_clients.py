@@ -266,8 +266,10 @@ class Showing(unittest.TestCase):
     def test_medians_are_in_their_place(self) -> None:
         done = [sound("native"), sound("native"), sound("fuse first")]
         done[1].told = {**done[1].told, "seconds": 2.5}
+        done[1].whole = 3.0
         text = table.grid("seconds", done, ["native", "own", "fuse first"], table.seconds)
         self.assertEqual(text, "seconds  native  fuse first\nc          2.00        1.50")
+        self.assertEqual(table.whole(done[:2]), "1.50")
         self.assertIn("1.00", table.grid("bytes", done, ["native"], table.device(1000)))
         self.assertEqual(table.loaded(1000)(done), "0.90")
         self.assertEqual(table.loaded(1000)(done[:1]), table.NONE)

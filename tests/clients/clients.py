@@ -140,17 +140,19 @@ def report(done: list[Run], truth: Truth, disk) -> str:
     ways = [way.title for way in WAYS]
     parts = [
         table.grid("seconds", done, ways, table.seconds),
+        table.grid("whole command", done, ways, table.whole),
         table.grid("bytes from the disk / model", done, ways, table.device(truth.bytes)),
         table.grid("loaded by MAIO / model", done, [way.title for way in WAYS if way.backend], table.loaded(truth.bytes)),
         f"model: {truth.bytes / 1e6:.0f} MB, cold before each run; on {disk.what}"
         + (f"; it takes {truth.bytes / disk.bandwidth:.2f} s for the model" if disk.bandwidth else ""),
         f"machine: {os.cpu_count()} processors, Linux {os.uname().release}, load average {os.getloadavg()[0]:.1f}",
+        "seconds: the framework's call; whole command: from exec to exit, `ppcctl run` and our check of the bytes included",
         "native, own: without us, by itself and with its own prefetching",
         "first, again: with MAIO, which knows only the headers, and then what was read the first time",
         "own prefetching: " + "; ".join(f"{client.name}: {client.own}" for client in CLIENTS if client.own),
         "direct: reads past the page cache, and MAIO is to stand aside",
     ]
-    return "\n\n".join(parts[:3]) + "\n\n" + "\n".join(parts[3:])
+    return "\n\n".join(parts[:4]) + "\n\n" + "\n".join(parts[4:])
 
 
 def open_disk(wanted: Path | None, model: Path, program: Path, archive: bool = False):
@@ -190,7 +192,7 @@ def measure(wanted: argparse.Namespace, clients: list[Client], python: Path, tal
 def write(path: Path, done: list[Run], truth: Truth, what: str, tally: Tally) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {
-        "format": 1,
+        "format": 2,
         "model": asdict(truth),
         "disk": what,
         "kernel": os.uname().release,

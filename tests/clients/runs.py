@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class Run:
     told: dict = field(default_factory=dict)
     summary: dict = field(default_factory=dict)
     device: int = 0
+    # Seconds from exec to exit, `ppcctl run` included.
+    whole: float = 0.0
     # How it failed, with its last message; empty if it did not.
     broken: str = ""
     template: bool = False
@@ -97,11 +100,13 @@ def run(client: Client, way: Way, folder: Path, place: Place) -> Run:
     """Runs a client without dropping caches, and collects its output."""
     result = Run(client.name, way.title)
     words = command(client, way, folder, place)
+    began = time.monotonic()
     try:
         done = finished(words, environment(client, way), PATIENCE)
     except subprocess.TimeoutExpired:
         result.broken = f"it takes more than {PATIENCE} s"
         return result
+    result.whole = time.monotonic() - began
     result.told, result.summary = last_json(done.stdout), last_json(done.stderr)
     if done.returncode or not result.told:
         said = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]

@@ -15,6 +15,10 @@ def seconds(runs: list[Run]) -> str:
     return f"{median(run.told['seconds'] for run in runs):.2f}"
 
 
+def whole(runs: list[Run]) -> str:
+    return f"{median(run.whole for run in runs):.2f}"
+
+
 def device(model: int) -> Cell:
     """Bytes from the disk for each byte of the model."""
     return lambda runs: f"{median(run.device for run in runs) / model:.2f}"
