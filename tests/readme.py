@@ -21,6 +21,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 MARKER = "--no-such-option"
 TIMEOUT_S = 120
+PAGES = ["*README.md", "CONTRIBUTING.md"]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
@@ -202,7 +203,7 @@ def check_links(path: Path) -> Iterator[str]:
 def main() -> int:
     # This program, too, is run with an extra option.
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*README.md"]).stdout.split()
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *PAGES]).stdout.split()
     found = [one for name in listed for one in commands((TREE / name).read_text(), name)]
     distinct = list({command.words: command for command in found}.values())
     wrong = [line for name in listed for line in check_links(TREE / name)]
