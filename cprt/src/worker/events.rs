@@ -23,7 +23,7 @@ use crate::worker::watchdog::Watchdog;
 const SHORT_REST: Duration = Duration::from_millis(1);
 /// How long it rests at most while the policy makes no plans: then a delay does no harm.
 const LONG_REST: Duration = Duration::from_millis(16);
-/// After how many batches without a plan the rests become longer.
+/// How many batches without a plan there are before each rest is twice as long as the one before.
 const MAY_ANSWER: u32 = 32;
 /// How often events are taken once the worker is to end: readers that go on never stop making them.
 const LAST_TAKES: u32 = 16;
@@ -51,36 +51,26 @@ pub(super) struct EventsThread {
 }
 
 /// How long to rest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Rest {
     /// Plans that the policy had made when the thread looked last.
     plans: u64,
     /// Batches since it made one.
     batches: u32,
-    time: Duration,
-}
-
-impl Default for Rest {
-    fn default() -> Self {
-        Self {
-            plans: 0,
-            batches: 0,
-            time: SHORT_REST,
-        }
-    }
 }
 
 impl Rest {
     /// How long to rest, given the number of plans that the policy has made by now.
     fn after(&mut self, plans: u64) -> Duration {
-        if plans != self.plans {
-            (self.plans, self.batches, self.time) = (plans, 0, SHORT_REST);
-        } else if self.batches < MAY_ANSWER {
-            self.batches += 1;
+        if plans == self.plans {
+            self.batches = self.batches.saturating_add(1);
         } else {
-            self.time = (self.time * 2).min(LONG_REST);
+            (self.plans, self.batches) = (plans, 0);
         }
-        self.time
+        let doublings = self.batches.saturating_sub(MAY_ANSWER);
+        SHORT_REST
+            .saturating_mul(2_u32.saturating_pow(doublings))
+            .min(LONG_REST)
     }
 }
 
@@ -282,9 +272,10 @@ mod tests {
     fn rests_get_longer_while_nothing_comes_of_events() {
         let mut rest = Rest::default();
         let mut ms = |plans| rest.after(plans).as_millis();
-        for plans in [0, 7] {
-            assert!((0..=MAY_ANSWER).all(|it| it == 0 && plans == 0 || ms(plans) == 1));
-            assert_eq!([plans; 5].map(&mut ms), [2, 4, 8, 16, 16]);
+        for plans in [1, 7] {
+            assert_eq!(ms(plans), 1, "it has just made some");
+            assert!((0..MAY_ANSWER).all(|_| ms(plans) == 1));
+            assert_eq!([plans; 6].map(&mut ms), [2, 4, 8, 16, 16, 16]);
         }
     }
 

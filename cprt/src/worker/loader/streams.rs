@@ -1,7 +1,7 @@
 //! Finds how many loads under way at once suit the device. Pure; the time comes from outside.
 //!
 //! One disk is busy with four loads, a network file system with sixty, and a hard disk suffers from more
-//! than two. So the number is doubled as long as that pays, and halved where the first doubling did harm.
+//! than two. So the number is doubled until that has not paid twice, and halved where the first doubling did harm.
 //! After that, it tries now and then whether a few more are better, or a few less as good.
 
 use std::time::Duration;
