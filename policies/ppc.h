@@ -161,6 +161,13 @@ extern "C" {
 #define PPC_EVENT_TOUCH		4u	/* the range was read, cached or not */
 #define PPC_EVENT_PROGRESS	5u	/* a process is at offset, length bytes on */
 
+/*
+ * Added to those bits: TOUCH and PROGRESS are needed from the next OPEN on. A
+ * mount on which they cost programs that read other files leaves them out until
+ * then, and again once its files have not been read or opened for a while.
+ */
+#define PPC_WANT_FROM_OPEN	(1u << 31)
+
 /* ppc_event.flags */
 #define PPC_EV_MMAP		(1u << 0)	/* a page fault, not a read */
 #define PPC_EV_DIRECT		(1u << 1)	/* opened with O_DIRECT */
@@ -351,10 +358,10 @@ struct ppc_sink;
  * @process_xpu: the accelerator a process works on; they are numbered from 0.
  *		 -ENOENT: none is known yet.
  * @now: CLOCK_MONOTONIC in ns. From any thread.
- * @want: selects the events from now on: a mask of 1 << PPC_EVENT_*, with
- *	  PROGRESS one event per progress_bytes. Default: MISS. LOST always comes
- *	  with any other. -EOPNOTSUPP: a kind that this mount does not have, and
- *	  nothing changed.
+ * @want: selects the events from now on: a mask of 1 << PPC_EVENT_*, perhaps with
+ *	  PPC_WANT_FROM_OPEN, with PROGRESS one event per progress_bytes. Default:
+ *	  MISS. LOST always comes with any other. -EOPNOTSUPP: a kind that this
+ *	  mount does not have, and nothing changed.
  * @wake: has prefetch called with event NULL, not before after_ns from now. The
  *	  latest call counts. From any thread.
  */

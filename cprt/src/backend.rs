@@ -132,6 +132,9 @@ pub(crate) trait Backend: Send + Sync {
     fn limits(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Whether TOUCH and PROGRESS of the next call of [`Backend::want`] may begin with the next open: reporting them
+    /// may cost programs that read other files.
+    fn rests_until_open(&self, _rests: bool) {}
     /// Chooses which events it reports from now on.
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault>;
     /// Sleeps until there are events or [`Backend::interrupt`] is called, and appends them.

@@ -310,9 +310,14 @@ impl Maio {
         let models = || self.slots.iter().filter_map(|slot| slot.model.as_ref());
         let all = models().map(Model::wanted);
         let (mut kinds, mut beacon) = (self.wanted_anyway(host), u64::MAX);
+        let mut rests = true;
         for (wanted, bytes) in all {
-            kinds = Kinds::from_bits(kinds.bits() | wanted.bits());
+            kinds = Kinds::from_bits(kinds.bits() | wanted.at_once().bits());
+            rests &= wanted.from_open();
             beacon = beacon.min(bytes);
+        }
+        if rests {
+            kinds = [kinds, Kinds::FROM_OPEN].into_iter().collect();
         }
         let beacon = if beacon == u64::MAX { 0 } else { beacon };
         if self.heard != Some((kinds, beacon)) {

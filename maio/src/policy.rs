@@ -285,6 +285,8 @@ impl Model {
         ]
         .into_iter()
         .flatten()
+        .map(Kinds::from)
+        .chain((!loads).then_some(Kinds::FROM_OPEN))
         .collect();
         let held = memory(host).threshold.min(self.config.budget);
         self.wanted = (kinds, (held / BEACONS).clamp(PAGE, BEACON));

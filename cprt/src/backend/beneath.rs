@@ -118,6 +118,10 @@ impl Backend for Beneath {
         observed.chain(limits).collect()
     }
 
+    fn rests_until_open(&self, rests: bool) {
+        self.observe.rests_until_open(rests);
+    }
+
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {
         let opens = kinds.contains(Kind::Open).then_some(Kind::Open);
         self.passthrough.want(opens.into_iter().collect());

@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,7 @@ pub(crate) use self::execs::{Exec, Execs, Told, kernel_tells};
 use self::hearing::Hearing;
 use self::learn::LearntNames;
 use self::opens::{NameChanges, Opens};
+use self::reads::ReadPoints;
 use self::record::{AT_ONCE, Point};
 use self::source::RecordSource;
 pub(crate) use self::start::Start;
@@ -59,6 +60,7 @@ mod perf;
 mod program;
 mod reach;
 mod readers;
+mod reads;
 mod record;
 mod source;
 mod start;
@@ -80,8 +82,13 @@ pub(crate) struct Observe {
     /// Why the better source does not work.
     second_best: Option<String>,
     opens: Option<Opens>,
-    /// The policy wants OPEN or CLOSE.
+    /// Directories are watched for opens.
     tells_opens: AtomicBool,
+    /// What is said of the next events that the policy wants ([`Backend::rests_until_open`]).
+    may_rest: AtomicBool,
+    reads: Mutex<ReadPoints>,
+    /// How many pages of a reader may go without a record.
+    merge: AtomicU64,
     changes: NameChanges,
     interrupt: EventFd,
     table: Mutex<FileTable>,
@@ -123,6 +130,9 @@ impl Observe {
             second_best,
             opens: Opens::new().ok(),
             tells_opens: AtomicBool::new(false),
+            may_rest: AtomicBool::new(false),
+            reads: Mutex::default(),
+            merge: AtomicU64::new(0),
             changes: NameChanges::new().map_err(system("Watching directories"))?,
             interrupt,
             table: Mutex::default(),
@@ -144,6 +154,28 @@ impl Observe {
             .unwrap_or_else(PoisonError::into_inner)
             .mirrored(device);
         self
+    }
+
+    fn reads(&self) -> MutexGuard<'_, ReadPoints> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens to reads if it did not: there is a reader.
+    fn wake(&self) -> io::Result<()> {
+        let mut reads = self.reads();
+        if reads.wake(Instant::now()) {
+            self.source.enable(&reads.on(), self.merge.load(Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// Stops listening to reads if there has been no reader for a while, and the policy permits it.
+    fn rest(&self) -> io::Result<()> {
+        let mut reads = self.reads();
+        if reads.rest(Instant::now()) {
+            self.source.enable(&reads.on(), self.merge.load(Relaxed))?;
+        }
+        Ok(())
     }
 
     fn table(&self) -> MutexGuard<'_, FileTable> {
@@ -376,13 +408,27 @@ impl Backend for Observe {
         )
     }
 
+    fn rests_until_open(&self, rests: bool) {
+        self.may_rest.store(rests, Relaxed);
+    }
+
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<(), Fault> {
         if kinds.bits() & !self.kinds().bits() != 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP).into());
         }
         let merge = merge_for(kinds, progress_bytes) / sys::page_size();
-        self.source.enable(&points_for(kinds), merge)?;
-        self.listen_to_opens(kinds.contains(Kind::Open) || kinds.contains(Kind::Close))?;
+        let points = points_for(kinds);
+        // Without opens it would not be known when to begin.
+        let rests = self.may_rest.load(Relaxed) && self.opens.is_some();
+        let wakes = rests && points.contains(&Point::Get);
+        let opens = kinds.contains(Kind::Open) || kinds.contains(Kind::Close) || wakes;
+        {
+            let mut reads = self.reads();
+            reads.want(points, rests, Instant::now());
+            self.merge.store(merge, Relaxed);
+            self.source.enable(&reads.on(), merge)?;
+        }
+        self.listen_to_opens(opens)?;
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         *wanted = Some((kinds, progress_bytes));
         Ok(())
@@ -390,7 +436,7 @@ impl Backend for Observe {
 
     fn events(&self, into: &mut Vec<Event>) -> Result<Flow, Fault> {
         let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
-        let dues = [hearing.due(), self.source.due()];
+        let dues = [hearing.due(), self.source.due(), self.reads().due()];
         self.sleep(dues.into_iter().flatten().min())?;
         let wanted = self
             .wanted

@@ -389,7 +389,11 @@ fn thread(
     std::thread::Builder::new()
         .name(name.to_owned())
         .stack_size(stack)
-        .spawn(run)
+        .spawn(move || {
+            // Readers wait for what these threads find out, also on a busy machine.
+            let _ = sys::take_short_turns();
+            run();
+        })
         .map_err(|source| Error::System {
             doing: "Starting a thread",
             source,

@@ -184,7 +184,8 @@ impl Services for PolicyServices {
     }
 
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<()> {
-        Ok(self.backend.want(kinds, progress_bytes)?)
+        self.backend.rests_until_open(kinds.from_open());
+        Ok(self.backend.want(kinds.at_once(), progress_bytes)?)
     }
 
     fn wake(&self, after: Duration) -> Result<()> {

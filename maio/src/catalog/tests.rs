@@ -123,7 +123,9 @@ fn of_two_models_in_a_folder_only_the_one_that_is_opened_is_loaded() {
     let host = with_model(with_model(FakeHost::new(), "a"), "b");
     let (mut maio, at_init) = scratch.start(&host, &[("service-id", "s")]);
     assert_eq!(at_init, []);
-    assert!(host.wanted().0.contains(Kind::Touch), "to be recorded");
+    let wanted = host.wanted().0;
+    assert!(wanted.contains(Kind::Touch), "to be recorded");
+    assert!(wanted.from_open(), "but not before");
     let of = |folder: &str| {
         let names = ["config.json", "model-1.safetensors", "model-2.safetensors"];
         let index = "model.safetensors.index.json";

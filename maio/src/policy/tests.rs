@@ -135,6 +135,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         host.wanted().0.contains(Kind::Touch),
         "it is to be recorded"
     );
+    assert!(host.wanted().0.from_open(), "but nothing is loaded yet");
     let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
     let plan = hear_first(&host, &mut maio, &open);
     let (a, b) = (host.id("a.bin"), host.id("b.bin"));
@@ -144,6 +145,7 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         (b, 0, 8 * MIB),
     ];
     assert_eq!(loaded(&plan), expected);
+    assert!(!host.wanted().0.from_open(), "until it is over");
     read_all(&host, &mut maio, &["b.bin", "a.bin"]);
     let kept = scratch
         .store()

@@ -332,7 +332,7 @@ impl Services for FakeHost {
             (Kind::Progress, Features::PROGRESS),
         ];
         let lacks = |&(kind, feature)| kinds.contains(kind) && !state.features.contain(feature);
-        if kinds.bits() >> 6 != 0 || needed.iter().any(lacks) {
+        if kinds.at_once().bits() >> 6 != 0 || needed.iter().any(lacks) {
             return Err(Error::Errno(libc::EOPNOTSUPP));
         }
         state.wanted = Some((kinds, progress_bytes));

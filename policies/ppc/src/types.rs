@@ -64,6 +64,11 @@ impl Kind {
 pub struct Kinds(u32);
 
 impl Kinds {
+    /// Added to them: [`Kind::Touch`] and [`Kind::Progress`] are needed from the next [`Kind::Open`] on. A mount on
+    /// which they cost programs that read other files leaves them out until then, and again once its files have not
+    /// been read or opened for a while.
+    pub const FROM_OPEN: Self = Self(1 << 31);
+
     /// `1 << kind` for each of them.
     #[must_use]
     pub const fn bits(self) -> u32 {
@@ -80,6 +85,18 @@ impl Kinds {
     #[must_use]
     pub const fn contains(self, kind: Kind) -> bool {
         self.0 & (1 << kind.as_raw()) != 0
+    }
+
+    /// Whether [`Self::FROM_OPEN`] was added.
+    #[must_use]
+    pub const fn from_open(self) -> bool {
+        self.0 & Self::FROM_OPEN.0 != 0
+    }
+
+    /// The same without it.
+    #[must_use]
+    pub const fn at_once(self) -> Self {
+        Self(self.0 & !Self::FROM_OPEN.0)
     }
 }
 

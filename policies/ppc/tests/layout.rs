@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 
-use ppc::{Features, IoFlags, Kind, Level, Op, ffi};
+use ppc::{Features, IoFlags, Kind, Kinds, Level, Op, ffi};
 
 macro_rules! layout {
     ($($name:ident { $($field:ident)* })*) => {
@@ -54,6 +54,7 @@ fn numbers() -> Vec<(String, String, u64)> {
         ("PPC_EVENT_MISS", Kind::Miss.as_raw().into()),
         ("PPC_EVENT_TOUCH", Kind::Touch.as_raw().into()),
         ("PPC_EVENT_PROGRESS", Kind::Progress.as_raw().into()),
+        ("PPC_WANT_FROM_OPEN", Kinds::FROM_OPEN.bits().into()),
         ("PPC_FEATURE_OPEN", Features::OPEN.0),
         ("PPC_FEATURE_TOUCH", Features::TOUCH.0),
         ("PPC_FEATURE_PROGRESS", Features::PROGRESS.0),

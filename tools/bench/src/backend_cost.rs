@@ -83,11 +83,13 @@ pub(crate) fn measure(wanted: &Cost) -> Result<()> {
 
 /// The name in the results of the state in which a load is recorded.
 pub(crate) const RECORDING: &str = "recording";
-const BESIDE: [(&str, BesideReader); 4] = [
+pub(crate) const STARTING: &str = "starting";
+const BESIDE: [(&str, BesideReader); 5] = [
     ("without", BesideReader::Nothing),
     ("idle", BesideReader::Listener(Want::Rest)),
     (RECORDING, BesideReader::Listener(Want::Record)),
-    ("ppcctl run", BesideReader::Command),
+    (STARTING, BesideReader::Starting),
+    ("ppcctl run", BesideReader::Waiting),
 ];
 /// Size of the file that a bystander reads, in MiB.
 const BYSTANDER: u64 = 512;
@@ -98,8 +100,10 @@ enum BesideReader {
     Nothing,
     /// A worker for another folder, whose policy wants these events.
     Listener(Want),
-    /// `ppcctl run` for that folder, with a command that waits.
-    Command,
+    /// `ppcctl run` for that folder, with a command whose start is being recorded.
+    Starting,
+    /// The same once the start is over, with a command that waits.
+    Waiting,
 }
 
 /// The times of warm reads of 4 KiB of another file, beside a worker that wants the events that MAIO wants, while
@@ -120,8 +124,13 @@ pub(crate) fn bystanders(folder: &Path, rounds: u32) -> Result<Vec<Bystander>> {
     let sides = take_turns(case.name, rounds, BESIDE.len(), |at| match BESIDE[at].1 {
         BesideReader::Nothing => sound(&served, &case, None),
         BesideReader::Listener(want) => sound(&served, &case, Some(want)),
-        BesideReader::Command => {
+        BesideReader::Starting => {
             let _beside = WaitingCommand::start(&place, served.folder())?;
+            sound(&served, &case, None)
+        }
+        BesideReader::Waiting => {
+            let mut beside = WaitingCommand::start(&place, served.folder())?;
+            beside.rest()?;
             sound(&served, &case, None)
         }
     })?;

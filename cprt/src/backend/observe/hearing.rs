@@ -90,6 +90,10 @@ impl Hearing {
         }
         self.hear_opens(from, into)?;
         let lost = from.source.take(&mut self.raws);
+        if lost > 0 || self.raws.iter().any(|raw| raw.process != self.own) {
+            from.wake()?;
+        }
+        from.rest()?;
         self.hear_raws(from, now, into);
         tell_lost(lost, into);
         let readers = &mut self.readers;
@@ -119,7 +123,11 @@ impl Hearing {
             return Ok(());
         };
         let mut opened = std::mem::take(&mut self.opened);
-        tell_lost(opens.take(&mut opened), into);
+        let lost = opens.take(&mut opened);
+        if lost > 0 || opened.iter().any(|one| one.kind == Kind::Open) {
+            from.wake()?;
+        }
+        tell_lost(lost, into);
         let time_ns = sys::monotonic_ns();
         for one in opened.drain(..) {
             if !self.kinds.contains(one.kind) {

@@ -442,6 +442,37 @@ fn opens_and_closes_are_told_while_the_policy_wants_them() {
 }
 
 #[test]
+fn hits_are_listened_to_from_an_open_on_if_that_is_enough() {
+    each_source("rests", |folder, open| {
+        let path = folder.file("model", MIB);
+        let observe = open(folder);
+        if !observe.features().contain(Features::OPEN | Features::TOUCH) {
+            return skip("this kernel reports no hits, or fanotify is not allowed");
+        }
+        let listens = || observe.reads().on().contains(&Point::Get);
+        warm(&path);
+        observe.rests_until_open(true);
+        want(&observe, &[Kind::Miss, Kind::Touch]);
+        assert!(listens(), "a reader may have had it open");
+        std::thread::sleep(reads::CALM);
+        assert_eq!(heard(&observe), []);
+        assert!(!listens());
+        let mut reader = Reader::new();
+        reader.does(&format!("read {} 0 4096 4096", path.display()));
+        heard(&observe);
+        assert!(listens(), "it has been opened");
+        reader.does(&format!("read {} 0 4096 4096", path.display()));
+        let touched = |event: &Event| event.kind == Kind::Touch && event.process == reader.id();
+        assert!(heard(&observe).iter().any(touched));
+        observe.rests_until_open(false);
+        want(&observe, &[Kind::Miss, Kind::Touch]);
+        std::thread::sleep(reads::CALM);
+        heard(&observe);
+        assert!(listens(), "now hits are wanted in any case");
+    });
+}
+
+#[test]
 fn thousands_of_files_and_those_that_come_later_are_told_apart() {
     const COUNT: u64 = 3000;
     each_source("many", |folder, open| {

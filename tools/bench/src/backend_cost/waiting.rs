@@ -1,4 +1,4 @@
-//! `ppcctl run` in front of a command that only waits: everything that the product runs, at rest.
+//! `ppcctl run` in front of a command that only waits: everything that the product runs.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -13,6 +13,8 @@ use nix::unistd::Pid;
 use crate::error::{Failure, Result, system};
 use crate::place::Place;
 
+/// How long it takes until a start is over that reads nothing more, and no reads are listened to any more.
+const REST: Duration = Duration::from_secs(12);
 /// How long it may take to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +40,16 @@ impl WaitingCommand {
             &format!("echo {READY}; exec sleep 600"),
         ]);
         Self::wait_for(command)
+    }
+
+    /// Waits until the start is over.
+    pub(super) fn rest(&mut self) -> Result<()> {
+        sleep(REST);
+        let ended = self.0.try_wait().map_err(system("Looking for ppcctl"))?;
+        match ended {
+            None => Ok(()),
+            Some(status) => Err(Failure::Said(format!("ppcctl ended too early: {status}"))),
+        }
     }
 
     /// Starts a command, and waits until it reports that it waits.

@@ -56,7 +56,8 @@ pub(super) fn page(results: &Results) -> String {
     if !results.bystanders.is_empty() {
         text += "<h2>The cost to other programs</h2>\n<p class=\"say\">An unrelated program reads a cached file of another \
                  folder, 4 KiB at a time: without a policy on the machine, beside one that waits, beside one that \
-                 records a load, and beside everything that <code>ppcctl run</code> starts.</p>\n";
+                 records a load, and beside <code>ppcctl run</code> while it records a start and once its command \
+                 waits.</p>\n";
         text += &pre(&table::of_bystanders(&results.bystanders));
     }
     if !results.bars.is_empty() {
