@@ -18,7 +18,7 @@ override EXTRA := $(subst $(space),:,$(strip $(GUEST_PROGRAMS) $(EXTRA)))
 endif
 
 # Needed by `make check` on top of what the rig's `make deps` installs.
-CHECK_PACKAGES := bindgen codespell libclang1 shellcheck
+CHECK_PACKAGES := bindgen codespell libclang1 python3-proselint shellcheck
 
 include tests/vm/vm.mk
 include policies/policies.mk
@@ -223,9 +223,10 @@ check-readmes: rust ## each command in a README, as it stands there
 	@tests/readme.py
 
 .PHONY: check-prose
-check-prose: check-deps ## the spelling of what a person reads
+check-prose: check-deps ## the spelling and the style of what a person reads
 	git ls-files --cached --others --exclude-standard -z -- ':!*.lock' ':!LICENSE*' ':!kmod/include/uapi/*' ':!tests/spelling' | \
 		xargs -0 codespell --ignore-words tests/spelling
+	@tests/prose.py
 
 .PHONY: check-uapi
 check-uapi: check-deps ## the committed Rust mirror against rfs.h

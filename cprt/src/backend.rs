@@ -173,7 +173,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Releases what would outlive the process. No other call follows.
     fn end(&self) {}
 
-    /// Whether the kernel takes long to release it when the worker ends: a session does not wait for that.
+    /// Whether the kernel needs long to release this backend when the worker ends; a session does not wait for that.
     fn lets_go_late(&self) -> bool {
         false
     }

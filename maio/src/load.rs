@@ -143,7 +143,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Begins now; nothing of it is loaded if it is to be `quiet`.
+    /// Begins now; a `quiet` load records what is read and loads nothing.
     pub(crate) fn new(
         forecast: Forecast,
         memory: Memory,

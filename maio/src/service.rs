@@ -70,8 +70,8 @@ pub fn service_id(pairs: &[(String, String)]) -> Result<String, ServiceError> {
 
 /// Parses `key=value,key=value`.
 ///
-/// Blanks around keys and values are dropped, as users put them there. A value may contain `=`,
-/// but no comma: there is no way to quote one. [`service_id`] checks keys and values.
+/// Blanks around keys and values are dropped, as users put them there. A value may contain `=`.
+/// It contains no comma, as there is no way to quote one. [`service_id`] checks keys and values.
 ///
 /// # Errors
 ///

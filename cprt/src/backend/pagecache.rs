@@ -6,7 +6,7 @@
 //! A load goes through its range in pieces, and checks between two of them whether it is to stop. A
 //! dense run is sent to `/dev/null`, which copies nothing and lets the kernel read ahead in large
 //! folios. Small or isolated ranges are requested exactly (WILLNEED), one piece ahead, and then sent as
-//! well, in order to wait for them: the kernel reports neither when such a request is done,
+//! well, to wait for them: the kernel reports neither when such a request is done,
 //! nor that it has left out some of it, nor that a page could not be read.
 //!
 //! An eviction looks what is left and reports that: the kernel leaves pages that are mapped or being read,

@@ -1,7 +1,7 @@
 //! The daemon's client, used by `ppcctl` and `mount.rfs`.
 //!
 //! Each call connects, sends one request and waits for its reply, so a [`Client`] is only the name of a
-//! socket and a failed call leaves nothing behind. No call waits for ever, except for
+//! socket and a failed call leaves nothing behind. Each call ends, except for
 //! [`Events`], where silence is the normal case.
 
 use std::io::{self, BufReader, ErrorKind};
@@ -190,7 +190,7 @@ impl Iterator for Events {
     }
 }
 
-/// std's connect waits for ever if the daemon accepts no connection; with this option set before it,
+/// The connect of `std` never returns if the daemon accepts no connection; with this option set before it,
 /// connect and all writes after it do not.
 fn dial(path: &Path) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;

@@ -108,7 +108,7 @@ fn without_chance(word: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Whether a part of a path is a temporary name, a UUID, a date or a moment in time.
+/// Whether a part of a path is a temporary name, a UUID, a date or a time stamp.
 fn by_chance(part: &str) -> bool {
     let alphanumeric = |text: &str| {
         text.chars()

@@ -441,7 +441,7 @@ impl Shared {
         let standby = state.standby.take().and_then(LoadedWorker::if_alive);
         drop(state);
         if let Some(standby) = &standby {
-            // First of all: the process does not wait.
+            // Before all else: the process does not wait.
             standby.follow(exec.process);
         }
         let plan = Plan {

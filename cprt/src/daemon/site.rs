@@ -128,7 +128,7 @@ impl Site {
     }
 
     /// Whether another mount, or none, is there by now. This asks only the kernel's list of mounts: looking at the
-    /// directory may wait for its server for ever. The workers of other backends report this themselves.
+    /// directory may wait for a server that never answers. The workers of other backends report this themselves.
     pub(super) fn is_another(&self) -> bool {
         self.source == BackendSource::Observe && mountinfo::id_around(&self.path) != self.number
     }

@@ -16,7 +16,7 @@
 //! On Linux memory is always full: unneeded memory holds old page cache. If that counted, nothing
 //! would ever be loaded; if no page cache counted, we would load until processes are pushed
 //! into swap. So our own page cache counts, and the rest does not, as the kernel drops it
-//! for free:
+//! at no cost:
 //!
 //! ```text
 //! cache = active_file + inactive_file - dirty - writeback
@@ -26,7 +26,7 @@
 //!
 //! `usage - cache` is the memory of the processes and of the kernel on their behalf. The rest of
 //! the limit is the room for cache, and `available` comes only from that: anonymous memory of the
-//! service is never reclaimed for our pages. Dirty pages are not for free, as they have to be written
+//! service is never reclaimed for our pages. Dirty pages have a cost, as they have to be written
 //! first. The host's total does not include memory set aside for huge pages.
 //!
 //! `ours` is the caller's estimate of what it has brought in and not evicted, without pages that it wanted

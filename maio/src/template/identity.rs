@@ -82,8 +82,8 @@ impl Identity {
     }
 }
 
-/// The hash of a file's beginning: the first 8 bytes of the SHA-256 of its first [`HEADER`] bytes,
-/// or of all if there are fewer. Of longer input the rest is left out. Never 0, which is no hash.
+/// The hash of a file's beginning: the first 8 bytes of the SHA-256 of its first [`HEADER`] bytes, or of the whole file
+/// if it is shorter. The result is never 0, which stands for no hash.
 #[must_use]
 pub fn header_hash(beginning: &[u8]) -> u64 {
     let header = &beginning[..beginning.len().min(HEADER)];

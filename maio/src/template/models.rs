@@ -29,7 +29,7 @@ enum ModelSplit {
     Rows,
     /// All: it is not split, or by columns, which touches every page.
     None,
-    /// Nothing of it.
+    /// No part of it is read.
     Skipped,
 }
 

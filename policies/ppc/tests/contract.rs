@@ -11,7 +11,7 @@ use ppc::{
     LoadError, Memory, Plan, Policy, Prefetch, Result, Settings, Waker, Xpu, ffi,
 };
 
-/// Does what its setting and the offset of the event say.
+/// A policy whose setting, and the offset of the event, choose what it does wrong.
 struct Odd;
 
 impl Policy for Odd {
@@ -134,7 +134,7 @@ fn a_mount_that_lacks_something_is_told_what() {
 fn table(change: impl FnOnce(&mut ffi::ppc_policy)) -> Result<Table, LoadError> {
     let mut policy = ffi::ppc_policy::of::<Odd>();
     change(&mut policy);
-    // SAFETY: it is as long as the longest size that is believed; its strings are constants.
+    // SAFETY: it is as long as the longest size that the loader accepts; its strings are constants.
     unsafe { Table::copy(&raw const policy) }
 }
 

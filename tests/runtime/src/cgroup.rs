@@ -101,7 +101,7 @@ impl Group {
             .ok_or_else(|| Stop::fail(format_args!("{} has no {word}", path.display())))
     }
 
-    /// The file that a process writes its id to in order to join.
+    /// The file that a process writes its id to when it joins.
     pub(crate) fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }

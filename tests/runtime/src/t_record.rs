@@ -379,7 +379,7 @@ fn two_services() -> Outcome {
     daemon.stop()
 }
 
-/// Bytes that the device delivers for these readers, run at the same time from a cold cache.
+/// Runs these readers at the same time from a cold cache, and returns how many bytes the device delivers.
 fn at_once(model: &Model, jobs: impl Iterator<Item = Job>) -> Outcome<u64> {
     model.make_cold()?;
     let before = model.device_bytes()?;

@@ -135,9 +135,9 @@ TEST(eio_by_load, 30)
 }
 
 /*
- * A slow disk: 32 MiB at 8 MiB a second take 4 s, a chunk of a load 250 ms. On
- * a slow kernel the file is larger, so that the longer time limits still end
- * before a load that is not stopped.
+ * A slow disk: at 8 MiB a second, 32 MiB take 4 s, and one chunk of a load takes
+ * 250 ms. Slow kernels get longer time limits and a larger file: a load that is
+ * not stopped must still take longer than the limit.
  */
 
 #define SLOW_RATE 8

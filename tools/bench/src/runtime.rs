@@ -168,7 +168,7 @@ impl Runtime {
             let Some(stats) = self.stats() else {
                 return Err(Failure::Said("The policy's worker has ended".to_owned()));
             };
-            // Loads that wait for memory would wait for ever, so they do not count.
+            // Loads that wait for memory do not count: they may never get it.
             let moves = stats.load_bytes != last || stats.in_flight_bytes > 0;
             calm = if moves { 0 } else { calm + 1 };
             last = stats.load_bytes;

@@ -41,7 +41,7 @@ use sessions::Sessions;
 use signals::{Heard, Signals};
 pub(crate) use start::{start_name_of, start_name_of_service};
 
-/// Exit statuses, as of `timeout` and other programs that run commands.
+/// Exit statuses: the same as those of `timeout` and other programs that run commands.
 const OURS: u8 = 125;
 const NOT_RUNNABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;

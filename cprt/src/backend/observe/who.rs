@@ -300,7 +300,7 @@ pub(super) mod tests {
         }),
     };
 
-    /// The number of jumps to the end; checks that all jumps lead forward, and none beyond the end.
+    /// Counts the jumps to the end, and checks that each jump leads forward, and none of them past the end.
     pub(in super::super) fn jumps_to_the_end(code: &[u64]) -> usize {
         let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
         let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);

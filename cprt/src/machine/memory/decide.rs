@@ -10,9 +10,9 @@ use crate::control::config;
 pub(super) struct Reading {
     /// In bytes.
     pub(super) limit: u64,
-    /// Memory that the kernel cannot drop for free: that of processes, its own, dirty pages.
+    /// Memory that the kernel cannot drop at no cost: that of processes, its own, dirty pages.
     pub(super) held: u64,
-    /// Page cache that it can drop for free, ours or not.
+    /// Page cache that it can drop at no cost, ours or not.
     pub(super) cache: u64,
 }
 

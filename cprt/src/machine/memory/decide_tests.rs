@@ -256,7 +256,7 @@ fn pressure_of_odd_windows() {
     assert_eq!(feed(&mut gauge(), start, &[(9000, 4_501_000, 1)]).0, 5000);
     assert_eq!(feed(&mut gauge(), start, &[(11_000, 9_000_000, 1)]).0, 1);
     assert_eq!(feed(&mut gauge(), start, &[(500, 999, 1)]).0, 1);
-    // A stall of more than all of the time, because clocks differ.
+    // A stall of more than the whole time, because clocks differ.
     assert_eq!(feed(&mut gauge(), start, &[(500, u64::MAX, 0)]).0, 0);
     assert_eq!(feed(&mut gauge(), start, &[(500, 700_000, 0)]).0, 10_000);
     assert_eq!(feed(&mut gauge(), start, &[(500, 0, u32::MAX)]).0, 10_000);

@@ -91,7 +91,7 @@ struct Rig {
     thread: JoinHandle<()>,
 }
 
-/// Starts a thread whose threshold is never reached, or always.
+/// Starts a policy thread that has to evict above `threshold` percent of memory: at 1 always, at 100 never.
 fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
     let fake = Arc::new(Fake::new(Duration::ZERO).file(1, 64));
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");

@@ -226,7 +226,7 @@ fn check(pattern: Pattern, bytes: &[u8], piece: &Range<u64>, take: &Range<u64>) 
     let mut wrong = 0;
     let mut page = piece.start / PAGE * PAGE;
     while page < piece.end {
-        // At a place in the page that differs from page to page.
+        // The place within the page differs from page to page.
         let within = (page / PAGE).wrapping_mul(0x9e37) % (PAGE / 8) * 8;
         let last = piece.end.saturating_sub(8);
         let at = (page + within).clamp(piece.start, last.max(piece.start));

@@ -27,8 +27,8 @@ const TRIES: u32 = 3;
 /// long.
 const SHORT: f64 = 10.0;
 
-/// The policies with memory for the whole model. MAIO's second loads, with either memory, replay what its first load
-/// records.
+/// The policies that run with memory for the whole model. Both of MAIO's second loads, this one and the one with little
+/// memory, replay the record of its first load.
 const AMPLE: [Policy; 6] = [
     Policy::Native,
     Policy::Native4096,

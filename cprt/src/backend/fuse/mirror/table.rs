@@ -52,7 +52,7 @@ pub(crate) struct MirrorNode {
 pub(crate) struct KnownNode {
     pub(crate) id: u64,
     pub(crate) generation: u64,
-    /// The kernel caches nothing of it.
+    /// The kernel has cached no part of the file.
     pub(crate) fresh: bool,
 }
 

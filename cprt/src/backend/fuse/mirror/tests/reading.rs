@@ -208,7 +208,7 @@ fn fails_at_once(what: &str, tried: impl FnOnce() -> io::Result<usize>) {
         ),
         "{what}: {error}"
     );
-    // A read that the mount does not fail would wait for ever.
+    // A read that the mount does not fail would never end.
     assert!(since.elapsed() < Duration::from_secs(10), "{what}");
 }
 
