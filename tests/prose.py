@@ -7,6 +7,7 @@ ours. Prints a line for each finding, and exits with 1 if there are any.
     tests/prose.py [FILE...]        all tracked files unless given
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -82,10 +83,19 @@ def lint(folder):
     if not names:
         return []
     setting = {**os.environ, "XDG_CONFIG_HOME": str(HERE), "XDG_CACHE_HOME": str(folder.parent / "cache")}
-    done = subprocess.run(["proselint", *names], cwd=folder, env=setting, capture_output=True, text=True)
+    try:
+        done = subprocess.run(["proselint", *names], cwd=folder, env=setting, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SystemExit("proselint is not installed: make check-deps") from None
     if done.returncode not in (0, 1) or done.stderr:
         raise SystemExit(f"proselint: {done.stderr.strip() or done.returncode}")
     return done.stdout.splitlines()
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", metavar="FILE", nargs="*", help="a file, below the tree's top (default: all tracked)")
+    return parser.parse_args()
 
 
 def main(names):
@@ -110,4 +120,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(arguments().names))
