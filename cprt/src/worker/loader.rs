@@ -297,8 +297,6 @@ impl LoaderShared {
         {
             log::warn!("Binding a loader thread to node {node}: {error}");
         }
-        // Otherwise the device would wait for a processor between two loads.
-        let _ = sys::take_short_turns();
         let mut state = self.lock();
         let mut memory = Looked::Not;
         loop {

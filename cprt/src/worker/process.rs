@@ -269,6 +269,8 @@ impl Worker {
                 });
             })?,
             events: thread("events", 256 << 10, move || {
+                // A reader that has opened a file goes on at once.
+                let _ = sys::take_short_turns();
                 // Until then events wait in the kernel: the outcome of init reaches the keeper first.
                 if started.recv().is_ok()
                     && let Some(fault) = listener.run()
@@ -389,11 +391,7 @@ fn thread(
     std::thread::Builder::new()
         .name(name.to_owned())
         .stack_size(stack)
-        .spawn(move || {
-            // Readers wait for what these threads find out, also on a busy machine.
-            let _ = sys::take_short_turns();
-            run();
-        })
+        .spawn(run)
         .map_err(|source| Error::System {
             doing: "Starting a thread",
             source,
