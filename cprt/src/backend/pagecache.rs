@@ -215,11 +215,12 @@ impl Engine {
     /// Counts what is cached before a load, including the range that the kernel may read ahead after it.
     fn count_before(&self, file: &File, identity: Identity, range: &Range<u64>) {
         let size = file.metadata().map_or(range.end, |metadata| metadata.len());
-        let unknown = self.lock().before.unknown(identity, range, size);
+        let now = Instant::now();
+        let unknown = self.lock().before.unknown(identity, range, size, now);
         for bucket in unknown {
             // If this is unknown, counting memory twice is better than not at all.
             let pages = self.pages(file, &fresh::bytes(bucket)).unwrap_or(0);
-            self.lock().before.learn(identity, bucket, pages);
+            self.lock().before.learn(identity, bucket, pages, now);
         }
     }
 

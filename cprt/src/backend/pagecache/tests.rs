@@ -89,6 +89,29 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
     assert_eq!((again.done, again.fresh), (length, 0));
 }
 
+#[test]
+fn what_somebody_else_has_dropped_since_counts_when_it_is_loaded_again() {
+    let engine = Engine::new().expect("an engine");
+    let length = 8 * MIB;
+    let temporary = Temporary::new("dropped", length);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let all = || {
+        engine
+            .load(&file, &(0..length), how(1, true))
+            .expect("to load")
+    };
+    assert_eq!(all().fresh, length);
+    // This load counts what is cached of the MiB that follow, and none of them is loaded.
+    let part = engine.load(&file, &(0..MIB), how(1, true));
+    assert_eq!(part.expect("to load").fresh, 0);
+    advise(&file, &(0..length), PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("to drop");
+    assert_eq!(engine.resident(&file, &(0..length)).expect("to look"), 0);
+    std::thread::sleep(fresh::HOLDS);
+    assert_eq!(all().fresh, length);
+}
+
 /// The number of a file's pages that the kernel reclaims last, and of all its pages; only root can read that.
 fn in_use(file: &File) -> io::Result<(u64, u64)> {
     const ACTIVE: u64 = 1 << 6;
