@@ -210,7 +210,7 @@ fn shorten(mut extents: Vec<Extent>, most: usize) -> Vec<Extent> {
         let mut gaps: Vec<u32> = extents.windows(2).filter_map(gap).collect();
         let excess = extents.len() - most;
         if gaps.is_empty() {
-            // No two belong together: the first ones are worth as much as any.
+            // No two extents can be joined, so all are worth the same: keep the first ones.
             extents.truncate(most);
             return extents;
         }

@@ -240,7 +240,7 @@ def chosen_clients(wanted: argparse.Namespace, tally: clients.Tally) -> list[Cli
 
 def main(words: list[str]) -> int:
     wanted, book = arguments(words), Book(clients.Tally())
-    # Exit normally, so that everything made is removed.
+    # A normal exit removes what this program has made; the default for this signal does not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not os.access(onestart.DROP, os.W_OK):
         print("starts.py: only root can have a machine forget its files; run it as root", file=sys.stderr)

@@ -44,7 +44,7 @@ pub(super) struct EventsThread {
     pub(super) ending: Arc<AtomicBool>,
     /// The process whose memory cgroup pays; 0 for none.
     pub(super) payer: Arc<AtomicU32>,
-    /// Enters that process's cgroup, where the backend cannot charge it.
+    /// Moves the worker into that process's cgroup where the backend cannot charge it.
     pub(super) guest: Arc<Guest>,
     /// `None` if the worker has a cgroup of its own, which pays.
     pub(super) readers: Option<FirstReaders>,

@@ -269,7 +269,7 @@ impl World for PolicyThread {
     }
 }
 
-/// A sentence that says why the policy does not run.
+/// Explains in one sentence why the policy does not run.
 pub(crate) fn refusal(table: &Table, error: &LoadError, said: &str) -> Refusal {
     let message = match error {
         LoadError::Init(_) if !said.is_empty() => {

@@ -16,9 +16,9 @@ use crate::host::{IoThread, Reply};
 const MODULES: [&str; 8] = ["pyc", "py", "js", "mjs", "cjs", "rb", "lua", "php"];
 /// How many of a directory's modules must have been touched for it to be listed.
 const SOME: u32 = 2;
-/// Upper bound on the modules of a directory; one with more is not taken for one of modules.
+/// A directory with more files than this holds something other than modules.
 const MOST: usize = 4096;
-/// How many pages are asked for of each module: nearly all of them are shorter.
+/// How many pages of each module are loaded: nearly all modules are shorter.
 const MODULE: u32 = 64;
 
 /// A directory, and the suffix of its modules.

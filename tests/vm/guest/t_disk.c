@@ -178,7 +178,7 @@ static void begun(void)
 	sleep_ms(stretched(150));
 }
 
-/* Checks that no more than ms passed from begin to end */
+/* Checks that the time from begin to end is at most ms, stretched for this machine */
 static void within(u64 begin, u64 end, u64 ms)
 {
 	CHECK_LE((int64_t)(end - begin) / 1000000, stretched(ms));

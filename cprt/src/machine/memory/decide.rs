@@ -1,4 +1,4 @@
-//! Decides from numbers whether memory is over. Pure: it reads no file and no clock.
+//! Decides whether too much memory is in use. Pure: the caller reads files and the clock.
 
 use std::time::{Duration, Instant};
 

@@ -250,7 +250,7 @@ impl PressureFile {
             }
             (self.file, self.rest.until) = (None, None);
         }
-        // Having none is common, with an old kernel or psi=0, and not logged.
+        // Old kernels, and those booted with psi=0, have no such file; that is common and not logged.
         if self.rest.lasts(now) {
             return;
         }

@@ -133,7 +133,7 @@ mod tests {
         ours.went(span(0, 100), evicted(0, 100));
         ours.went(span(0, 50), evicted(50, 0));
         assert_eq!(ours.bytes(), 40);
-        // Still cached or read again: a load makes it ours.
+        // What a later load brings in is ours again.
         ours.came(span(0, 100), 50);
         assert_eq!(ours.bytes(), 90);
         ours.went(span(0, 200), evicted(200, 0));

@@ -310,7 +310,7 @@ impl Instance {
     fn end(&mut self) -> Result<()> {
         match self.table.0.exit {
             Some(exit) if std::mem::take(&mut self.live) => {
-                // SAFETY: it was live, and is not from here on.
+                // SAFETY: init has succeeded, and exit is called once: `live` is false from here on.
                 done(unsafe { exit(self.this) })
             }
             _ => Ok(()),

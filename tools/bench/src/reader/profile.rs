@@ -11,9 +11,9 @@ use crate::units::{MB, MIB};
 /// The part of each tensor that a worker touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// Every byte, though it keeps only its share.
+    /// All of it, of which the worker then keeps its share.
     Full,
-    /// Its share: tensor parallelism by slices.
+    /// Only its share: tensor parallelism by slices.
     Tp,
 }
 

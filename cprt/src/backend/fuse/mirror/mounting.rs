@@ -94,8 +94,8 @@ pub(super) fn may_pass_through(device: BorrowedFd<'_>) -> io::Result<()> {
     fuser::BackingId::create_raw(device, file.as_fd()).map(drop)
 }
 
-/// Whether each thread can have its own descriptor, so that threads do not wait for each other: a
-/// helper that mounts for us gives us only one.
+/// Whether each thread can open a descriptor of its own, and so need not wait for the others. A mount made by the
+/// helper program has only one.
 pub(super) fn may_open_device() -> bool {
     let device = std::fs::OpenOptions::new()
         .read(true)
