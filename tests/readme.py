@@ -32,7 +32,7 @@ OURS = {"ppcctl": "ppcctl", "ppc-bench": "ppc-bench", "mount.rfs": "mount-rfs"}
 PRINTING = re.compile(r"--help|--list|^service-id .")
 # Commands of the system, whose arguments are not checked. policies/ppc/tests/readme.rs runs the commands of
 # policies/README.md that begin with these as they stand.
-SYSTEM = {"cc", "cd", "cp", "modprobe", "mount", "sed", "sh", "systemctl", "tsort"}
+SYSTEM = {"cc", "cd", "cp", "echo", "modprobe", "mount", "sed", "sh", "sync", "systemctl", "tsort"}
 # Starts of inline code that is a command.
 COMMANDS = {"make", "cargo", "python3", *OURS}
 
@@ -177,6 +177,8 @@ def unbracketed(words: Iterable[str]) -> list[str]:
 
 def check(command: Command) -> None:
     first, *rest = unbracketed(command.words)
+    if first == "time":
+        first, *rest = rest
     if first == "make":
         check_make(rest)
     elif first == "cargo":

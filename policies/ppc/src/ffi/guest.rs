@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
         check("open_file", rc.into()).map(|_| FileId(file))
     }
 
-    /// Gives back an id from [`Host::open`].
+    /// Gives back an id from [`Host::open`]. Loads of its file that still wait may be left out.
     ///
     /// # Errors
     ///
