@@ -3,7 +3,7 @@
 //! Pages that are cached when a load comes to a place may have come in with the previous load: the kernel
 //! reads ahead. So the pages are counted some way ahead, before the kernel gets there, and all that have
 //! been added when the place has been loaded count as the load's. Where no load came, what was counted is looked at
-//! again before the next one: anybody may have dropped the pages since.
+//! again before the next one: another process may have dropped the pages since.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn an_old_count_is_no_evidence() {
         let (mut before, now) = (Before::default(), Instant::now());
-        // A load before it counted what a reader had brought in, and somebody has dropped the file since.
+        // A load before it counted what a reader had brought in, and another process has dropped the file since.
         before.learn(FILE, 7, 256, now);
         let unknown = |before: &Before, then| before.unknown(FILE, &bytes(7), 8 * BUCKET, then);
         assert!(unknown(&before, now + HOLDS / 2).is_empty());

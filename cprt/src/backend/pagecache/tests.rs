@@ -90,7 +90,7 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
 }
 
 #[test]
-fn what_somebody_else_has_dropped_since_counts_when_it_is_loaded_again() {
+fn what_another_process_has_dropped_since_counts_when_it_is_loaded_again() {
     let engine = Engine::new().expect("an engine");
     let length = 8 * MIB;
     let temporary = Temporary::new("dropped", length);
