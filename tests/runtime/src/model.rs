@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::stat::{major, minor};
 use serde_json::Value;
+use test_support::pages_taken_back;
 
 use crate::case::scratch;
 use crate::daemon::{Daemon, policy};
@@ -130,8 +131,8 @@ impl Model {
         let until = scratch().join("started");
         let driver = Job::new(&self.mount, &self.config).linger(until.clone());
         let driver = driver.start()?;
-        let mut began = Instant::now();
-        wait_until(30, "what is loaded in the meantime", || {
+        let (mut began, taken) = (Instant::now(), pages_taken_back());
+        let came = wait_until(30, "what is loaded in the meantime", || {
             let cached = self.weights.cached()?;
             if bytes > 0 && cached == 0 && began.elapsed() > UNHEARD && Way::now() != Way::Module {
                 // While one of its tables is being filled, the kernel reports nothing on that processor.
@@ -141,7 +142,14 @@ impl Model {
                 began = Instant::now();
             }
             Ok((cached >= bytes).then_some(()))
-        })?;
+        });
+        if came.is_err() {
+            let (cached, taken) = (self.weights.cached()?, pages_taken_back() - taken);
+            println!(
+                "{cached} of {bytes} bytes are cached; {taken} pages were reclaimed meanwhile"
+            );
+        }
+        came?;
         let workers = workers.into_iter().map(|job| job.start());
         let workers: Outcome<Vec<_>> = workers.collect();
         fs::write(&until, "")?;
