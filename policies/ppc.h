@@ -343,8 +343,8 @@ struct ppc_sink;
  *	 holds will be done.
  * @open_file: the id of the file at a path; no event needs to have named it.
  *	       It is valid until close_file() or exit.
- * @close_file: gives back what open_file() gave. Loads of the file that still wait may
- *		be left out, so close it when they are done, or leave that to exit.
+ * @close_file: gives back what open_file() gave. Loads of the file that still
+ *		wait may be left out: close it when they are done, or let exit do so.
  * @file_info: size and identity of a file
  * @file_path: writes path and NUL to buf and returns the length of the path.
  *	       -ENAMETOOLONG: they do not fit into size. -ENOENT: it has none.

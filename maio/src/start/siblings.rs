@@ -16,7 +16,7 @@ use crate::host::{IoThread, Reply};
 const MODULES: [&str; 8] = ["pyc", "py", "js", "mjs", "cjs", "rb", "lua", "php"];
 /// How many of a directory's modules must have been touched for it to be listed.
 const SOME: u32 = 2;
-/// A directory with more files than this holds something other than modules.
+/// A directory with more modules than this is left alone.
 const MOST: usize = 4096;
 /// How many pages of each module are loaded: nearly all modules are shorter.
 const MODULE: u32 = 64;
