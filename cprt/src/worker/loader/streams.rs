@@ -1,7 +1,8 @@
 //! Finds how many loads under way at once suit the device. Pure; the time comes from outside.
 //!
 //! One disk is busy with four loads, a network file system with sixty, and a hard disk suffers from more
-//! than two. So the number is doubled until that has not paid twice, and halved where the first doubling did harm.
+//! than two. So the number is doubled until that has not paid twice or has done harm, and halved where the first
+//! doubling did harm.
 //! After that, it tries now and then whether a few more are better, or a few less as good.
 
 use std::time::Duration;
@@ -21,6 +22,12 @@ const AS_GOOD: f64 = 0.97;
 const SUFFERS: f64 = 0.85;
 /// Lower bound on loads that a rate is measured over.
 const FEW: usize = 8;
+/// After this many loads with a new number, a rate below that factor is harm enough: on a device that suffers, to
+/// measure on takes longest.
+const EARLY: usize = 4;
+const HARM: f64 = 0.7;
+/// Loads of at least this many bytes take about the same time for each byte.
+const LARGE: u64 = 512 << 10;
 /// What a load costs besides its bytes, as bytes: the device answers a few times before the first of them. Without
 /// that, a rate would say how large the last loads were, as starts read thousands of small files between large ones.
 const EACH: u64 = 512 << 10;
@@ -48,6 +55,49 @@ enum Search {
 struct Mark {
     streams: usize,
     rate: f64,
+    /// All of the loads were large.
+    large: bool,
+}
+
+/// What is measured of some loads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    loads: usize,
+    /// With [`EACH`] for each load.
+    bytes: u64,
+    took: Duration,
+    /// The sum of how many loads were in flight at the end of each.
+    together: usize,
+    /// Some loads were not large.
+    small: bool,
+}
+
+impl Sample {
+    fn add(&mut self, bytes: u64, took: Duration, together: usize) {
+        self.loads += 1;
+        self.bytes += bytes + EACH;
+        self.took += took;
+        self.together += together;
+        self.small |= bytes < LARGE;
+    }
+
+    /// How many loads were in flight, on average.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn together(&self) -> f64 {
+        self.together as f64 / self.loads.max(1) as f64
+    }
+
+    /// Loads that begin together end together, so the bytes that arrive in an interval say little. The time that each
+    /// load takes says more: the rate of one load, times the number of loads, is the rate of all.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn mark(&self, streams: usize) -> Mark {
+        let one = self.bytes as f64 / self.took.as_secs_f64().max(1e-9);
+        Mark {
+            streams,
+            rate: self.together() * one,
+            large: !self.small,
+        }
+    }
 }
 
 /// The number of loads, and the measurements to find it.
@@ -56,12 +106,11 @@ pub(super) struct Streams {
     limit: usize,
     search: Search,
     best: Option<Mark>,
-    /// Loads to ignore, as they began before this measurement.
+    /// Loads to ignore: those that began before this measurement, and the first round with a new number.
     skip: usize,
-    loads: usize,
-    /// With [`EACH`] for each load.
-    bytes: u64,
-    took: Duration,
+    sample: Sample,
+    /// The same of that first round, for as long as more loads are being tried.
+    first: Sample,
 }
 
 impl Streams {
@@ -73,9 +122,8 @@ impl Streams {
             best: None,
             // The first loads open files, and the device may be asleep.
             skip: START,
-            loads: 0,
-            bytes: 0,
-            took: Duration::ZERO,
+            sample: Sample::default(),
+            first: Sample::default(),
         }
     }
 
@@ -86,31 +134,44 @@ impl Streams {
 
     /// Notes a load of `bytes` that took `took`, with `flying` others under way. Returns whether the limit has
     /// changed.
-    ///
-    /// Loads that begin together end together, so the bytes that arrive in an interval say little. The time that each
-    /// load takes says more: the rate of one load, times the number of loads, is the rate of all.
     pub(super) fn loaded(&mut self, bytes: u64, took: Duration, flying: usize) -> bool {
         if self.search == Search::Off {
             return false;
         }
+        let before = self.limit;
+        if let Some(mark) = self.measured(bytes, took, flying + 1) {
+            self.judge(mark);
+            // Loads under way, and the first round with the new number, belong to neither measurement.
+            let others = flying + self.limit;
+            self.forget(if self.limit == before { 0 } else { others });
+        }
+        self.limit != before
+    }
+
+    /// Adds a load to the measurement; returns the rate once that says something.
+    fn measured(&mut self, bytes: u64, took: Duration, together: usize) -> Option<Mark> {
         if self.skip > 0 {
             self.skip -= 1;
-            return false;
+            if self.skip >= self.limit {
+                return None;
+            }
+            self.first.add(bytes, took, together);
+            return self.harm();
         }
-        self.loads += 1;
-        self.bytes += bytes + EACH;
-        self.took += took;
-        if self.loads < FEW.max(self.limit) {
-            return false;
+        self.sample.add(bytes, took, together);
+        if self.sample.loads < FEW.max(self.limit) {
+            return None;
         }
-        let before = self.limit;
-        #[allow(clippy::cast_precision_loss, reason = "an estimate")]
-        let rate = before as f64 * self.bytes as f64 / self.took.as_secs_f64().max(1e-9);
-        self.judge(rate);
-        // Loads under way, and the first round with the new number, belong to neither measurement.
-        let others = flying + self.limit;
-        self.forget(if self.limit == before { 0 } else { others });
-        self.limit != before
+        Some(self.sample.mark(self.limit))
+    }
+
+    /// The rate of the first round of more loads, if it shows that they do harm.
+    fn harm(&self) -> Option<Mark> {
+        let best = self.best.filter(|best| best.large)?;
+        let tries_more = self.limit > best.streams;
+        let first = self.first.mark(self.limit);
+        let shows = tries_more && first.large && self.first.loads >= EARLY;
+        (shows && first.rate < HARM * best.rate).then_some(first)
     }
 
     /// Discards the measurement: there was not enough work for all loads. `flying` are under way.
@@ -118,14 +179,14 @@ impl Streams {
         self.forget(flying);
     }
 
-    fn forget(&mut self, flying: usize) {
-        (self.skip, self.loads, self.bytes) = (flying, 0, 0);
-        self.took = Duration::ZERO;
+    fn forget(&mut self, skip: usize) {
+        self.skip = skip;
+        self.sample = Sample::default();
+        self.first = Sample::default();
     }
 
-    fn judge(&mut self, rate: f64) {
-        let streams = self.limit;
-        let mark = Mark { streams, rate };
+    fn judge(&mut self, mark: Mark) {
+        let Mark { streams, rate, .. } = mark;
         let Some(best) = &mut self.best else {
             self.best = Some(mark);
             self.limit = (streams * 2).min(MOST);
@@ -153,7 +214,7 @@ impl Streams {
             // Hardly any device wants so few loads, so more are tried soon.
             Search::Down => self.stay(STAY_SHORT, true),
             // One rate may be off by more than doubling pays, so four times as many are tried as well.
-            Search::Up if streams == best.streams * 2 && streams < MOST => {
+            Search::Up if part > HARM && streams == best.streams * 2 && streams < MOST => {
                 self.limit = (streams * 2).min(MOST);
             }
             Search::Up => self.stay(STAY, true),
@@ -289,6 +350,46 @@ mod tests {
             assert!(rate > 0.9, "{name}: {rate} of the best rate");
             assert!(slow <= most, "{name}: {slow} MiB slowly");
         }
+    }
+
+    /// A device that suffers is slowest while too many loads are tried, so that few MiB of them cost much time.
+    #[test]
+    fn what_does_harm_is_given_up_early() {
+        let disk = devices()[4].1;
+        let disk = Device {
+            suffers_from: (2, 0.4),
+            ..disk
+        };
+        let mut streams = Streams::new(0);
+        let (mut done, mut took) = (0, 0.0);
+        while done < 256 {
+            let together = streams.limit();
+            let all = f64::from(u32::try_from(together).expect("few"));
+            let each = all / disk.rate(together);
+            for _ in 0..together {
+                streams.loaded(2 * MIB, Duration::from_secs_f64(each * 2e-3), together - 1);
+            }
+            done += together;
+            took += each;
+        }
+        let best = 256.0 / disk.best();
+        println!("{:.2} of the least time", took / best);
+        assert!(took < 1.2 * best, "{took} instead of {best}");
+    }
+
+    /// Half of the loads rest while readers wait: what the others achieve is no reason to have more.
+    #[test]
+    fn loads_that_rest_are_not_counted() {
+        let ssd = devices()[1].1;
+        let mut streams = Streams::new(0);
+        for _ in 0..1000 {
+            let readers_wait = streams.limit() > START;
+            let together = streams.limit() / if readers_wait { 2 } else { 1 };
+            let all = f64::from(u32::try_from(together).expect("few"));
+            let took = Duration::from_secs_f64(all / ssd.rate(together) / 1e3);
+            streams.loaded(MIB, took, together - 1);
+        }
+        assert_eq!(streams.limit(), START);
     }
 
     #[test]
