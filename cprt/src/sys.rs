@@ -14,6 +14,7 @@ pub(crate) mod cache;
 pub(crate) mod huge;
 pub(crate) mod pagemap;
 pub(crate) mod perf;
+pub(crate) mod shared;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tracefs;

@@ -8,7 +8,7 @@ use nix::sys::mman::ProtFlags;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::made;
-use super::perf::Shared;
+use super::shared::Shared;
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd as _;
 
-use super::perf::Constant;
+use super::shared::Constant;
 
 /// The kernel's own type information.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";

@@ -13,6 +13,7 @@
 //! A failure is logged once for each file, and other loads go on.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -28,6 +29,7 @@ use crate::worker::budget::Room;
 use crate::worker::parting;
 
 mod backlog;
+mod common;
 mod pace;
 mod streams;
 #[cfg(test)]
@@ -35,8 +37,9 @@ mod tests;
 
 pub(crate) use backlog::LoadRange;
 use backlog::{Aside, Backlog, Chunk};
+use common::OwnStreams;
+pub(crate) use common::directory as devices;
 use pace::{Bucket, Pace};
-use streams::Streams;
 
 /// How long loads wait for memory before they are dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,13 +70,16 @@ struct LoaderShared {
     work: Condvar,
     ending: AtomicBool,
     in_flight: AtomicI64,
+    /// Where workers publish their loads, and whether this one has tried to.
+    devices: Option<PathBuf>,
+    has_joined: AtomicBool,
 }
 
 struct LoaderState {
     backlog: Backlog,
     pace: Pace,
     bucket: Bucket,
-    streams: Streams,
+    streams: OwnStreams,
     /// How many threads of each group run.
     running: Vec<usize>,
     /// When stopping loads began, until the last one has stopped.
@@ -89,8 +95,9 @@ impl Loader {
         counters: Arc<Counters>,
         places: Vec<ThreadGroup>,
         config: config::LoaderConfig,
+        devices: Option<PathBuf>,
     ) -> Self {
-        let streams = Streams::new(config.threads.into());
+        let streams = OwnStreams::new(config.threads.into());
         let streams_at_once = streams.limit() as u64;
         let state = LoaderState {
             backlog: Backlog::new(places.len(), streams.limit(), config.chunk.0),
@@ -113,6 +120,8 @@ impl Loader {
             work: Condvar::new(),
             ending: AtomicBool::new(false),
             in_flight: AtomicI64::new(0),
+            devices,
+            has_joined: AtomicBool::new(false),
         };
         Self {
             inner: Arc::new(inner),
@@ -176,7 +185,7 @@ impl Loader {
         loop {
             let threads = std::mem::take(&mut *self.inner.threads());
             if threads.is_empty() {
-                return;
+                return self.inner.lock().streams.leave();
             }
             let held = parting::join(threads, parting::PATIENCE).len();
             if held > 0 {
@@ -206,6 +215,12 @@ impl LoaderState {
             }
         }
         lacking
+    }
+
+    /// Publishes how many loads are in flight, and takes over how many may be.
+    fn publish(&mut self) {
+        self.streams.flying(self.backlog.flying());
+        self.backlog.set_streams(self.streams.limit());
     }
 
     /// Whether a group's thread may begin a load: the limit is for all nodes together, but each node may
@@ -348,6 +363,7 @@ impl LoaderShared {
                 Turn::Load(chunk) => {
                     drop(state);
                     let outcome = self.load(chunk);
+                    self.join(chunk.range.span.file);
                     state = self.lock();
                     self.settle(&mut state, group, chunk, outcome);
                     let lacking = state.lacking();
@@ -411,6 +427,7 @@ impl LoaderShared {
         let Some(chunk) = state.backlog.take(group) else {
             return Turn::Wait(None);
         };
+        state.publish();
         state.bucket.spend(chunk.range.span.length);
         self.fly(chunk.range.span.length.cast_signed());
         Turn::Load(chunk)
@@ -450,6 +467,22 @@ impl LoaderShared {
             PATIENCE.as_secs(),
             config::Bytes(aside.bytes)
         );
+    }
+
+    /// From the first load on, the loads of this device are counted together with those of other workers. Files of
+    /// other devices count as that one's.
+    fn join(&self, file: FileId) {
+        let Some(directory) = &self.devices else {
+            return;
+        };
+        if self.has_joined.load(Relaxed) {
+            return;
+        }
+        if let Ok(info) = self.backend.info(file)
+            && !self.has_joined.swap(true, Relaxed)
+        {
+            self.lock().streams.join(directory, info.device);
+        }
     }
 
     fn load(&self, chunk: Chunk) -> (Result<Loaded, Fault>, Duration) {
@@ -504,6 +537,7 @@ impl LoaderShared {
             Err(fault) => self.failed(state, chunk, &fault),
         }
         state.backlog.done(group, chunk.cookie, back);
+        state.publish();
         self.stopped(state, now);
     }
 
@@ -515,9 +549,7 @@ impl LoaderShared {
         }
         let beside = state.backlog.flying().saturating_sub(1);
         if state.streams.loaded(loaded.fresh, took, beside) {
-            let limit = state.streams.limit();
-            state.backlog.set_streams(limit);
-            self.counters.streams.set(limit as u64);
+            self.counters.streams.set(state.streams.limit() as u64);
             self.work.notify_all();
         }
     }

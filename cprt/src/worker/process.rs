@@ -31,7 +31,7 @@ use crate::worker::budget::Budget;
 use crate::worker::events::{EventsThread, FirstReaders};
 use crate::worker::evictor::Evictor;
 use crate::worker::guest::Guest;
-use crate::worker::loader::{Loader, ThreadGroup};
+use crate::worker::loader::{Loader, ThreadGroup, devices};
 use crate::worker::messages::{
     BackendSource, EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
 };
@@ -217,6 +217,7 @@ impl Worker {
             Arc::clone(&counters),
             places,
             job.loader,
+            devices(),
         ));
         let evictor = Arc::new(Evictor::new(
             Arc::clone(&backend),

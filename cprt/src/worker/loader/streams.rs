@@ -5,6 +5,7 @@
 //! doubling did harm.
 //! After that, it tries now and then whether a few more are better, or a few less as good.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 /// Loads under way at the beginning.
@@ -26,6 +27,10 @@ const FEW: usize = 8;
 /// measure on takes longest.
 const EARLY: usize = 4;
 const HARM: f64 = 0.7;
+/// Above this factor a doubling that has not paid is tried once more.
+const NO_LESS: f64 = 0.95;
+/// A rate below this factor shows that fewer loads leave a part of the device unused.
+const LACK: f64 = 0.85;
 /// Loads of at least this many bytes take about the same time for each byte.
 const LARGE: u64 = 512 << 10;
 /// What a load costs besides its bytes, as bytes: the device answers a few times before the first of them. Without
@@ -34,6 +39,14 @@ const EACH: u64 = 512 << 10;
 /// How many rates to measure before another number is tried; the short one after a change that has just paid.
 const STAY: u32 = 64;
 const STAY_SHORT: u32 = 4;
+/// If more loads than this factor of the number are in flight, the rate is not that number's.
+const TOO_MANY: f64 = 1.25;
+
+const SAMPLE_WORDS: usize = 5;
+/// How many numbers the state of the search takes.
+pub(super) const WORDS: usize = 7 + 2 * SAMPLE_WORDS;
+/// The state of the search as numbers.
+pub(super) type Words = [u64; WORDS];
 
 /// The state of the search for the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +94,25 @@ impl Sample {
         self.small |= bytes < LARGE;
     }
 
+    fn to_words(self) -> [u64; SAMPLE_WORDS] {
+        let took = u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX);
+        let (loads, together) = (self.loads as u64, self.together as u64);
+        [loads, self.bytes, took, together, self.small.into()]
+    }
+
+    fn from_words(words: &[u64]) -> Option<Self> {
+        let &[loads, bytes, took, together, small] = words else {
+            return None;
+        };
+        Some(Self {
+            loads: usize::try_from(loads).ok()?,
+            bytes,
+            took: Duration::from_nanos(took),
+            together: usize::try_from(together).ok()?,
+            small: small != 0,
+        })
+    }
+
     /// How many loads were in flight, on average.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     fn together(&self) -> f64 {
@@ -101,7 +133,7 @@ impl Sample {
 }
 
 /// The number of loads, and the measurements to find it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
     limit: usize,
     search: Search,
@@ -130,6 +162,11 @@ impl Streams {
     /// How many loads may be under way.
     pub(super) const fn limit(&self) -> usize {
         self.limit
+    }
+
+    /// Whether there is anything to find out.
+    pub(super) fn searches(&self) -> bool {
+        self.search != Search::Off
     }
 
     /// Notes a load of `bytes` that took `took`, with `flying` others under way. Returns whether the limit has
@@ -162,21 +199,98 @@ impl Streams {
         if self.sample.loads < FEW.max(self.limit) {
             return None;
         }
+        #[allow(clippy::cast_precision_loss, reason = "a small number")]
+        if self.sample.together() > TOO_MANY * self.limit as f64 {
+            self.forget(0);
+            return None;
+        }
         Some(self.sample.mark(self.limit))
     }
 
-    /// The rate of the first round of more loads, if it shows that they do harm.
+    /// The rate of the first round with another number, if it shows that this does harm.
     fn harm(&self) -> Option<Mark> {
         let best = self.best.filter(|best| best.large)?;
-        let tries_more = self.limit > best.streams;
+        let (few, factor) = match self.limit.cmp(&best.streams) {
+            Ordering::Greater => (EARLY, HARM),
+            Ordering::Less if self.search == (Search::Try { more: false }) => (2 * EARLY, LACK),
+            _ => return None,
+        };
         let first = self.first.mark(self.limit);
-        let shows = tries_more && first.large && self.first.loads >= EARLY;
-        (shows && first.rate < HARM * best.rate).then_some(first)
+        let shows = first.large && self.first.loads >= few && first.rate < factor * best.rate;
+        shows.then_some(first)
+    }
+
+    /// Allows at least this many loads: each worker has one.
+    pub(super) fn at_least(&mut self, least: usize) {
+        self.limit = self.limit.max(least.min(MOST));
     }
 
     /// Discards the measurement: there was not enough work for all loads. `flying` are under way.
     pub(super) fn starved(&mut self, flying: usize) {
         self.forget(flying);
+    }
+
+    /// The state as numbers, for other workers.
+    pub(super) fn to_words(self) -> Words {
+        let (search, left) = match self.search {
+            Search::Off => (0, 0),
+            Search::Up => (1, 0),
+            Search::Down => (2, 0),
+            Search::Stay { left, more } => (3 + u64::from(more), left),
+            Search::Try { more } => (5 + u64::from(more), 0),
+        };
+        let best = self.best.map_or([0; 3], |best| {
+            let large = u64::from(best.large);
+            [best.streams as u64, best.rate.to_bits(), large]
+        });
+        let mut words = [0; WORDS];
+        let state = [self.limit as u64, search, left.into(), self.skip as u64];
+        let all = state.into_iter().chain(best);
+        let all = all.chain(self.sample.to_words());
+        for (word, number) in words.iter_mut().zip(all.chain(self.first.to_words())) {
+            *word = number;
+        }
+        words
+    }
+
+    /// The state that other workers have left; `None` if no worker can have written that.
+    pub(super) fn from_words(words: &Words) -> Option<Self> {
+        let [
+            limit,
+            search,
+            left,
+            skip,
+            streams,
+            rate,
+            large,
+            samples @ ..,
+        ] = *words;
+        let search = match search {
+            1 => Search::Up,
+            2 => Search::Down,
+            3 | 4 => Search::Stay {
+                left: u32::try_from(left).ok()?,
+                more: search == 4,
+            },
+            5 | 6 => Search::Try { more: search == 6 },
+            _ => return None,
+        };
+        let count = |number: u64| usize::try_from(number).ok().filter(|it| *it <= MOST);
+        let best = Mark {
+            streams: count(streams)?,
+            rate: f64::from_bits(rate),
+            large: large != 0,
+        };
+        let (sample, first) = samples.split_at(SAMPLE_WORDS);
+        let known = best.streams > 0 && best.rate.is_finite();
+        Some(Self {
+            limit: count(limit).filter(|limit| *limit > 0)?,
+            search,
+            best: known.then_some(best),
+            skip: usize::try_from(skip).ok()?,
+            sample: Sample::from_words(sample)?,
+            first: Sample::from_words(first)?,
+        })
     }
 
     fn forget(&mut self, skip: usize) {
@@ -193,6 +307,12 @@ impl Streams {
             return;
         };
         let part = rate / best.rate;
+        // Rates of large loads are certain enough to believe them that more loads are worse.
+        let again = if best.large && mark.large {
+            NO_LESS
+        } else {
+            HARM
+        };
         match self.search {
             Search::Off => {}
             Search::Up | Search::Down if part > PAYS => {
@@ -214,9 +334,12 @@ impl Streams {
             // Hardly any device wants so few loads, so more are tried soon.
             Search::Down => self.stay(STAY_SHORT, true),
             // One rate may be off by more than doubling pays, so four times as many are tried as well.
-            Search::Up if part > HARM && streams == best.streams * 2 && streams < MOST => {
+            Search::Up if part > again && streams == best.streams * 2 && streams < MOST => {
                 self.limit = (streams * 2).min(MOST);
             }
+            // The first rates are the least certain ones, as files are opened meanwhile and readers miss: they may have
+            // led too far. A mixture of sizes has no rates so near to each other that fewer loads would show.
+            Search::Up if best.large => self.stay(STAY_SHORT, false),
             Search::Up => self.stay(STAY, true),
             Search::Stay { left, more } => {
                 best.rate = best.rate.mul_add(0.8, rate * 0.2);
@@ -248,7 +371,7 @@ impl Streams {
 
     fn stay(&mut self, left: u32, more: bool) {
         self.limit = self.best.map_or(self.limit, |best| best.streams);
-        let more = more || self.limit < START;
+        let more = more || self.limit <= START;
         self.search = Search::Stay { left, more };
     }
 
@@ -390,6 +513,22 @@ mod tests {
             streams.loaded(MIB, took, together - 1);
         }
         assert_eq!(streams.limit(), START);
+    }
+
+    #[test]
+    fn the_state_survives_as_numbers() {
+        for (_, device, _) in devices() {
+            let (mut whole, mut parts) = (Streams::new(0), Streams::new(0));
+            for _ in 0..500 {
+                device.load(&mut whole, 1, &[0.0]);
+                device.load(&mut parts, 1, &[0.0]);
+                let words = parts.to_words();
+                parts = Streams::from_words(&words).expect("the state");
+                assert_eq!(words, whole.to_words());
+            }
+        }
+        assert!(Streams::from_words(&[0; WORDS]).is_none());
+        assert!(Streams::from_words(&[u64::MAX; WORDS]).is_none());
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Rig {
             Arc::clone(&counters),
             vec![anywhere],
             config,
+            None,
         );
         Self {
             fake,

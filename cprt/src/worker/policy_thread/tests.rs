@@ -133,6 +133,7 @@ fn rig(threshold: u8, settings: &[(&str, &str)]) -> Rig {
         Arc::clone(&counters),
         anywhere,
         config::LoaderConfig::default(),
+        None,
     ));
     let evictor = Arc::new(Evictor::new(
         Arc::clone(&fake) as _,

@@ -1,0 +1,418 @@
+//! How many loads this worker may have under way, beside the other workers that load from the same device.
+//!
+//! Each by itself would find that it gains nothing by fewer loads of its own, and all of them together would have too
+//! many. So they search together, and share what they find: through a small file in memory, one for each device.
+//!
+//! ```text
+//! bytes      0  the state of the search (`streams.rs`), which a worker changes with byte 0 locked
+//!         1024  a slot for each worker: how many loads it has in flight; byte 1 + n is locked while slot n's worker lives
+//! ```
+//!
+//! A worker that is stopped holds up no other: a measurement that cannot be added at once is left out, and a worker
+//! that cannot join within some milliseconds goes on by itself.
+
+use std::cell::Cell;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::ProtFlags;
+use nix::sys::stat::{major, minor};
+
+use super::streams::{Streams, Words};
+use crate::sys::shared::Shared;
+
+/// The size of the file.
+const SIZE: usize = 4096;
+/// The first slot.
+const SLOTS_AT: usize = 1024;
+/// Upper bound on workers that share a device.
+const SLOTS: usize = 64;
+/// The byte whose lock allows to change the state.
+const STATE: i64 = 0;
+/// How often to try for that lock where a worker cannot go without.
+const ATTEMPTS: usize = 20;
+/// How often to check whether workers with loads in flight still live.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The loads of this worker: by its own search, until it has joined others.
+#[derive(Debug)]
+pub(super) struct OwnStreams {
+    own: Streams,
+    common: Option<Common>,
+}
+
+impl OwnStreams {
+    /// A fixed number of loads, or with 0 the number that turns out to be best.
+    pub(super) fn new(fixed: usize) -> Self {
+        Self {
+            own: Streams::new(fixed),
+            common: None,
+        }
+    }
+
+    /// Searches together with the other workers from now on, unless the number is fixed.
+    pub(super) fn join(&mut self, directory: &Path, device: u64) {
+        if !self.own.searches() || self.common.is_some() {
+            return;
+        }
+        match Common::join(directory, device, self.own) {
+            Ok(common) => self.common = Some(common),
+            Err(error) => log::debug!(
+                "Loads are not counted together with those of other workers: {}: {error}",
+                directory.display()
+            ),
+        }
+    }
+
+    /// How many loads may be under way: what others leave, and at least an equal share.
+    pub(super) fn limit(&self) -> usize {
+        let Some(common) = &self.common else {
+            return self.own.limit();
+        };
+        let all = common.state().map_or(self.own.limit(), |it| it.limit());
+        let others = common.others();
+        let share = (all / (others.workers + 1)).max(1);
+        all.saturating_sub(others.loads).max(share)
+    }
+
+    /// Publishes how many loads are in flight.
+    pub(super) fn flying(&self, loads: usize) {
+        if let Some(common) = &self.common {
+            common.publish(loads);
+        }
+    }
+
+    /// See [`Streams::loaded`].
+    pub(super) fn loaded(&mut self, bytes: u64, took: Duration, flying: usize) -> bool {
+        let Some(common) = &self.common else {
+            return self.own.loaded(bytes, took, flying);
+        };
+        let others = common.others();
+        let changed = common.change(|streams| {
+            streams.at_least(others.workers + 1);
+            streams.loaded(bytes, took, flying + others.loads)
+        });
+        changed == Some(true)
+    }
+
+    /// See [`Streams::starved`]; while others load, there is no lack of work.
+    pub(super) fn starved(&mut self, flying: usize) {
+        match &self.common {
+            None => self.own.starved(flying),
+            Some(common) if common.others().loads == 0 => {
+                common.change(|streams| streams.starved(flying));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Leaves the others.
+    pub(super) fn leave(&mut self) {
+        self.common = None;
+    }
+}
+
+/// What the other workers have under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    workers: usize,
+    loads: usize,
+}
+
+/// The file that the workers of a device share.
+#[derive(Debug)]
+struct Common {
+    path: PathBuf,
+    file: File,
+    page: Shared,
+    slot: usize,
+    looked: Cell<Instant>,
+}
+
+impl Common {
+    /// Joins the workers of a device; the first one brings its state.
+    fn join(directory: &Path, device: u64, first: Streams) -> io::Result<Self> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o755).create(directory)?;
+        let path = directory.join(format!("{}:{}", major(device), minor(device)));
+        for _ in 0..ATTEMPTS {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).mode(0o600);
+            let file = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
+            if !lock(&file, STATE)? {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            // The last worker may have removed it just now.
+            if file.metadata()?.nlink() > 0 {
+                return Self::enter(path, file, first);
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Takes a slot, with the state locked.
+    fn enter(path: PathBuf, file: File, first: Streams) -> io::Result<Self> {
+        file.set_len(SIZE as u64)?;
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let page = Shared::new(file.as_fd(), 0, SIZE, both)?;
+        let mut free = (0..SLOTS).filter_map(|slot| match lock(&file, byte_of(slot)) {
+            Ok(true) => Some(Ok(slot)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        });
+        let slot = free.next().ok_or(io::ErrorKind::StorageFull)??;
+        let common = Self {
+            path,
+            page,
+            slot,
+            looked: Cell::new(Instant::now()),
+            file,
+        };
+        if common.is_alone() {
+            (0..SLOTS).for_each(|slot| common.count(slot, 0));
+            common.set(&first.to_words());
+        }
+        common.publish(0);
+        unlock(&common.file, STATE)?;
+        Ok(common)
+    }
+
+    fn is_alone(&self) -> bool {
+        let mut others = (0..SLOTS).filter(|slot| *slot != self.slot);
+        others.all(|slot| !is_locked(&self.file, byte_of(slot)))
+    }
+
+    fn words(&self) -> Words {
+        std::array::from_fn(|word| self.page.number(8 * word).load(Relaxed))
+    }
+
+    fn set(&self, words: &Words) {
+        for (word, number) in words.iter().enumerate() {
+            self.page.number(8 * word).store(*number, Relaxed);
+        }
+    }
+
+    fn state(&self) -> Option<Streams> {
+        Streams::from_words(&self.words())
+    }
+
+    fn count(&self, slot: usize, loads: usize) {
+        let at = SLOTS_AT + 8 * slot;
+        self.page.number(at).store(loads as u64, Relaxed);
+    }
+
+    fn publish(&self, loads: usize) {
+        self.count(self.slot, loads);
+    }
+
+    /// Changes the state, unless another worker is doing so.
+    fn change<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> Option<T> {
+        if !lock(&self.file, STATE).unwrap_or(false) {
+            return None;
+        }
+        let mut streams = self.state().unwrap_or_else(|| Streams::new(0));
+        let changed = change(&mut streams);
+        self.set(&streams.to_words());
+        let _ = unlock(&self.file, STATE);
+        Some(changed)
+    }
+
+    /// The others that have loads in flight; those that have been killed do not count, soon.
+    fn others(&self) -> Others {
+        let look = self.looked.get().elapsed() > LOOK_AGAIN;
+        if look {
+            self.looked.set(Instant::now());
+        }
+        let mut others = Others::default();
+        for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
+            let loads = self.page.number(SLOTS_AT + 8 * slot).load(Relaxed);
+            let loads = usize::try_from(loads).unwrap_or(0);
+            if loads == 0 {
+                continue;
+            }
+            if look && !is_locked(&self.file, byte_of(slot)) {
+                self.count(slot, 0);
+                continue;
+            }
+            others.workers += 1;
+            others.loads += loads;
+        }
+        others
+    }
+}
+
+impl Drop for Common {
+    fn drop(&mut self) {
+        self.publish(0);
+        // Whoever joins now waits for this lock, and then finds that the file has no name any more.
+        if lock(&self.file, STATE).unwrap_or(false) && self.is_alone() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The byte whose lock shows that a slot's worker lives.
+fn byte_of(slot: usize) -> i64 {
+    1 + i64::try_from(slot).unwrap_or(0)
+}
+
+fn region(kind: i32, byte: i64) -> libc::flock {
+    #[allow(clippy::cast_possible_truncation, reason = "small constants")]
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Locks a byte for this open file; false if another has it.
+fn lock(file: &File, byte: i64) -> io::Result<bool> {
+    let wanted = region(libc::F_WRLCK, byte);
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&wanted)) {
+        Ok(_) => Ok(true),
+        Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unlock(file: &File, byte: i64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&region(libc::F_UNLCK, byte)))?;
+    Ok(())
+}
+
+/// Whether another open file has locked a byte.
+fn is_locked(file: &File, byte: i64) -> bool {
+    let mut found = region(libc::F_WRLCK, byte);
+    let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut found));
+    asked.is_ok() && i32::from(found.l_type) != libc::F_UNLCK
+}
+
+/// Where the files are; none for a user without a runtime directory.
+pub(crate) fn directory() -> Option<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Some(PathBuf::from("/run/ppc/devices"));
+    }
+    let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    runtime.is_absolute().then(|| runtime.join("ppc/devices"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::loader::streams::{START, WORDS};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let own = format!("cprt-devices-{}-{name}", std::process::id());
+            Self(std::env::temp_dir().join(own))
+        }
+
+        fn worker(&self) -> OwnStreams {
+            let mut streams = OwnStreams::new(0);
+            streams.join(&self.0, 1);
+            assert!(streams.common.is_some(), "it has joined");
+            streams
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn workers_share_the_loads_of_a_device() {
+        let folder = Folder::new("share");
+        let (one, other) = (folder.worker(), folder.worker());
+        assert_eq!((one.limit(), other.limit()), (START, START), "no worker loads");
+        one.flying(START);
+        assert_eq!(other.limit(), START / 2, "an equal share");
+        other.flying(START / 2);
+        assert_eq!(one.limit(), START / 2, "likewise");
+        one.flying(1);
+        assert_eq!(other.limit(), START - 1, "what the other leaves");
+        let third = folder.worker();
+        assert_eq!(third.limit(), START / 3);
+        drop(other);
+        assert_eq!(third.limit(), START - 1, "one that has left leaves all");
+    }
+
+    #[test]
+    fn they_find_together_what_suits_the_device() {
+        let folder = Folder::new("together");
+        let mut workers = [folder.worker(), folder.worker()];
+        // A device that is slower with more than four loads: it takes 10 ms for each, and a tenth more for each
+        // load beyond four.
+        for _ in 0..400 {
+            let limits = workers.each_ref().map(OwnStreams::limit);
+            let all: usize = limits.iter().sum();
+            for (worker, flying) in workers.iter().zip(limits) {
+                worker.flying(flying);
+            }
+            let too_many = u32::try_from(all.saturating_sub(4)).expect("few");
+            let all = u32::try_from(all).expect("few");
+            let took = Duration::from_millis(10) * all * (10 + 4 * too_many) / 10;
+            for (worker, flying) in workers.iter_mut().zip(limits) {
+                for _ in 0..flying {
+                    worker.loaded(2 << 20, took, flying - 1);
+                }
+            }
+        }
+        let all: usize = workers.iter().map(OwnStreams::limit).sum();
+        assert!((2..=4).contains(&all), "{all} loads");
+    }
+
+    #[test]
+    fn the_last_one_removes_the_file_and_the_next_begins_anew() {
+        let folder = Folder::new("last");
+        let (mut one, other) = (folder.worker(), folder.worker());
+        let path = folder.0.join("0:1");
+        drop(other);
+        assert!(path.exists());
+        one.leave();
+        assert!(!path.exists());
+        assert_eq!(one.limit(), START);
+        assert_eq!(folder.worker().limit(), START);
+    }
+
+    #[test]
+    fn what_a_killed_worker_has_left_does_not_count() {
+        let folder = Folder::new("killed");
+        let (one, mut other) = (folder.worker(), folder.worker());
+        let gone = one.common.as_ref().expect("joined").slot;
+        drop(one);
+        let common = other.common.as_ref().expect("joined");
+        common.count(gone, START);
+        let earlier = Instant::now().checked_sub(2 * LOOK_AGAIN);
+        common
+            .looked
+            .set(earlier.expect("the machine has run for longer"));
+        assert_eq!(common.others().loads, 0);
+        // A state that makes no sense is replaced.
+        common.set(&[u64::MAX; WORDS]);
+        assert_eq!(other.limit(), START);
+        other.loaded(1, Duration::from_millis(1), 0);
+        assert_eq!(other.limit(), START);
+    }
+
+    #[test]
+    fn what_is_set_is_not_shared() {
+        let folder = Folder::new("set");
+        let mut streams = OwnStreams::new(7);
+        streams.join(&folder.0, 1);
+        assert!(streams.common.is_none());
+        assert_eq!(streams.limit(), 7);
+    }
+}
