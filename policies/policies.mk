@@ -6,9 +6,11 @@ POLICIES_RUST := eager null precache readahead
 .PHONY: policies
 policies: policies-rust $(POLICIES_OUT)/shift.so ## build all policies into target/policies/*.so
 
+# ppcctl is built with them, as it contains MAIO as a library, under the same name. Without it, dependencies would have
+# other features, and each build of the one would have the other built again.
 .PHONY: policies-rust
 policies-rust: rust
-	@cargo build --quiet --locked --release --package maio $(POLICIES_RUST:%=--package ppc-%)
+	@cargo build --quiet --locked --release --package maio --package ppcctl $(POLICIES_RUST:%=--package ppc-%)
 	@install -d $(POLICIES_OUT)
 	@for policy in $(POLICIES_RUST); do \
 		install -m 644 $(or $(CARGO_TARGET_DIR),target)/release/libppc_$$policy.so $(POLICIES_OUT)/$$policy.so; \
