@@ -65,6 +65,8 @@ const AHEAD: u32 = 2048;
 /// What is known of processes.
 pub(crate) trait Processes {
     fn facts(&self, process: u32) -> ProcessFacts;
+    /// Its rank, which may become known only after its first events.
+    fn rank(&self, process: u32) -> Option<u32>;
     fn is_alive(&self, process: u32) -> bool;
 }
 
@@ -533,6 +535,7 @@ impl Load {
             .members_mut()
             .filter(|(_, member)| !member.gone)
         {
+            member.facts.rank = member.facts.rank.or_else(|| processes.rank(process));
             if !processes.is_alive(process) {
                 member.gone = true;
                 let works = workers.contains(&process) && !finished.contains(&process);

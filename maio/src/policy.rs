@@ -122,9 +122,13 @@ struct HostProcesses<'a, 'b> {
 impl Processes for HostProcesses<'_, '_> {
     fn facts(&self, process: u32) -> ProcessFacts {
         ProcessFacts {
-            rank: self.node.rank(process),
+            rank: self.rank(process),
             xpu: self.host.process_xpu(process),
         }
+    }
+
+    fn rank(&self, process: u32) -> Option<u32> {
+        self.node.rank(process)
     }
 
     fn is_alive(&self, process: u32) -> bool {

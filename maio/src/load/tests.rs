@@ -14,9 +14,13 @@ struct FakeProcesses {
 impl Processes for FakeProcesses {
     fn facts(&self, process: u32) -> ProcessFacts {
         ProcessFacts {
-            rank: self.ranks.get(&process).copied(),
+            rank: self.rank(process),
             xpu: None,
         }
+    }
+
+    fn rank(&self, process: u32) -> Option<u32> {
+        self.ranks.get(&process).copied()
     }
 
     fn is_alive(&self, process: u32) -> bool {
@@ -156,6 +160,25 @@ fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
         extents: extents.to_vec(),
     };
     assert_eq!(parts, [part(0, other).joined(), part(1, first).joined()]);
+}
+
+/// Where other processes have the processors, the ranks of workers are found out after their first events.
+#[test]
+fn a_rank_that_becomes_known_late_counts_all_the_same() {
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.record(None);
+    let (first, other) = (extent(16 * PAGES, 16 * PAGES), extent(0, 16 * PAGES));
+    reads(&mut load, 10, &[first], 1000, &fake);
+    reads(&mut load, 11, &[other], 2000, &fake);
+    fake.ranks.extend([(10, 1), (11, 0)]);
+    assert!(load.tick(ns(13), IDLE, &fake));
+    let parts = load.end().parts.expect("it was whole");
+    let starts: Vec<_> = parts
+        .iter()
+        .map(|part| (part.worker, part.extents[0].first))
+        .collect();
+    assert_eq!(starts, [(0, 0), (1, 16 * PAGES)]);
 }
 
 impl Part {
