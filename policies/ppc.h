@@ -219,7 +219,9 @@ struct ppc_event {
  * @flags: PPC_IO_*
  * @priority: of a load: higher ones first, equal ones in their order; 0 is usual;
  *	      below 0 the range is loaded in the background: a small piece at a
- *	      time, while nothing else is loaded
+ *	      time, while nothing else is loaded. While a worker has ranges of a
+ *	      higher priority to load, each other worker that loads from the same
+ *	      device has one load at a time
  * @file: file id, from an event or from open_file()
  * @offset: in bytes
  * @length: in bytes, not 0; beyond the end of the file means to its end, and

@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) budget: u64,
     /// How long without a read until a load is over.
     pub(crate) idle: Duration,
+    /// Of this service's loads, against those of others from the same device.
+    pub(crate) priority: i32,
 }
 
 fn problem(key: &str, value: &str, problem: &'static str) -> Error {
@@ -92,8 +94,17 @@ impl Config {
             beginning,
             budget: settings.bytes("budget")?.unwrap_or(u64::MAX),
             idle: Duration::from_secs(seconds),
+            priority: priority(settings)?,
         })
     }
+}
+
+fn priority(settings: &mut Settings) -> Result<i32> {
+    let Some(text) = settings.text("priority") else {
+        return Ok(0);
+    };
+    let number = text.parse().ok().filter(|it| (0..=100).contains(it));
+    number.ok_or_else(|| problem("priority", &text, "not 0 to 100"))
 }
 
 /// When a model is loaded, if that is set.

@@ -505,7 +505,11 @@ impl Model {
                 continue;
             };
             let io = io.by(wish.process).near(wish.xpu);
-            let io = io.priority(if wish.behind { BACKGROUND } else { 0 });
+            let io = io.priority(if wish.behind {
+                BACKGROUND
+            } else {
+                self.config.priority
+            });
             let io = if wish.instead { io.replace() } else { io };
             plan.add(if wish.hold { io.hold() } else { io })?;
         }

@@ -71,6 +71,7 @@ pub struct Start {
     large: Option<LargeFiles>,
     /// How much of the last start's reads a start that is cut short must have read to be kept, in percent.
     least: u64,
+    priority: i32,
     /// The ranges that have yet to be asked for.
     ahead: VecDeque<Extent>,
     expected: FirstTouches,
@@ -123,6 +124,7 @@ impl Start {
             templates,
             without,
             least,
+            priority: config.priority,
             files,
             then,
             now: Vec::new(),
@@ -211,7 +213,7 @@ impl Start {
         while let Some(extent) = self.ahead.front() {
             if let Some(id) = self.files.id(host, extent.file) {
                 let range = extent.offset()..extent.offset() + extent.length();
-                plan.add(Io::load(id, range))?;
+                plan.add(Io::load(id, range).priority(self.priority))?;
                 if plan.is_full() {
                     return host.wake(Duration::ZERO);
                 }

@@ -143,6 +143,7 @@ impl Loader {
         let (aside, start) = {
             let mut state = self.inner.lock();
             let aside = state.backlog.submit(plan);
+            state.publish();
             (aside, state.lacking())
         };
         self.inner.stop(&aside);
@@ -219,7 +220,8 @@ impl LoaderState {
 
     /// Publishes how many loads are in flight, and takes over how many may be.
     fn publish(&mut self) {
-        self.streams.flying(self.backlog.flying());
+        let priority = self.backlog.priority();
+        self.streams.flying(self.backlog.flying(), priority);
         self.backlog.set_streams(self.streams.limit());
     }
 

@@ -292,6 +292,16 @@ impl Backlog {
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
     }
 
+    /// The highest priority of all that waits or is in flight.
+    pub(crate) fn priority(&self) -> i32 {
+        let of_group = |group: &Group| {
+            let waiting = group.streams.iter().map(|stream| stream.priority);
+            let flying = group.flying.iter().map(|it| it.chunk.range.priority);
+            waiting.chain(flying).max()
+        };
+        self.groups.iter().filter_map(of_group).max().unwrap_or(0)
+    }
+
     /// Marks all loads in flight to be stopped and resumed later, and returns their cookies.
     pub(crate) fn hold(&mut self) -> Vec<u64> {
         let flying = self.groups.iter_mut().flat_map(|group| &mut group.flying);

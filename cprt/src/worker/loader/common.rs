@@ -5,8 +5,11 @@
 //!
 //! ```text
 //! bytes      0  the state of the search (`streams.rs`), which a worker changes with byte 0 locked
-//!         1024  a slot for each worker: how many loads it has in flight; byte 1 + n is locked while slot n's worker lives
+//!         1024  a slot for each worker: how many loads it has in flight, and their priority; byte 1 + n is locked while
+//!               slot n's worker lives
 //! ```
+//!
+//! While a worker loads at a higher priority, each of the others has one load at a time.
 //!
 //! A worker that is stopped holds up no other: a measurement that cannot be added at once is left out, and a worker
 //! that cannot join within some milliseconds goes on by itself.
@@ -17,7 +20,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -45,6 +48,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct OwnStreams {
     own: Streams,
     common: Option<Common>,
+    /// Of what this worker loads now.
+    priority: i32,
 }
 
 impl OwnStreams {
@@ -53,6 +58,7 @@ impl OwnStreams {
         Self {
             own: Streams::new(fixed),
             common: None,
+            priority: 0,
         }
     }
 
@@ -75,16 +81,20 @@ impl OwnStreams {
         let Some(common) = &self.common else {
             return self.own.limit();
         };
+        let others = common.others(self.priority);
+        if others.more_urgent {
+            return 1;
+        }
         let all = common.state().map_or(self.own.limit(), |it| it.limit());
-        let others = common.others();
-        let share = (all / (others.workers + 1)).max(1);
+        let share = (all / (others.equals + 1)).max(1);
         all.saturating_sub(others.loads).max(share)
     }
 
-    /// Publishes how many loads are in flight.
-    pub(super) fn flying(&self, loads: usize) {
+    /// Publishes how many loads are in flight, and the highest priority of what there is to load.
+    pub(super) fn flying(&mut self, loads: usize, priority: i32) {
+        self.priority = priority;
         if let Some(common) = &self.common {
-            common.publish(loads);
+            common.publish(loads, priority);
         }
     }
 
@@ -93,7 +103,7 @@ impl OwnStreams {
         let Some(common) = &self.common else {
             return self.own.loaded(bytes, took, flying);
         };
-        let others = common.others();
+        let others = common.others(self.priority);
         let changed = common.change(|streams| {
             streams.at_least(others.workers + 1);
             streams.loaded(bytes, took, flying + others.loads)
@@ -105,7 +115,7 @@ impl OwnStreams {
     pub(super) fn starved(&mut self, flying: usize) {
         match &self.common {
             None => self.own.starved(flying),
-            Some(common) if common.others().loads == 0 => {
+            Some(common) if common.others(self.priority).loads == 0 => {
                 common.change(|streams| streams.starved(flying));
             }
             Some(_) => {}
@@ -123,6 +133,10 @@ impl OwnStreams {
 struct Others {
     workers: usize,
     loads: usize,
+    /// How many of them load at the same priority.
+    equals: usize,
+    /// One of them loads at a higher priority.
+    more_urgent: bool,
 }
 
 /// The file that the workers of a device share.
@@ -176,10 +190,10 @@ impl Common {
             file,
         };
         if common.is_alone() {
-            (0..SLOTS).for_each(|slot| common.count(slot, 0));
+            (0..SLOTS).for_each(|slot| common.slot(slot).store(0, Relaxed));
             common.set(&first.to_words());
         }
-        common.publish(0);
+        common.publish(0, 0);
         unlock(&common.file, STATE)?;
         Ok(common)
     }
@@ -203,13 +217,14 @@ impl Common {
         Streams::from_words(&self.words())
     }
 
-    fn count(&self, slot: usize, loads: usize) {
-        let at = SLOTS_AT + 8 * slot;
-        self.page.number(at).store(loads as u64, Relaxed);
+    fn slot(&self, slot: usize) -> &AtomicU64 {
+        self.page.number(SLOTS_AT + 8 * slot)
     }
 
-    fn publish(&self, loads: usize) {
-        self.count(self.slot, loads);
+    fn publish(&self, loads: usize, priority: i32) {
+        let loads = u32::try_from(loads).unwrap_or(u32::MAX);
+        let both = u64::from(priority.cast_unsigned()) << 32 | u64::from(loads);
+        self.slot(self.slot).store(both, Relaxed);
     }
 
     /// Changes the state, unless another worker is doing so.
@@ -224,33 +239,40 @@ impl Common {
         Some(changed)
     }
 
-    /// The others that have loads in flight; those that have been killed do not count, soon.
-    fn others(&self) -> Others {
+    /// The others that have loads in flight, seen from this priority; those that have been killed do not count, soon.
+    fn others(&self, own: i32) -> Others {
         let look = self.looked.get().elapsed() > LOOK_AGAIN;
         if look {
             self.looked.set(Instant::now());
         }
         let mut others = Others::default();
         for slot in (0..SLOTS).filter(|slot| *slot != self.slot) {
-            let loads = self.page.number(SLOTS_AT + 8 * slot).load(Relaxed);
-            let loads = usize::try_from(loads).unwrap_or(0);
-            if loads == 0 {
+            let [high, low] = halves(self.slot(slot).load(Relaxed));
+            if low == 0 {
                 continue;
             }
             if look && !is_locked(&self.file, byte_of(slot)) {
-                self.count(slot, 0);
+                self.slot(slot).store(0, Relaxed);
                 continue;
             }
+            let priority = high.cast_signed();
             others.workers += 1;
-            others.loads += loads;
+            others.loads += usize::try_from(low).unwrap_or(0);
+            others.equals += usize::from(priority == own);
+            others.more_urgent |= priority > own;
         }
         others
     }
 }
 
+/// The upper and the lower half of a number.
+fn halves(number: u64) -> [u32; 2] {
+    [number >> 32, number & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0))
+}
+
 impl Drop for Common {
     fn drop(&mut self) {
-        self.publish(0);
+        self.publish(0, 0);
         // Whoever joins now waits for this lock, and then finds that the file has no name any more.
         if lock(&self.file, STATE).unwrap_or(false) && self.is_alone() {
             let _ = fs::remove_file(&self.path);
@@ -335,18 +357,39 @@ mod tests {
     #[test]
     fn workers_share_the_loads_of_a_device() {
         let folder = Folder::new("share");
-        let (one, other) = (folder.worker(), folder.worker());
-        assert_eq!((one.limit(), other.limit()), (START, START), "no worker loads");
-        one.flying(START);
+        let (mut one, mut other) = (folder.worker(), folder.worker());
+        assert_eq!(
+            (one.limit(), other.limit()),
+            (START, START),
+            "no worker loads"
+        );
+        one.flying(START, 0);
         assert_eq!(other.limit(), START / 2, "an equal share");
-        other.flying(START / 2);
+        other.flying(START / 2, 0);
         assert_eq!(one.limit(), START / 2, "likewise");
-        one.flying(1);
+        one.flying(1, 0);
         assert_eq!(other.limit(), START - 1, "what the other leaves");
         let third = folder.worker();
         assert_eq!(third.limit(), START / 3);
         drop(other);
         assert_eq!(third.limit(), START - 1, "one that has left leaves all");
+    }
+
+    #[test]
+    fn while_one_loads_at_a_higher_priority_the_others_have_one_load_each() {
+        let folder = Folder::new("priority");
+        let (mut urgent, mut other) = (folder.worker(), folder.worker());
+        other.flying(START, 0);
+        urgent.flying(1, 5);
+        assert_eq!(other.limit(), 1);
+        assert_eq!(urgent.limit(), START, "its share is not cut by the other's");
+        other.flying(1, 0);
+        urgent.flying(START, 5);
+        assert_eq!((urgent.limit(), other.limit()), (START, 1));
+        other.flying(1, -1);
+        assert_eq!(other.limit(), 1, "nor has what is loaded in the background");
+        urgent.flying(0, 5);
+        assert_eq!(other.limit(), START, "it has nothing to load");
     }
 
     #[test]
@@ -358,8 +401,8 @@ mod tests {
         for _ in 0..400 {
             let limits = workers.each_ref().map(OwnStreams::limit);
             let all: usize = limits.iter().sum();
-            for (worker, flying) in workers.iter().zip(limits) {
-                worker.flying(flying);
+            for (worker, flying) in workers.iter_mut().zip(limits) {
+                worker.flying(flying, 0);
             }
             let too_many = u32::try_from(all.saturating_sub(4)).expect("few");
             let all = u32::try_from(all).expect("few");
@@ -394,12 +437,12 @@ mod tests {
         let gone = one.common.as_ref().expect("joined").slot;
         drop(one);
         let common = other.common.as_ref().expect("joined");
-        common.count(gone, START);
+        common.slot(gone).store(START as u64, Relaxed);
         let earlier = Instant::now().checked_sub(2 * LOOK_AGAIN);
         common
             .looked
             .set(earlier.expect("the machine has run for longer"));
-        assert_eq!(common.others().loads, 0);
+        assert_eq!(common.others(0).loads, 0);
         // A state that makes no sense is replaced.
         common.set(&[u64::MAX; WORDS]);
         assert_eq!(other.limit(), START);
