@@ -120,6 +120,12 @@ impl Device {
             Self::Seeks => ssd::SEEKS,
         }
     }
+
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// How a worker reads.
@@ -129,6 +135,36 @@ pub(crate) enum By {
     Read,
     /// Through mappings that are kept
     Mmap,
+}
+
+/// The services that load at the same time.
+#[derive(Debug, Args)]
+pub(crate) struct Together {
+    /// The device that holds the models
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "ssd")]
+    pub(crate) device: Device,
+    /// How many services load at the same time
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_once)]
+    pub(crate) services: usize,
+    /// Size of each model, in MiB
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 16))]
+    pub(crate) mib: u64,
+    /// How the services read
+    #[arg(long, value_enum, value_name = "HOW", default_value = "read")]
+    pub(crate) by: By,
+    /// Number of rounds in which the ways to load take turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn at_once(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(services @ 2..=16) => Ok(services),
+        _ => Err("from 2 to 16 services".to_owned()),
+    }
 }
 
 /// The options of a tour.
@@ -173,6 +209,8 @@ pub(crate) enum Errand {
     Run(Tour),
     /// Measure what a backend without the module costs a reader, against the bare directory
     Cost(Cost),
+    /// Measure services that load at the same time from one device, against one after the other
+    Together(Together),
     /// Compare the simulated SSD with its model
     Selfcheck,
     /// Write the page of existing results

@@ -16,6 +16,7 @@ mod scratch;
 mod screen;
 mod simulated;
 mod start;
+mod together;
 
 use crate::args::Tour;
 use crate::error::{Failure, Result};
@@ -25,6 +26,7 @@ use crate::{measure, signals};
 pub(crate) use loader::load;
 pub(crate) use own::measure as measure_own_disk;
 pub(crate) use scratch::Folder;
+pub(crate) use together::measure as measure_together;
 
 /// The name of the results.
 const NAME: &str = "run";
