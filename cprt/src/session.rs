@@ -245,7 +245,7 @@ impl Session {
             .name("mounts".into())
             .spawn(watch);
         if let Err(error) = watching {
-            log::warn!("The policy will not notice the unmount: {error}");
+            log::warn!("Cannot watch for the unmount of the directory: {error}");
         }
         self.wait()
     }

@@ -280,7 +280,7 @@ impl Registry {
             Ok((number, keeper)) => self.install(slot, before, keeper, number),
             Err(error) => {
                 log::error!(
-                    "The earlier policy of {} does not start again: {}",
+                    "Cannot restart the earlier policy of {}: {}",
                     slot.path.display(),
                     crate::error::chain(&error)
                 );

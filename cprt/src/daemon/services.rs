@@ -339,7 +339,7 @@ impl Shared {
 
     /// Gives up all services, for this reason.
     fn switch_off(&self, why: &str) {
-        log::warn!("No start of a service is recorded or loaded: {why}");
+        log::warn!("Starts of services are neither recorded nor loaded ahead: {why}");
         self.rest();
         self.state().off = Some(why.to_owned());
     }

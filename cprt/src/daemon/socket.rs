@@ -104,7 +104,7 @@ fn reload(services: &Services, config: Result<Config>) {
             services.apply(config);
         }
         Err(error) => log::error!(
-            "The services stay as they are: {}",
+            "The services of the earlier configuration stay in force: {}",
             crate::error::chain(&error)
         ),
     }

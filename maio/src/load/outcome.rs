@@ -42,7 +42,7 @@ impl Load {
         } else if self.bypass.is_likely() && self.records.is_some() {
             Ok(self.parts().unwrap_or_default())
         } else if self.midway.is_some() {
-            Err("it had begun before recording did")
+            Err("it began before it was recorded")
         } else if self.cut_short {
             Err("a reader ended midway")
         } else {

@@ -192,7 +192,7 @@ impl Model {
             Err(error) => {
                 host.log(
                     Level::Info,
-                    format_args!("Nothing is expected to be read: {error}"),
+                    format_args!("No files of a model were found to load: {error}"),
                 );
                 return forecast(Vec::new(), &[], Vec::new());
             }

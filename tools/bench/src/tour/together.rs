@@ -21,8 +21,10 @@ use crate::{cold, signals};
 
 /// Number of inodes of a service's model, at most.
 const FILES: usize = 64;
-/// What all services together may take, of the time that they take one after the other.
+/// What all services together may take, of the time that they take one after the other, and what the one with
+/// priority may take, of the time that it takes alone.
 const BAR: f64 = 1.05;
+const URGENT_BAR: f64 = 1.1;
 
 /// How the services load, in the order of their turns: each leaves the records that the next one needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,14 @@ impl Way {
             Self::Kernel => "the kernel alone",
             Self::First => "MAIO, first load",
             Self::Later => "MAIO, second load",
-            Self::Urgent => "one has priority",
+            Self::Urgent => "the one with priority",
+        }
+    }
+
+    const fn bar(self) -> f64 {
+        match self {
+            Self::Urgent => URGENT_BAR,
+            _ => BAR,
         }
     }
 }
@@ -55,8 +64,9 @@ struct Times {
     alone_spread: f64,
     together: f64,
     together_spread: f64,
-    /// The time together, of that one after the other.
+    /// The time together, of that one after the other; of the one with priority, of that alone.
     ratio: f64,
+    bar: f64,
 }
 
 /// The services, and what they load from.
@@ -136,7 +146,8 @@ impl Neighbours<'_> {
         Ok(seconds.iter().filter_map(times).collect())
     }
 
-    /// Has some services load their models, all at once, and returns how long the slowest command took.
+    /// Has some services load their models, all at once, and returns how long the slowest command took, or the one with
+    /// priority.
     fn load(&self, way: Way, occasion: &str, services: usize) -> Result<f64> {
         let store = self.scratch.path.join(format!("store-{occasion}"));
         if way == Way::First {
@@ -165,7 +176,9 @@ impl Neighbours<'_> {
                 return Err(Failure::Said(said));
             }
         }
-        Ok(ended.iter().map(|end| end.took).fold(0.0, f64::max))
+        let counts = if way == Way::Urgent { 1 } else { services };
+        let took = ended.iter().take(counts).map(|end| end.took);
+        Ok(took.fold(0.0, f64::max))
     }
 
     fn command(&self, way: Way, service: usize, store: &Path) -> Result<Command> {
@@ -181,6 +194,9 @@ impl Neighbours<'_> {
             for (key, path) in [("store", store), ("leases", &leases)] {
                 command.args(["--set", &format!("{key}={}", path.display())]);
             }
+            if way == Way::Urgent && service == 0 {
+                command.args(["--set", "priority=1"]);
+            }
             command.arg(&folder).arg("--").arg(us);
         }
         command.arg("load").arg("--model").arg(&folder);
@@ -195,19 +211,21 @@ impl Neighbours<'_> {
 fn times(way: Way, services: usize, alone: &[f64], together: &[f64]) -> Option<Times> {
     let alone = median(alone.iter().copied())?;
     let together = median(together.iter().copied())?;
+    let after = if way == Way::Urgent { 1 } else { services };
     Some(Times {
         way: way.title(),
         alone: alone.value,
         alone_spread: alone.spread,
         together: together.value,
         together_spread: together.spread,
-        ratio: together.value / (alone.value * float(services as u64)),
+        ratio: together.value / (alone.value * float(after as u64)),
+        bar: way.bar(),
     })
 }
 
 fn table(wanted: &Together, times: &[Times]) -> String {
     let mut text = format!(
-        "\n{} services, {} MiB each, {}; medians of {} rounds, whole commands\n\n{:20}{:>9} {:>5}  {:>12} {:>5}  {:>22}\n",
+        "\n{} services, {} MiB each, {}; medians of {} rounds, whole commands\n\n{:22}{:>9} {:>5}  {:>12} {:>5}  {:>15}\n",
         wanted.services,
         wanted.mib,
         wanted.device.name(),
@@ -217,19 +235,20 @@ fn table(wanted: &Together, times: &[Times]) -> String {
         "+-",
         "all at once",
         "+-",
-        "of one after the other"
+        "of that in turn"
     );
     for it in times {
-        let verdict = if it.ratio <= BAR { "PASS" } else { "MISS" };
+        let verdict = if it.ratio <= it.bar { "PASS" } else { "MISS" };
         let _ = writeln!(
             text,
-            "{:20}{:>7.2} s {:>4.0}%  {:>10.2} s {:>4.0}%  {:>22.2}  {verdict}, bar {BAR}",
+            "{:22}{:>7.2} s {:>4.0}%  {:>10.2} s {:>4.0}%  {:>15.2}  {verdict}, bar {}",
             it.way,
             it.alone,
             100.0 * it.alone_spread,
             it.together,
             100.0 * it.together_spread,
-            it.ratio
+            it.ratio,
+            it.bar
         );
     }
     text
@@ -244,6 +263,8 @@ mod tests {
         let found = times(Way::Later, 2, &[1.0, 2.0, 4.0], &[3.0, 4.0, 5.0]).expect("rounds");
         assert!((found.ratio - 1.0).abs() < 1e-9, "{found:?}");
         assert!((found.alone_spread - 1.0).abs() < 1e-9, "{found:?}");
+        let urgent = times(Way::Urgent, 2, &[1.0, 2.0, 4.0], &[2.0]).expect("rounds");
+        assert!((urgent.ratio - 1.0).abs() < 1e-9, "{urgent:?}");
         assert_eq!(times(Way::First, 2, &[], &[]), None);
     }
 }

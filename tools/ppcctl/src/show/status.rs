@@ -63,7 +63,7 @@ fn of_services(services: &ServicesStatus, now: u64) -> String {
     if let Some(off) = &services.off {
         let why = plain(off);
         text.extend([
-            "\nNo start of a service is recorded or loaded: ",
+            "\nStarts of services are neither recorded nor loaded ahead: ",
             &why,
             "\n",
         ]);
@@ -299,7 +299,7 @@ b
             off: Some("no maio.so".into()),
             ..ServicesStatus::default()
         };
-        let off = "\nNo start of a service is recorded or loaded: no maio.so\n";
+        let off = "\nStarts of services are neither recorded nor loaded ahead: no maio.so\n";
         assert_eq!(of_services(&services, 0), off);
     }
 
