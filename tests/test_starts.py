@@ -86,6 +86,17 @@ class Outcomes(unittest.TestCase):
         found.phases["cold"] = []
         self.assertEqual(outcomes.phases_report([found], ["cold"]), "")
 
+    def test_counters_are_medians_and_told_by_turns(self) -> None:
+        rounds = [one for _ in range(3) for one in some("a", cold=30, later=12)]
+        for at, one in enumerate(rounds):
+            one.major = 1000 * (at % 2) + at
+            one.ahead = 0.25 if one.turn == "later" else None
+        (found,) = outcomes.outcomes(rounds, ["cold", "later"])
+        self.assertEqual(found.major, {"cold": 2, "later": 1003})
+        self.assertEqual(found.ahead, {"later": 0.25})
+        last = outcomes.counts_report([found], ["cold", "later"]).splitlines()[-1]
+        self.assertEqual(last.split(), ["a", "2", "1003", outcomes.table.NONE, "25%"])
+
     def test_rows_are_marked_whose_pages_did_not_stay(self) -> None:
         calm, taken = some("a", cold=3, warm=1), some("b", cold=3, warm=1)
         taken[0].stolen = outcomes.LARGE + 1
@@ -141,7 +152,8 @@ class OneStart(unittest.TestCase):
         self.assertIn("exit status 1: last", self.judged("cold", 1, "", "first\nlast").broken)
         self.assertIn("nothing was said", self.judged("cold", 0, "{}", "").broken)
         later = self.judged("later", 0, '{"digest": "d"}', '{"policy": "maio", "stats": {"loaded_bytes": 7}}')
-        self.assertEqual((later.broken, later.loaded), ("", 7))
+        self.assertEqual((later.broken, later.loaded, later.ahead), ("", 7, None))
+        self.assertEqual(self.judged("cold", 0, '{"digest": "d", "ahead": 0.5}', "").ahead, 0.5)
         self.assertIn("it ran with None", self.judged("later", 0, '{"digest": "d"}', "").broken)
 
     def test_what_is_killed_for_its_memory_says_what_helps(self) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import clients
 import environment
+import loaders
 import runs
 import weights
 from loaders import Client
 
 # Modules of this folder that a client imports.
-LOADERS = ("loaders.py", "digest.py", "moments.py")
+LOADERS = ("loaders.py", "cold.py", "digest.py", "moments.py")
 ABOUT = """
 import json, os, sys, sysconfig
 shared = sysconfig.get_config_var("Py_ENABLE_SHARED")
@@ -82,5 +83,5 @@ def words(client: Client, root: Path) -> list[str]:
 
 def told(client: Client, root: Path) -> dict[str, str]:
     """The environment variables of a client, which must not write compiled modules."""
-    ours = {"PYTHONDONTWRITEBYTECODE": "1", "LD_LIBRARY_PATH": str(root / "base/lib")}
+    ours = {"PYTHONDONTWRITEBYTECODE": "1", "LD_LIBRARY_PATH": str(root / "base/lib"), loaders.LOOK: "1"}
     return {**os.environ, **runs.QUIET, **client.environment, **ours}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -58,6 +59,11 @@ def command(subject: Subject, turn: str, tools: Tools) -> list[str]:
     return [*ours, "--", *subject.words]
 
 
+def major_faults() -> int:
+    """Those of all processes that have been waited for, and of theirs; the runtime's workers are waited for by none."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_majflt
+
+
 def grouped(words: list[str], group: Group | None) -> list[str]:
     return ["/bin/sh", "-c", JOINING, str(group.path / "cgroup.procs"), *words] if group else words
 
@@ -70,7 +76,7 @@ def start(result: Start, subject: Subject, tools: Tools, disk, group: Group | No
         forget()
     words = grouped(command(subject, result.turn, tools), group)
     disk.reset()
-    before = reclaim.now()
+    before, waited = reclaim.now(), major_faults()
     with Watch(group) if group else nullcontext() as watch:
         began = time.monotonic()
         try:
@@ -80,6 +86,7 @@ def start(result: Start, subject: Subject, tools: Tools, disk, group: Group | No
             return result
         ended = time.monotonic()
     result.seconds, result.device = ended - began, disk.read()
+    result.major = major_faults() - waited
     gone = reclaim.now().since(before)
     result.stolen, result.refaulted = gone.stolen, gone.refaulted
     result.taken = watch.taken.all if watch else 0
@@ -97,7 +104,7 @@ def judge(result: Start, done: subprocess.CompletedProcess, times: tuple[float, 
         last = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
         result.broken = f"exit status {done.returncode}: {last[0][:400]}"
         return
-    result.digest = said["digest"]
+    result.digest, result.ahead = said["digest"], said.get("ahead")
     result.phases = phases(times[0], said.get("moments", {}), times[1])
     if result.turn in (MODEL_FIRST, FIRST, LATER):
         stats = summary.get("stats") or {}

@@ -29,6 +29,10 @@ class Start:
     device: int = 0
     digest: str = ""
     loaded: int = 0
+    # Page faults of all its processes for which the disk was read.
+    major: int = 0
+    # The part of the weights that was cached when its imports were done; none if it does not report that.
+    ahead: float | None = None
     # Bytes of files that meanwhile were reclaimed from the page cache, and read again not long after that.
     stolen: int = 0
     refaulted: int = 0
@@ -50,6 +54,9 @@ class Outcome:
     devices: dict[str, float] = field(default_factory=dict)
     # Those of the start with the median time, so that they add up to it.
     phases: dict[str, list[float]] = field(default_factory=dict)
+    # Medians of major faults, and of the part of the weights that imports found cached.
+    major: dict[str, float] = field(default_factory=dict)
+    ahead: dict[str, float] = field(default_factory=dict)
     disturbed: list[str] = field(default_factory=list)
     # Time with everything cached; with limited memory, that of the row without a limit.
     cached: float | None = None
@@ -114,6 +121,9 @@ def outcomes(starts: list[Start], wanted: list[str]) -> list[Outcome]:
             outcome.times[turn] = median(start.seconds for start in some)
             outcome.devices[turn] = median(start.device for start in some)
             outcome.phases[turn] = middle(some).phases
+            outcome.major[turn] = median(start.major for start in some)
+            if ahead := [start.ahead for start in some if start.ahead is not None]:
+                outcome.ahead[turn] = median(ahead)
         outcome.disturbed = [text for start in sound if (text := disturbance(start))]
         outcome.cached = cached(sound[0].plain or row, starts)
         if limit := sound[0].limit:
@@ -165,6 +175,18 @@ def phases_report(found: list[Outcome], wanted: list[str]) -> str:
             if parts := one.phases.get(turn):
                 rows.append([f"{one.row}, {turn}", *(f"{part:.2f}" for part in parts), f"{sum(parts):.2f}"])
     return grid(rows) if len(rows) > 1 else ""
+
+
+def counts_report(found: list[Outcome], wanted: list[str]) -> str:
+    """Counters instead of clocks: what starts still waited for, and what was there before they asked."""
+    first = [f"major faults: {wanted[0]}", *wanted[1:]]
+    second = [f"weights cached after imports: {wanted[0]}", *wanted[1:]]
+    rows = [["", *first, *second]]
+    for one in found:
+        major = [f"{one.major[turn]:.0f}" for turn in wanted]
+        ahead = [f"{one.ahead[turn]:.0%}" if turn in one.ahead else table.NONE for turn in wanted]
+        rows.append([one.row, *major, *ahead])
+    return grid(rows)
 
 
 def faults(one: Start, digest: str) -> list[str]:

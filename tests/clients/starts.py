@@ -28,7 +28,19 @@ import packages
 import programs
 from loaders import CLIENTS, Client
 from onestart import Subject, Tools
-from outcomes import COLD, MODEL_FIRST, TURNS, USUAL_TURNS, Start, faults, outcomes, phases_report, report, turns
+from outcomes import (
+    COLD,
+    MODEL_FIRST,
+    TURNS,
+    USUAL_TURNS,
+    Start,
+    counts_report,
+    faults,
+    outcomes,
+    phases_report,
+    report,
+    turns,
+)
 
 USUAL = ["safetensors-torch", "transformers", "vllm-loop"]
 # Layers of the model, about 1.1 GB.
@@ -148,6 +160,7 @@ def show(book: Book, wanted: argparse.Namespace) -> None:
     for found, shown in ((full, wanted.turns), (some, rest)):
         if found:
             print(f"\n{report(found, shown)}\n")
+            print(f"{counts_report(found, shown)}\n")
             if text := phases_report(found, shown):
                 print(f"{text}\n")
     for device, what in book.devices.items():

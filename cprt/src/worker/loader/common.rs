@@ -273,7 +273,7 @@ fn halves(number: u64) -> [u32; 2] {
 impl Drop for Common {
     fn drop(&mut self) {
         self.publish(0, 0);
-        // Whoever joins now waits for this lock, and then finds that the file has no name any more.
+        // A worker that joins now finds after its next attempt that the file has no name any more.
         if lock(&self.file, STATE).unwrap_or(false) && self.is_alone() {
             let _ = fs::remove_file(&self.path);
         }
