@@ -105,7 +105,7 @@ impl Roots {
         })?;
         let inside = mounts.iter().any(|mount| dir.starts_with(&mount.point));
         if !inside || !is_cgroup(&dir) {
-            return Err(problem("this cgroup has no memory controller", None));
+            return Err(problem("this directory is not a cgroup", None));
         }
         if !charges(&dir) {
             return Err(problem(

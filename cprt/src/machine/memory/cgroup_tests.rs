@@ -134,9 +134,9 @@ fn names_that_are_none() {
         ("part", "try 'echo +memory'"),
         ("", "it is the root"),
         ("/", "it is the root"),
-        ("plain", "is no cgroup"),
-        ("plain/file", "is no cgroup"),
-        ("link", "is no cgroup"),
+        ("plain", "is not a cgroup"),
+        ("plain/file", "is not a cgroup"),
+        ("link", "is not a cgroup"),
     ];
     for (name, expected) in table {
         let error = tree.roots().resolve(Path::new(name));
