@@ -2,8 +2,8 @@
 //!
 //! One disk is busy with four loads, a network file system with sixty, and a hard disk suffers from more
 //! than two. So the number is doubled until that has not paid twice or has done harm, and halved where the first
-//! doubling did harm.
-//! After that, it tries now and then whether a few more are better, or a few less as good.
+//! doubling did harm. After that, it tries soon whether a few less are as good, and then now and then whether a few
+//! more are better.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -36,7 +36,8 @@ const LARGE: u64 = 512 << 10;
 /// What a load costs besides its bytes, as bytes: the device answers a few times before the first of them. Without
 /// that, a rate would say how large the last loads were, as starts read thousands of small files between large ones.
 const EACH: u64 = 512 << 10;
-/// How many rates to measure before another number is tried; the short one after a change that has just paid.
+/// How many rates to measure before another number is tried; the short one after a change that has just paid, and
+/// after the doubling.
 const STAY: u32 = 64;
 const STAY_SHORT: u32 = 4;
 /// If more loads than this factor of the number are in flight, the rate is not that number's.
