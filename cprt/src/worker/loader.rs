@@ -28,6 +28,7 @@ use crate::sys;
 use crate::worker::budget::Room;
 use crate::worker::parting;
 
+mod background;
 mod backlog;
 mod common;
 mod pace;
@@ -531,6 +532,8 @@ impl LoaderShared {
                 state.pace.loaded(now, loaded.fresh, took);
                 if chunk.range.priority >= 0 {
                     self.learn(state, &loaded, took);
+                } else if loaded.fresh == length {
+                    state.backlog.background_loaded(length, took);
                 }
                 if loaded.stopped && loaded.done < length {
                     back = state.backlog.rest(chunk, loaded.done);

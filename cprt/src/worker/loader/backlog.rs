@@ -8,14 +8,16 @@
 //! range of no particular process replaces nothing. One thread loads what several processes want, for all
 //! of them: other threads would only wait for the same pages.
 //!
-//! A priority below 0 is the background: only one such piece is under way at a time, a small one, and only while
+//! A priority below 0 is the background: only one such piece is under way at a time, a brief one, and only while
 //! nothing else is, as readers that the policy does not know may wait for the same device.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use ppc::FileId;
 
+use super::background::Background;
 use crate::backend::Span;
 
 #[cfg(test)]
@@ -85,6 +87,7 @@ pub(crate) struct Backlog {
     groups: Vec<Group>,
     threads: usize,
     chunk: u64,
+    background: Background,
     cookie: u64,
     turn: u64,
     queued: u64,
@@ -96,9 +99,6 @@ pub(crate) struct Backlog {
 /// would fill the worker's memory.
 const MAX_RANGES: usize = 1 << 18;
 
-/// Upper bound on bytes of a piece in the background: a reader waits for one of them at most.
-const SMALL: u64 = 128 << 10;
-
 /// How many chunks from a load in flight a range counts as about to be loaded.
 const NEAR: u64 = 8;
 
@@ -108,6 +108,7 @@ impl Backlog {
             groups: (0..groups).map(|_| Group::default()).collect(),
             threads,
             chunk,
+            background: Background::new(chunk),
             cookie: 0,
             turn: 0,
             queued: 0,
@@ -118,6 +119,11 @@ impl Backlog {
     /// Sets how many loads are under way at once from now on.
     pub(crate) fn set_streams(&mut self, threads: usize) {
         self.threads = threads;
+    }
+
+    /// Notes how long a piece in the background took, all of which came from the device.
+    pub(crate) fn background_loaded(&mut self, bytes: u64, took: Duration) {
+        self.background.loaded(bytes, took);
     }
 
     /// Sets whether threads have to wait.
@@ -266,7 +272,7 @@ impl Backlog {
         let mut piece = *range;
         // Up to the next boundary, so that neighbouring pieces are aligned to folios and to each other.
         let most = if range.priority < 0 {
-            self.chunk.min(SMALL)
+            self.background.piece()
         } else {
             self.chunk
         };

@@ -1,3 +1,4 @@
+use super::super::background::SMALLEST;
 use super::*;
 
 fn range(process: u32, offset: u64, length: u64) -> (usize, LoadRange) {
@@ -229,21 +230,29 @@ fn clearing_tells_what_is_in_flight() {
 
 #[test]
 fn the_background_comes_last_and_in_small_pieces() {
-    let mut backlog = Backlog::new(1, 4, 4 * SMALL);
-    let mut behind = range(0, 0, 3 * SMALL);
+    let mut backlog = Backlog::new(1, 4, 4 * SMALLEST);
+    let mut behind = range(0, 0, 3 * SMALLEST);
     behind.1.priority = -1;
     assert!(!backlog.is_for_background(), "nothing waits");
     backlog.submit(&[behind]);
     assert!(backlog.is_for_background());
-    backlog.submit(&[range(1, 8 * SMALL, 4 * SMALL)]);
+    backlog.submit(&[range(1, 8 * SMALLEST, 4 * SMALLEST)]);
     assert!(!backlog.is_for_background());
     let pieces = [
-        (1, 8 * SMALL, 4 * SMALL),
-        (0, 0, SMALL),
-        (0, SMALL, SMALL),
-        (0, 2 * SMALL, SMALL),
+        (1, 8 * SMALLEST, 4 * SMALLEST),
+        (0, 0, SMALLEST),
+        (0, SMALLEST, SMALLEST),
+        (0, 2 * SMALLEST, SMALLEST),
     ];
     assert_eq!(taken(&mut backlog), pieces);
+    for _ in 0..4 {
+        backlog.background_loaded(SMALLEST, std::time::Duration::from_micros(100));
+    }
+    let mut behind = range(0, 0, 3 * SMALLEST);
+    behind.1.priority = -1;
+    backlog.submit(&[behind]);
+    let pieces = [(0, 0, 2 * SMALLEST), (0, 2 * SMALLEST, SMALLEST)];
+    assert_eq!(taken(&mut backlog), pieces, "the device is fast");
 }
 
 #[test]
