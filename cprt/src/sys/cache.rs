@@ -1,5 +1,5 @@
-//! System calls for the page cache that no safe crate makes: finding what is cached, and dropping pages
-//! that a process maps.
+//! System calls for the page cache that no safe crate makes: finding what is cached, bringing it in by large folios,
+//! and dropping pages that a process maps.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use super::made;
 
@@ -48,41 +49,91 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
     let mut at = range.start;
     while at < range.end {
         let end = range.end.min(at + WINDOW);
-        let too_long = |_| io::Error::from_raw_os_error(libc::EFBIG);
-        let length = usize::try_from(end - at).map_err(too_long)?;
-        let Some(size) = NonZeroUsize::new(length) else {
-            break;
-        };
-        let offset = libc::off_t::try_from(at).map_err(too_long)?;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
-        let start = unsafe {
-            mmap(
-                None,
-                size,
-                ProtFlags::PROT_READ,
-                MapFlags::MAP_SHARED,
-                file,
-                offset,
-            )
-        }?;
+        let mapping = OwnMapping::new(file, &(at..end))?;
         pages.clear();
         pages.resize(usize::try_from((end - at).div_ceil(page)).unwrap_or(0), 0);
-        let told = told_of(start, length, &mut pages);
-        // SAFETY: it was mapped above with this length, and nothing refers to it.
-        unsafe { munmap(start, length) }?;
-        told?;
+        mapping.told(&mut pages)?;
         cached += pages.iter().filter(|&&page| page & 1 != 0).count() as u64;
         at = end;
     }
     Ok(cached)
 }
 
-/// `pages` has one entry for each page of the mapping.
-fn told_of(start: NonNull<libc::c_void>, length: usize, pages: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the kernel writes a byte for each page of the mapping, and `pages` has as many.
-    match unsafe { libc::mincore(start.as_ptr(), length, pages.as_mut_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+/// Brings a range of a file into the page cache by a page fault, in one large folio if the file system makes those.
+/// `range` begins at a multiple of the size of a huge page and is no longer than one. Returns whether all of it has
+/// arrived in one folio; otherwise more or less of it may be on its way.
+///
+/// Only a fault in a mapping that asks for huge pages gets them at once: reads begin with the smallest folios, and
+/// arrive at large ones after many MiB.
+pub(crate) fn fault_in(file: &File, range: &Range<u64>, page: u64) -> io::Result<bool> {
+    let mapping = OwnMapping::new(file, range)?;
+    mapping.advise(MmapAdvise::MADV_HUGEPAGE)?;
+    // Without this, the kernel reads the next huge page as well.
+    mapping.advise(MmapAdvise::MADV_RANDOM)?;
+    let page = usize::try_from(page).unwrap_or(mapping.length.get());
+    mapping.populate(0, page)?;
+    // The fault has mapped the whole folio. If that has the last page, too, there is no second fault.
+    let before = faults()?;
+    mapping.populate((mapping.length.get() - 1) / page * page, page)?;
+    Ok(faults()? == before)
+}
+
+/// How many page faults the calling thread has had.
+fn faults() -> io::Result<i64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
+    Ok(usage.minor_page_faults() + usage.major_page_faults())
+}
+
+/// A mapping of a part of a file that this process does not read.
+struct OwnMapping {
+    start: NonNull<libc::c_void>,
+    length: NonZeroUsize,
+}
+
+impl OwnMapping {
+    /// Maps a range that begins at a page and is not empty.
+    fn new(file: &File, range: &Range<u64>) -> io::Result<Self> {
+        let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
+        let length = usize::try_from(range.end.saturating_sub(range.start)).ok();
+        let length = length.and_then(NonZeroUsize::new).ok_or_else(wrong)?;
+        let offset = libc::off_t::try_from(range.start).map_err(|_| wrong())?;
+        let (read, shared) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED);
+        // SAFETY: the kernel places the new mapping where nothing of ours is.
+        let start = unsafe { mmap(None, length, read, shared, file, offset) }?;
+        Ok(Self { start, length })
+    }
+
+    fn advise(&self, advice: MmapAdvise) -> io::Result<()> {
+        // SAFETY: the range is this mapping, and the advice changes no contents.
+        Ok(unsafe { madvise(self.start, self.length.get(), advice) }?)
+    }
+
+    /// Maps the pages of `length` bytes from `at` on, which are in the mapping, and waits until they have arrived.
+    fn populate(&self, at: usize, length: usize) -> io::Result<()> {
+        let start = self.start.as_ptr().wrapping_byte_add(at);
+        // SAFETY: the pages are those of this mapping, and stay what they are; a page that cannot be read is an error
+        // here and no signal.
+        match unsafe { libc::madvise(start, length, libc::MADV_POPULATE_READ) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// `pages` has one entry for each page of the mapping.
+    fn told(&self, pages: &mut [u8]) -> io::Result<()> {
+        let (start, length) = (self.start.as_ptr(), self.length.get());
+        // SAFETY: the kernel writes a byte for each page of the mapping, and `pages` has as many.
+        match unsafe { libc::mincore(start, length, pages.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for OwnMapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nothing refers to it.
+        let _ = unsafe { munmap(self.start, self.length.get()) };
     }
 }
 

@@ -8,8 +8,8 @@ pub(super) const PIECE: u64 = 1 << 20;
 /// How many bytes make a run dense: reading it like a file costs less than requesting its pages, and the
 /// kernel's readahead beyond its end is little beside it.
 const DENSE: u64 = 8 << 20;
-/// The largest folio that a file system makes.
-const FOLIO: u64 = 2 << 20;
+/// The largest folio that a file system makes, where huge pages are of the usual size.
+pub(super) const FOLIO: u64 = 2 << 20;
 
 /// How a range is brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,24 @@ impl Runs {
 pub(super) fn piece(at: u64, end: u64) -> Range<u64> {
     let next = (at / PIECE + 1).saturating_mul(PIECE);
     at..next.min(end)
+}
+
+/// What is loaded next of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All that the file has of one large folio.
+    Folio(Range<u64>),
+    /// A piece that is no folio: the range has only a part of that.
+    Piece(Range<u64>),
+}
+
+/// The next step of a range of a file of that size.
+pub(super) fn step(at: u64, end: u64, size: u64) -> Step {
+    let next = (at / FOLIO + 1).saturating_mul(FOLIO).min(size);
+    if at.is_multiple_of(FOLIO) && next <= end && next - at > FOLIO / 2 {
+        return Step::Folio(at..next);
+    }
+    Step::Piece(piece(at, end))
 }
 
 /// The range to drop, when `range` is asked for and `before` was asked for last.
@@ -127,6 +145,23 @@ mod tests {
             assert!(count <= 4);
         }
         assert_eq!(piece(u64::MAX - 1, u64::MAX), u64::MAX - 1..u64::MAX);
+    }
+
+    #[test]
+    fn whole_folios_come_at_once_and_the_rest_in_pieces() {
+        let size = 9 * MIB;
+        for (at, end, expected) in [
+            (0, 2 * MIB, Step::Folio(0..2 * MIB)),
+            (2 * MIB, size, Step::Folio(2 * MIB..4 * MIB)),
+            (0, 2 * MIB - 1, Step::Piece(0..MIB)),
+            (MIB, 4 * MIB, Step::Piece(MIB..2 * MIB)),
+            // Half a folio at the end of the file, and a little more.
+            (8 * MIB, size, Step::Piece(8 * MIB..size)),
+        ] {
+            assert_eq!(step(at, end, size), expected, "{at} {end}");
+        }
+        let more = size + 5;
+        assert_eq!(step(8 * MIB, more, more), Step::Folio(8 * MIB..more));
     }
 
     #[test]

@@ -196,6 +196,35 @@ fn slices_come_in_exactly() {
 }
 
 #[test]
+fn whole_folios_come_in_as_such_and_exactly() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("folios", 16 * MIB);
+    let Some(file) = temporary.cold(&engine) else {
+        return;
+    };
+    let one = |file: &File, range| cache::fault_in(file, &range, engine.page);
+    if !engine.folios || !one(&file, 14 * MIB..16 * MIB).is_ok_and(|one| one) {
+        return skip("this kernel or file system makes no large folios");
+    }
+    let part = 2 * MIB..6 * MIB;
+    let loaded = engine.load(&temporary.open(), &part, how(1, false));
+    let loaded = loaded.expect("to load");
+    assert_eq!((loaded.done, loaded.fresh), (4 * MIB, 4 * MIB));
+    let there = engine.resident(&file, &(0..14 * MIB)).expect("to look");
+    assert_eq!(there, 4 * MIB, "and nothing beside");
+    for at in [2 * MIB, 4 * MIB] {
+        assert!(one(&file, at..at + 2 * MIB).expect("to map"), "{at}");
+    }
+    // A folio of which a reader has brought in the first page.
+    let mut page = [0; 4096];
+    file.read_exact_at(&mut page, 8 * MIB).expect("to read");
+    let part = 8 * MIB..10 * MIB;
+    let loaded = engine.load(&temporary.open(), &part, how(1, false));
+    assert_eq!(loaded.expect("to load").done, 2 * MIB);
+    assert_eq!(engine.resident(&file, &part).expect("to look"), 2 * MIB);
+}
+
+#[test]
 fn both_ways_of_counting_agree() {
     let engine = Engine::new().expect("an engine");
     let temporary = Temporary::new("count", 9 * MIB + 5000);
