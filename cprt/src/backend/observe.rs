@@ -50,6 +50,7 @@ mod asm;
 mod attention;
 mod available;
 mod bpf;
+mod by;
 mod execs;
 mod folios;
 mod hearing;

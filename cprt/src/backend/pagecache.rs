@@ -4,8 +4,8 @@
 //! the pages come from, by its memory policy, and how urgent the I/O is.
 //!
 //! A load goes through its range in steps, and checks between two of them whether it is to stop. Whole folios of the
-//! largest size come in by one page fault each, where kernel and file system can do that: this takes a fifth of the
-//! CPU time, and readers copy or map such folios faster. The rest of a dense run is sent to `/dev/null`, which copies
+//! largest size come in by one page fault each, where kernel and file system can do that and the backend allows it:
+//! this takes a fifth of the CPU time, and readers copy such folios faster. The rest of a dense run is sent to `/dev/null`, which copies
 //! nothing and has the kernel read ahead. Small or isolated ranges are requested exactly (WILLNEED), one piece ahead,
 //! and then sent as well, to wait for them: the kernel reports neither when such a request is done,
 //! nor that it has left out some of it, nor that a page could not be read.
@@ -52,8 +52,10 @@ pub(crate) struct Engine {
     page: u64,
     /// The kernel has cachestat.
     cachestat: AtomicBool,
-    /// A page fault can bring in a large folio.
-    folios: bool,
+    /// A page fault can bring in a large folio,
+    has_folios: bool,
+    /// and that is allowed now.
+    folios: AtomicBool,
     /// The device of a mirror through which files may be mapped as well.
     mirror: Option<u64>,
     state: Mutex<EngineState>,
@@ -107,7 +109,8 @@ impl Engine {
             null: OpenOptions::new().write(true).open("/dev/null")?,
             page: sys::page_size(),
             cachestat: AtomicBool::new(true),
-            folios: has_large_folios(),
+            has_folios: has_large_folios(),
+            folios: AtomicBool::new(false),
             mirror: None,
             state: Mutex::default(),
         })
@@ -116,6 +119,12 @@ impl Engine {
     /// Notes that files are also read through a mirror of that device, which passes reads through.
     pub(crate) fn mirrored(&mut self, device: u64) {
         self.mirror = Some(device);
+    }
+
+    /// Sets whether loads may bring in the largest folios, for the best speed. A process that maps one gets all of it
+    /// by a single fault, of which the kernel makes no record.
+    pub(crate) fn allow_folios(&self, allowed: bool) {
+        self.folios.store(self.has_folios && allowed, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, EngineState> {
@@ -297,7 +306,7 @@ impl Engine {
     /// Brings in a whole folio by a page fault; returns whether that has succeeded. If not, the caller reads it the
     /// other way, which finds out why.
     fn fault_in(&self, file: &File, folio: &Range<u64>) -> bool {
-        self.folios && cache::fault_in(file, folio, self.page).unwrap_or(false)
+        self.folios.load(Relaxed) && cache::fault_in(file, folio, self.page).unwrap_or(false)
     }
 
     /// The kernel takes pages that are asked for twice as in use, and reclaims others first. It is unknown whether

@@ -52,6 +52,11 @@ impl Hearing {
         self.looks.mirrored(device);
     }
 
+    /// Whether loads may bring in the largest folios.
+    pub(super) fn allow_folios(&self) -> bool {
+        self.readers.allow_folios()
+    }
+
     pub(super) fn want(&mut self, kinds: Kinds, progress_bytes: u64) {
         self.kinds = kinds;
         self.readers.want(kinds, progress_bytes);
@@ -105,6 +110,7 @@ impl Hearing {
             readers.unmapped(process, file);
             false
         });
+        from.engine.allow_folios(self.allow_folios());
         Ok(Flow::On)
     }
 

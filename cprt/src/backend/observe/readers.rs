@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use ppc::{Event, FileId, Kind, Kinds};
 
+use super::by::By;
 use super::folios::Folios;
 use super::record::{AT_ONCE, Point, Raw};
 use crate::machine::ranges::Ranges;
@@ -38,6 +39,7 @@ pub(super) struct Readers {
     /// The place of each thread's last fault.
     faults: HashMap<u32, (FileId, u64)>,
     folios: Folios,
+    by: By,
 }
 
 /// A process that reads a file.
@@ -138,10 +140,20 @@ impl Readers {
 
     /// Sets which events to make from now on.
     pub(super) fn want(&mut self, kinds: Kinds, step: u64) {
+        if self.wanted != kinds {
+            // A load begins or ends, or may do so.
+            self.by = By::default();
+        }
         (self.wanted, self.step) = (kinds, step.max(1));
         if !self.looks() {
             self.folios.clear();
         }
+    }
+
+    /// Whether the policy learns all that it wants even if loads bring in the largest folios. A process that maps such
+    /// a folio gets all of it without a record, and a look at its mappings comes too late where it unmaps soon.
+    pub(super) fn allow_folios(&self) -> bool {
+        !self.wanted.contains(Kind::Touch) || self.by.is_read()
     }
 
     /// Notes a folio that this process itself has loaded.
@@ -207,6 +219,8 @@ impl Readers {
                 push(into, event);
             }
         } else if self.looks() {
+            let bytes = event.length.min(AT_ONCE);
+            self.by.used(raw.point.maps(), bytes, size);
             let beginning = raw.beginning.map(|first| first.saturating_mul(page));
             self.read(&event, beginning, raw.late, into);
         }

@@ -198,12 +198,13 @@ fn slices_come_in_exactly() {
 #[test]
 fn whole_folios_come_in_as_such_and_exactly() {
     let engine = Engine::new().expect("an engine");
+    engine.allow_folios(true);
     let temporary = Temporary::new("folios", 16 * MIB);
     let Some(file) = temporary.cold(&engine) else {
         return;
     };
     let one = |file: &File, range| cache::fault_in(file, &range, engine.page);
-    if !engine.folios || !one(&file, 14 * MIB..16 * MIB).is_ok_and(|one| one) {
+    if !engine.has_folios || !one(&file, 14 * MIB..16 * MIB).is_ok_and(|one| one) {
         return skip("this kernel or file system makes no large folios");
     }
     let part = 2 * MIB..6 * MIB;
@@ -215,6 +216,12 @@ fn whole_folios_come_in_as_such_and_exactly() {
     for at in [2 * MIB, 4 * MIB] {
         assert!(one(&file, at..at + 2 * MIB).expect("to map"), "{at}");
     }
+    engine.allow_folios(false);
+    let part = 10 * MIB..12 * MIB;
+    let loaded = engine.load(&temporary.open(), &part, how(1, false));
+    assert_eq!(loaded.expect("to load").done, 2 * MIB);
+    assert!(!one(&file, part).expect("to map"), "not allowed");
+    engine.allow_folios(true);
     // A folio of which a reader has brought in the first page.
     let mut page = [0; 4096];
     file.read_exact_at(&mut page, 8 * MIB).expect("to read");
