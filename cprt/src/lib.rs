@@ -9,9 +9,9 @@
 //! ```
 //!
 //! [`backend`] reports what readers miss, and loads and drops ranges of the page cache. [`worker`] is the
-//! process that hosts one policy. [`daemon`] (`cprtd`) and [`session`] (one command) start workers.
-//! [`control`] has the messages that all of these and `ppcctl` exchange, [`machine`] describes the
-//! machine, and `sys` makes the system calls.
+//! process that hosts one policy. [`daemon`] (`cprtd`) and [`session`] (one command) start workers;
+//! [`residency`] uses the parts of one for files that a user names. [`control`] has the messages that all
+//! of these and `ppcctl` exchange, [`machine`] describes the machine, and `sys` makes the system calls.
 //!
 //! # Unsafe code
 //!
@@ -23,6 +23,7 @@ pub mod control;
 pub mod daemon;
 pub mod error;
 pub mod machine;
+pub mod residency;
 pub mod session;
 #[allow(
     unsafe_code,

@@ -18,6 +18,7 @@ pub(crate) mod shared;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tracefs;
+pub(crate) mod window;
 pub(crate) mod xattr;
 
 /// The time of `CLOCK_MONOTONIC` in ns, which is what events carry.

@@ -320,7 +320,8 @@ impl Engine {
     fn name(&self, file: &File, piece: &Range<u64>) -> Result<(), Fault> {
         advise(file, piece, PosixFadviseAdvice::POSIX_FADV_WILLNEED)?;
         let length = piece.end - piece.start;
-        if length <= STEP || self.resident(file, piece)? == length {
+        // Of files of other users, the kernel may not tell.
+        if length <= STEP || self.resident(file, piece).ok() == Some(length) {
             return Ok(());
         }
         // The kernel has left out some.
@@ -364,6 +365,9 @@ impl Engine {
                 }
                 Err(_) => {}
             }
+        }
+        if !cache::may_ask(file) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM).into());
         }
         Ok(cache::mincore(file, range, self.page)?)
     }

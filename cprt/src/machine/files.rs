@@ -12,10 +12,33 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::statfs::{
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FsType,
+    HUGETLBFS_MAGIC, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, TRACEFS_MAGIC,
+};
 use ppc::{Entry, FileInfo};
 
 use crate::backend::Fault;
 use crate::machine::mappings::Identity;
+
+/// File systems without storage whose files look like others', by the numbers that statfs has for them.
+const MADE_UP: [FsType; 10] = [
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    DEVPTS_SUPER_MAGIC,
+    HUGETLBFS_MAGIC,
+    PROC_SUPER_MAGIC,
+    SECURITYFS_MAGIC,
+    SYSFS_MAGIC,
+    TMPFS_MAGIC,
+    TRACEFS_MAGIC,
+];
+
+/// Whether reads from such a file system come from a disk or over a network.
+pub(crate) fn is_of_storage(kind: FsType) -> bool {
+    !MADE_UP.contains(&kind)
+}
 
 /// A directory's tree.
 #[derive(Debug)]

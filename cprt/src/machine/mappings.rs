@@ -129,9 +129,32 @@ pub(crate) fn all_of(file: Identity, mirror: Option<u64>) -> Vec<(u32, Vec<Mappi
         .collect()
 }
 
+/// Whether a process has locked a mapping into memory; no, if we may not look.
+pub(crate) fn is_locked(process: u32, mapping: &Mapping) -> bool {
+    let smaps = fs::read(format!("/proc/{process}/smaps"));
+    smaps.is_ok_and(|text| locked(&String::from_utf8_lossy(&text), &mapping.addresses))
+}
+
+/// The same by the text of smaps: a line with addresses, then lines with what is known of them.
+fn locked(smaps: &str, addresses: &Range<u64>) -> bool {
+    let head = format!("{:x}-{:x} ", addresses.start, addresses.end);
+    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"));
+    flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "lo"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locked_mappings_are_found_by_their_addresses() {
+        let text = "7f01000-7f02000 r--s 00000000 fe:00 77 /a\nRss: 4 kB\nVmFlags: rd sh mr lo sd\n\
+                    7f02000-7f03000 r--s 00001000 fe:00 77 /a lo\nVmFlags: rd sh mr\n";
+        assert!(locked(text, &(0x7f0_1000..0x7f0_2000)));
+        assert!(!locked(text, &(0x7f0_2000..0x7f0_3000)));
+        assert!(!locked(text, &(0x1000..0x2000)));
+    }
 
     #[test]
     fn lines_are_read_and_what_is_no_file_is_not() {

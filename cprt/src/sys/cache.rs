@@ -3,15 +3,16 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::ptr::NonNull;
+use std::os::unix::fs::MetadataExt as _;
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::unistd::{AccessFlags, faccessat};
 
 use super::made;
+use super::window::Window;
 
 /// The same number on all architectures; the C library may not know it.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -19,6 +20,15 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// The number of cached pages of a range, by cachestat(2): from Linux 6.5 on, and not for a file of
 /// overlayfs, which has no pages itself.
 pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
+    counted(file, range).map(|[cached, ..]| cached)
+}
+
+/// The number of pages of these that are changed or being written, likewise.
+pub(crate) fn dirty(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> {
+    counted(file, range).map(|[_, dirty, writeback, ..]| dirty + writeback)
+}
+
+fn counted(file: impl AsFd, range: &Range<u64>) -> io::Result<[u64; 5]> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
     let mut told = [0_u64; 5];
@@ -33,7 +43,7 @@ pub(crate) fn cachestat(file: impl AsFd, range: &Range<u64>) -> io::Result<u64> 
         )
     };
     if rc == 0 {
-        Ok(told[0])
+        Ok(told)
     } else {
         Err(io::Error::last_os_error())
     }
@@ -49,10 +59,7 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
     let mut at = range.start;
     while at < range.end {
         let end = range.end.min(at + WINDOW);
-        let mapping = OwnMapping::new(file, &(at..end))?;
-        pages.clear();
-        pages.resize(usize::try_from((end - at).div_ceil(page)).unwrap_or(0), 0);
-        mapping.told(&mut pages)?;
+        Window::of(file, &(at..end))?.resident(page, &mut pages)?;
         cached += pages.iter().filter(|&&page| page & 1 != 0).count() as u64;
         at = end;
     }
@@ -66,15 +73,13 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
 /// Only a fault in a mapping that asks for huge pages gets them at once: reads begin with the smallest folios, and
 /// arrive at large ones after many MiB.
 pub(crate) fn fault_in(file: &File, range: &Range<u64>, page: u64) -> io::Result<bool> {
-    let mapping = OwnMapping::new(file, range)?;
-    mapping.advise(MmapAdvise::MADV_HUGEPAGE)?;
-    // Without this, the kernel reads the next huge page as well.
-    mapping.advise(MmapAdvise::MADV_RANDOM)?;
-    let page = usize::try_from(page).unwrap_or(mapping.length.get());
-    mapping.populate(0, page)?;
+    let window = Window::of(file, range)?;
+    window.prefer_huge()?;
+    let length = range.end - range.start;
+    window.populate(0..page.min(length))?;
     // The fault has mapped the whole folio. If that has the last page, too, there is no second fault.
     let before = faults()?;
-    mapping.populate((mapping.length.get() - 1) / page * page, page)?;
+    window.populate((length - 1) / page * page..length)?;
     Ok(faults()? == before)
 }
 
@@ -84,57 +89,20 @@ fn faults() -> io::Result<i64> {
     Ok(usage.minor_page_faults() + usage.major_page_faults())
 }
 
-/// A mapping of a part of a file that this process does not read.
-struct OwnMapping {
-    start: NonNull<libc::c_void>,
-    length: NonZeroUsize,
-}
-
-impl OwnMapping {
-    /// Maps a range that begins at a page and is not empty.
-    fn new(file: &File, range: &Range<u64>) -> io::Result<Self> {
-        let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
-        let length = usize::try_from(range.end.saturating_sub(range.start)).ok();
-        let length = length.and_then(NonZeroUsize::new).ok_or_else(wrong)?;
-        let offset = libc::off_t::try_from(range.start).map_err(|_| wrong())?;
-        let (read, shared) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED);
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
-        let start = unsafe { mmap(None, length, read, shared, file, offset) }?;
-        Ok(Self { start, length })
+/// Whether the kernel tells the caller what is cached of a file. Where it does not, mincore(2) answers that all is.
+pub(crate) fn may_ask(file: &File) -> bool {
+    let user = nix::unistd::geteuid();
+    if user.is_root() || file.metadata().is_ok_and(|it| it.uid() == user.as_raw()) {
+        return true;
     }
-
-    fn advise(&self, advice: MmapAdvise) -> io::Result<()> {
-        // SAFETY: the range is this mapping, and the advice changes no contents.
-        Ok(unsafe { madvise(self.start, self.length.get(), advice) }?)
-    }
-
-    /// Maps the pages of `length` bytes from `at` on, which are in the mapping, and waits until they have arrived.
-    fn populate(&self, at: usize, length: usize) -> io::Result<()> {
-        let start = self.start.as_ptr().wrapping_byte_add(at);
-        // SAFETY: the pages are those of this mapping, and stay what they are; a page that cannot be read is an error
-        // here and no signal.
-        match unsafe { libc::madvise(start, length, libc::MADV_POPULATE_READ) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// `pages` has one entry for each page of the mapping.
-    fn told(&self, pages: &mut [u8]) -> io::Result<()> {
-        let (start, length) = (self.start.as_ptr(), self.length.get());
-        // SAFETY: the kernel writes a byte for each page of the mapping, and `pages` has as many.
-        match unsafe { libc::mincore(start, length, pages.as_mut_ptr()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for OwnMapping {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing refers to it.
-        let _ = unsafe { munmap(self.start, self.length.get()) };
-    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    faccessat(
+        AT_FDCWD,
+        path.as_str(),
+        AccessFlags::W_OK,
+        AtFlags::AT_EACCESS,
+    )
+    .is_ok()
 }
 
 /// Opens a descriptor of a process, which never comes to refer to another process.

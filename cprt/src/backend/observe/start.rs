@@ -39,7 +39,7 @@ use super::record::{Key, Point, Raw};
 use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::machine::files::{Tree, info};
+use crate::machine::files::{Tree, info, is_of_storage};
 use crate::machine::mappings::Identity;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::tracefs::Tracefs;
@@ -255,7 +255,7 @@ impl Start {
             done => done?,
         };
         let kind = fstatfs(&opened).map_err(io::Error::from)?.filesystem_type();
-        if !paths::is_of_storage(kind) {
+        if !is_of_storage(kind) {
             return Err(Fault::NoFile);
         }
         // Only its owner and root may do this; other users change the access time.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::fstatfs;
 
-use super::paths::{Opened, is_of_storage};
-use crate::machine::files::Tree;
+use super::paths::Opened;
+use crate::machine::files::{Tree, is_of_storage};
 use crate::machine::mappings::{self, Identity};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;

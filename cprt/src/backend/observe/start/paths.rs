@@ -6,32 +6,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
-use nix::sys::statfs::{
-    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FsType,
-    HUGETLBFS_MAGIC, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, TRACEFS_MAGIC,
-};
 
 use crate::machine::mappings::Identity;
 use crate::machine::mountinfo::{self, Mount};
-
-/// File systems without storage whose files look like others', by the numbers that statfs has for them.
-const MADE_UP: [FsType; 10] = [
-    CGROUP_SUPER_MAGIC,
-    CGROUP2_SUPER_MAGIC,
-    DEBUGFS_MAGIC,
-    DEVPTS_SUPER_MAGIC,
-    HUGETLBFS_MAGIC,
-    PROC_SUPER_MAGIC,
-    SECURITYFS_MAGIC,
-    SYSFS_MAGIC,
-    TMPFS_MAGIC,
-    TRACEFS_MAGIC,
-];
-
-/// Whether reads from such a file system come from a disk or over a network.
-pub(super) fn is_of_storage(kind: FsType) -> bool {
-    !MADE_UP.contains(&kind)
-}
 
 /// A file that a process has opened.
 #[derive(Debug)]
@@ -150,6 +127,7 @@ fn points(mounts: &[Mount]) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::files::is_of_storage;
 
     #[test]
     fn file_systems_with_storage_are_watched_once() {

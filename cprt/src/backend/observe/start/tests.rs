@@ -40,7 +40,7 @@ impl Drop for Folder {
 /// A start of this process's children; `None` where that is not possible, after saying why.
 fn start() -> Option<Start> {
     let kind = nix::sys::statfs::statfs(&std::env::temp_dir()).expect("a file system");
-    if !paths::is_of_storage(kind.filesystem_type()) {
+    if !is_of_storage(kind.filesystem_type()) {
         skip("the directory for temporary files is in memory");
         return None;
     }
