@@ -13,8 +13,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::pattern::Pattern;
 use crate::setting::Setting;
 
+mod residency;
 mod start;
 
+pub(crate) use residency::{Release, Verify, Warm};
 pub(crate) use start::{Record, Replay, StartCommand, WhichStart};
 
 /// What scripts may depend on; `exit.rs` is the same in code.
@@ -27,6 +29,11 @@ Exit status:
   4  the policy was refused: the library is not trusted or not a policy, or it rejected its settings
  10  doctor found something that costs speed
  11  doctor found something that does not work
+ 12  warm or drop did a part: memory does not suffice, or pages are in use
+ 13  verify found damage: the page cache differs from the device, or a hash is wrong
+ 14  verify or drop could not tell what the page cache has
+130  interrupted by SIGINT
+143  interrupted by SIGTERM
 
 Data goes to standard output, everything else to standard error.";
 
@@ -106,6 +113,9 @@ pub(crate) enum Command {
     Events(Events),
     /// Run a command with a policy for the directory that it reads from, without daemon or mount
     Run(Run),
+    Warm(Warm),
+    Drop(Release),
+    Verify(Verify),
     /// Find out what keeps loads from a directory from being fast, and how to fix it
     ///
     /// It shows which backend would be used and why not a better one, what is wrong with the files, the

@@ -19,6 +19,15 @@ pub(crate) enum Exit {
     /// The worst finding of `doctor`. These start at 10, to leave room for more of the above.
     Warnings = 10,
     Problems = 11,
+    /// Not all could be cached, or dropped.
+    Partly = 12,
+    /// `verify` found damage.
+    Damaged = 13,
+    /// What the page cache has could not be found out.
+    Unchecked = 14,
+    /// Ended by a signal: 128 and its number.
+    Interrupted = 130,
+    Terminated = 143,
 }
 
 impl From<Exit> for ExitCode {
@@ -60,8 +69,16 @@ mod tests {
             Exit::Refused,
             Exit::Warnings,
             Exit::Problems,
+            Exit::Partly,
+            Exit::Damaged,
+            Exit::Unchecked,
+            Exit::Interrupted,
+            Exit::Terminated,
         ];
-        assert_eq!(numbers.map(|exit| exit as u8), [0, 1, 2, 3, 4, 10, 11]);
+        assert_eq!(
+            numbers.map(|exit| exit as u8),
+            [0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 130, 143]
+        );
     }
 
     #[test]

@@ -36,6 +36,11 @@ pub(crate) enum Failure {
     NoTemplate(String),
     #[error("No start {0} is known; 'ppcctl start ls' lists the known starts")]
     NoStart(String),
+    #[error(
+        "{}:{line}: neither 'HASH  NAME' nor 'SHA256 (NAME) = HASH'; 'sha256sum' makes such a list",
+        path.display()
+    )]
+    NoHash { path: PathBuf, line: usize },
     #[error("cprtd ended the stream after {seen} of {wanted} events; is it still mounted?")]
     Ended { seen: u64, wanted: u64 },
     #[error("{}", path.display())]
@@ -73,6 +78,7 @@ impl Failure {
             | Self::Template(_)
             | Self::NoTemplate(_)
             | Self::NoStart(_)
+            | Self::NoHash { .. }
             | Self::Ended { .. }
             | Self::At { .. }
             | Self::Command { .. }

@@ -2,7 +2,8 @@
 //!
 //! A command line (`args`) becomes a call of [`cprt::control::client::Client`]; its reply becomes text
 //! (`show`) or, with `--json`, is printed unchanged; a failure becomes a sentence and an exit status
-//! (`failure`, `exit`). `run`, `start`, `template`, `inspect` and `doctor` work without the daemon.
+//! (`failure`, `exit`). `run`, `start`, `template`, `inspect`, `doctor` and `residency` work without
+//! the daemon.
 
 mod args;
 mod doctor;
@@ -11,6 +12,7 @@ mod failure;
 mod generate;
 mod inspect;
 mod pattern;
+mod residency;
 mod run;
 mod screen;
 mod setting;
@@ -91,6 +93,10 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         Command::Run(_) => return Ok(Exit::Done),
         // Its exit status depends on its findings.
         Command::Doctor { directory } => return doctor::run(common.json, &directory),
+        // So do these.
+        Command::Warm(wanted) => return residency::warm(&common, &wanted),
+        Command::Drop(wanted) => return residency::release(common.json, &wanted),
+        Command::Verify(wanted) => return residency::verify(common.json, &wanted),
         Command::RegPolicy(reg) => {
             let settings = setting::with_service(reg.settings, &reg.service)?;
             let (mount, library) = (setting::mount(&reg.mount)?, setting::library(&reg.library)?);

@@ -88,6 +88,15 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: StartCommand) -> Re
     Ok(Exit::Done)
 }
 
+/// What is expected of the next start, in order: path, offset and length.
+pub(crate) fn expected(template: &Template) -> Result<Vec<(String, u64, u64)>> {
+    let Timeline { ranges, files, .. } = Timeline::of(template)?;
+    let ranges = ranges.into_iter();
+    Ok(ranges
+        .map(|range| (files[range.file].path.clone(), range.offset, range.length))
+        .collect())
+}
+
 /// The template of a start, given by its name or by its command.
 fn known(store: &Store, which: &WhichStart) -> Result<Template> {
     let name = match &which.name {

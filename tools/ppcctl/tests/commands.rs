@@ -430,6 +430,9 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-stats",
         "ppcctl-events",
         "ppcctl-run",
+        "ppcctl-warm",
+        "ppcctl-drop",
+        "ppcctl-verify",
         "ppcctl-doctor",
         "ppcctl-policy",
         "ppcctl-policy-inspect",
@@ -456,7 +459,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 26);
+    assert_eq!(pages.count(), 29);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);

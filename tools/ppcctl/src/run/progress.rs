@@ -26,7 +26,12 @@ impl Progress {
         if still && stats.queued_bytes + stats.in_flight_bytes == 0 {
             return self.clear();
         }
-        let _ = write!(io::stderr(), "{CLEAR}ppcctl: {}", line(stats));
+        self.say(&line(stats));
+    }
+
+    /// Replaces the line.
+    pub(crate) fn say(&mut self, text: &str) {
+        let _ = write!(io::stderr(), "{CLEAR}ppcctl: {text}");
         self.shown = true;
     }
 
