@@ -40,6 +40,7 @@ mod t_overhead;
 mod t_record;
 mod t_refusals;
 mod t_register;
+mod t_residency;
 mod t_rig;
 mod t_start;
 mod t_swap;
@@ -65,6 +66,7 @@ fn cases() -> Vec<Case> {
         t_record::CASES,
         t_refusals::CASES,
         t_register::CASES,
+        t_residency::CASES,
         t_rig::CASES,
         t_start::CASES,
         t_swap::CASES,

@@ -47,6 +47,9 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_register_null_is_the_kernels", &[]),
     ("cprt_register_settings_change", &[]),
     ("cprt_register_tells_readers_apart", &[]),
+    // Nothing is behind a mount: one way is enough.
+    ("cprt_residency_comes_and_goes", FUSE),
+    ("cprt_residency_ends_with_memory", FUSE),
     // A start covers files of every file system, a mirror's, too.
     ("cprt_start_brings_the_model", FUSE),
     ("cprt_start_outlives_odd_runs", FUSE),
