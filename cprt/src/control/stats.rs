@@ -44,6 +44,12 @@ counters! {
     lost,
     /// bytes that readers were seen to reach, where the policy asks for progress
     reader_bytes,
+    /// bytes that readers missed in the page cache
+    missed_bytes,
+    /// bytes of these that were being loaded, or about to be
+    late_bytes,
+    /// bytes that readers read without the page cache, by `O_DIRECT`
+    direct_bytes,
     /// calls of the policy's prefetch
     prefetch_calls,
     /// calls of the policy's evict

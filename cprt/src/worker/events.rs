@@ -173,11 +173,12 @@ impl EventsThread {
             self.budget.reader_missed(event);
             if event.kind == Kind::Miss {
                 let (file, offset, length) = (event.file, event.offset, event.length);
-                self.loader.reader_waits(&Span {
+                let is_late = self.loader.reader_waits(&Span {
                     file,
                     offset,
                     length,
                 });
+                count_miss(counters, event, is_late);
             }
             if event.kind == Kind::Progress {
                 counters.reader_bytes.add(event.length);
@@ -236,6 +237,17 @@ impl Paths {
     }
 }
 
+/// Counts the bytes of a miss by what the reader had to wait for. What is opened with `O_DIRECT` cannot come too late.
+fn count_miss(counters: &Counters, event: &Event, is_late: bool) {
+    if event.direct {
+        return counters.direct_bytes.add(event.length);
+    }
+    counters.missed_bytes.add(event.length);
+    if is_late {
+        counters.late_bytes.add(event.length);
+    }
+}
+
 fn told(event: &Event, path: Option<PathBuf>) -> EventLine {
     EventLine {
         kind: format!("{:?}", event.kind).to_uppercase(),
@@ -277,6 +289,23 @@ mod tests {
             assert!((0..MAY_ANSWER).all(|_| ms(plans) == 1));
             assert_eq!([plans; 6].map(&mut ms), [2, 4, 8, 16, 16, 16]);
         }
+    }
+
+    #[test]
+    fn misses_are_counted_by_what_readers_wait_for() {
+        let counters = Counters::default();
+        let mut miss = Event::new(Kind::Miss, FileId(1), 0, 100);
+        count_miss(&counters, &miss, false);
+        count_miss(&counters, &miss, true);
+        miss.direct = true;
+        count_miss(&counters, &miss, true);
+        let counted = counters.snapshot();
+        let bytes = (
+            counted.missed_bytes,
+            counted.late_bytes,
+            counted.direct_bytes,
+        );
+        assert_eq!(bytes, (200, 100, 100));
     }
 
     #[test]

@@ -159,11 +159,14 @@ impl Loader {
     }
 
     /// A reader misses this. Loads yield to it, unless they are loading just that: yielding would help no reader.
-    pub(crate) fn reader_waits(&self, span: &Span) {
+    /// Returns whether they are.
+    pub(crate) fn reader_waits(&self, span: &Span) -> bool {
         let mut state = self.inner.lock();
-        if !state.backlog.is_about(span) {
+        let is_about = state.backlog.is_about(span);
+        if !is_about {
             state.pace.reader_waits(Instant::now());
         }
+        is_about
     }
 
     /// Whether there is nothing to load.
