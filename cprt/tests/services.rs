@@ -318,6 +318,12 @@ fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
         status.running
     );
     assert!(ground.readers(&name, 1) >= 2);
+    let totals = status.totals;
+    assert!(totals.over >= 2 && totals.failed == 0, "{totals:?}");
+    assert!(totals.loaded_bytes >= again.loaded_bytes, "{totals:?}");
+    let phases = totals.beginning_us + totals.loading_us + totals.reading_us;
+    assert!(phases <= totals.whole_us, "{totals:?}");
+    assert!(phases * 100 >= totals.whole_us * 99, "{totals:?}");
 }
 
 /// A file of weights: one tensor.

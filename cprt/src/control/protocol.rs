@@ -120,12 +120,40 @@ pub struct ServiceStatus {
     pub running: Vec<u32>,
     /// How often the daemon has seen it start.
     pub starts: u64,
+    /// What became of these starts.
+    #[serde(default)]
+    pub totals: StartTotals,
     /// Why the newest start was neither recorded nor loaded, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
     /// The newest start that was recorded or loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<StartStatus>,
+}
+
+/// What became of a service's starts since the daemon knows it. The three phases of a start, beginning, loading and
+/// reading, follow each other without a gap; they are added up when it is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartTotals {
+    /// Starts that were neither recorded nor loaded.
+    pub left_alone: u64,
+    /// Starts that are over, failed ones included.
+    pub over: u64,
+    /// Starts whose policy failed.
+    pub failed: u64,
+    /// Bytes loaded ahead of starts, from storage.
+    pub loaded_bytes: u64,
+    /// Bytes that were to be loaded and were cached already.
+    pub cached_bytes: u64,
+    /// From when the program was executed until its policy ran.
+    pub beginning_us: u64,
+    /// From then until all was loaded that was known to be read.
+    pub loading_us: u64,
+    /// From then until reading had come to rest.
+    pub reading_us: u64,
+    /// From when the program was executed until reading had come to rest.
+    pub whole_us: u64,
 }
 
 /// A start of a service.

@@ -38,6 +38,7 @@ mod known;
 mod learning;
 mod pace;
 mod start;
+mod totals;
 
 /// The policy that records and loads starts.
 const POLICY: &str = "maio";
@@ -283,6 +284,15 @@ impl State {
         known.begins(life, start, left_out)
     }
 
+    /// A start that was followed is over, or its worker has failed.
+    fn over(&mut self, service: &str, start: &str, process: u32, failed: bool) {
+        self.pace.over(start);
+        self.under_way.retain(|it| it.process != process);
+        if let Some(known) = self.known.get_mut(service) {
+            known.totals.over(process, failed, Instant::now());
+        }
+    }
+
     /// The service that a process starts: a configured one, or else one that was learned.
     fn service_of(&self, facts: &Facts, start: &str) -> Option<String> {
         let arguments: Vec<_> = facts.words().collect();
@@ -454,11 +464,8 @@ impl Shared {
     }
 
     fn begin(self: &Arc<Self>, plan: Plan, standby: Option<LoadedWorker>) {
-        let (shared, process, name) = (
-            Arc::clone(self),
-            plan.facts.life.process,
-            plan.start.clone(),
-        );
+        let (shared, process) = (Arc::clone(self), plan.facts.life.process);
+        let (service, name) = (plan.service.clone(), plan.start.clone());
         let begun = start::thread("start", move || start::attend(&shared, &plan, standby));
         let mut state = self.state();
         state.threads.retain(|thread| !thread.is_finished());
@@ -466,8 +473,7 @@ impl Shared {
             Ok(thread) => state.threads.push(thread),
             Err(error) => {
                 log::error!("{}", crate::error::chain(&error));
-                state.pace.over(&name);
-                state.under_way.retain(|it| it.process != process);
+                state.over(&service, &name, process, true);
             }
         }
     }

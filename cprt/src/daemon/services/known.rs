@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::facts::Life;
+use super::totals::Totals;
 use crate::control::protocol::{ServiceStatus, StartPhase, StartStatus};
 use crate::worker::crashes::{AfterCrash, Crashes};
 
@@ -47,6 +48,7 @@ pub(super) struct Known {
     /// Why it gets no worker any more: its policy failed too often.
     off: Option<String>,
     pub(super) last: Option<StartStatus>,
+    pub(super) totals: Totals,
 }
 
 impl Known {
@@ -71,8 +73,10 @@ impl Known {
         self.run([life]);
         self.left_out = left_out;
         if self.left_out.is_some() {
+            self.totals.leave_alone();
             return false;
         }
+        self.totals.begin(life.process, Instant::now());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.last = Some(StartStatus {
             start: start.to_owned(),
@@ -118,6 +122,7 @@ impl Known {
             learnt: self.learnt.is_some(),
             running: running.map(|it| it.process).collect(),
             starts: self.starts,
+            totals: self.totals.sum(),
             left_out: self.left_out.clone(),
             last: self.last.clone(),
         }

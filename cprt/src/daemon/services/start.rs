@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::facts::{self, Facts};
-use super::{POLICY, Shared, UnderWay};
+use super::{POLICY, Shared};
 use crate::control::config::ConfiguredService;
 use crate::control::protocol::{Settings, StartPhase, StartStatus};
 use crate::control::stats::Stats;
@@ -116,6 +116,9 @@ fn watch(
     while let Some(stats) = handle.stats() {
         shared.counted(plan, &stats);
         let loads = stats.queued_bytes + stats.in_flight_bytes > 0;
+        if !loads {
+            shared.loaded(plan);
+        }
         if waits && !loads {
             waits = false;
             if let Some(model) = &mut model {
@@ -192,6 +195,9 @@ impl Shared {
         for it in under_way.filter(|it| it.process == process) {
             it.handle = Some(Arc::clone(handle));
         }
+        if let Some(known) = state.known.get_mut(&plan.service) {
+            known.totals.ready(process, Instant::now());
+        }
         drop(state);
         self.last_of(plan, |last| last.phase = StartPhase::UnderWay);
         let (start, service) = (&plan.start, &plan.service);
@@ -199,14 +205,9 @@ impl Shared {
     }
 
     fn over(&self, plan: &Plan, error: Option<&Error>) {
-        {
-            let mut state = self.state();
-            state.pace.over(&plan.start);
-            let process = plan.facts.life.process;
-            state
-                .under_way
-                .retain(|it: &UnderWay| it.process != process);
-        }
+        let process = plan.facts.life.process;
+        self.state()
+            .over(&plan.service, &plan.start, process, error.is_some());
         self.last_of(plan, |last| {
             last.phase = StartPhase::Over;
             if let Some(error) = error {
@@ -227,9 +228,20 @@ impl Shared {
         }
     }
 
+    /// All has been loaded that was known to be read.
+    fn loaded(&self, plan: &Plan) {
+        if let Some(known) = self.state().known.get_mut(&plan.service) {
+            known.totals.loaded(plan.facts.life.process, Instant::now());
+        }
+    }
+
     /// Two threads count: the one that asks from time to time, and the one that hears the worker's last word.
     fn counted(&self, plan: &Plan, stats: &Stats) {
         let cached = stats.load_bytes.saturating_sub(stats.loaded_bytes);
+        if let Some(known) = self.state().known.get_mut(&plan.service) {
+            let process = plan.facts.life.process;
+            known.totals.counted(process, stats.loaded_bytes, cached);
+        }
         self.last_of(plan, |last| {
             last.loaded_bytes = last.loaded_bytes.max(stats.loaded_bytes);
             last.cached_bytes = last.cached_bytes.max(cached);

@@ -185,7 +185,7 @@ fn details(mount: &MountStatus, all: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cprt::control::protocol::{StartPhase, StartStatus};
+    use cprt::control::protocol::{StartPhase, StartStatus, StartTotals};
 
     use super::*;
 
@@ -256,6 +256,7 @@ mod tests {
             learnt: true,
             running: vec![],
             starts: 0,
+            totals: StartTotals::default(),
             left_out: None,
             last: None,
         };
@@ -264,6 +265,7 @@ mod tests {
             learnt: false,
             running: vec![4711, 4712, 4713],
             starts: 1234,
+            totals: StartTotals::default(),
             left_out: Some("another start of it was under way".into()),
             last: Some(StartStatus {
                 start: "start-vllm-serve-0123".into(),
