@@ -5,6 +5,7 @@
 pub mod client;
 pub mod config;
 pub mod kind;
+pub mod metrics;
 pub mod protocol;
 mod quantity;
 pub mod start_name;

@@ -109,6 +109,16 @@ pub(crate) enum Command {
         )]
         watch: Option<u32>,
     },
+    /// Print status and counters as metrics, for Prometheus and other collectors
+    ///
+    /// cprtd serves the same text as GET /metrics. This is for collectors that read files, such as the textfile
+    /// collector of Prometheus's node exporter: write the text into another file of the same folder and rename it, so
+    /// that the collector never reads half of it.
+    Metrics {
+        /// In the format OpenMetrics 1.0, not the text format of Prometheus
+        #[arg(long)]
+        openmetrics: bool,
+    },
     /// Print the events that the policy receives, until interrupted
     Events(Events),
     /// Run a command with a policy for the directory that it reads from, without daemon or mount

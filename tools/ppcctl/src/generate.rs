@@ -1,5 +1,5 @@
-//! Man pages and completions, generated from the definition of the command line; and the table of
-//! backends for the runtime's README.
+//! Man pages and completions, generated from the definition of the command line; and the tables of
+//! backends and metrics for the runtime's READMEs.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -17,13 +17,19 @@ const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Fish, "ppcctl.fish"),
 ];
 
-/// Writes `man/*.1`, `completions/SHELL/*` and `backends.md` into a directory.
+/// Writes `man/*.1`, `completions/SHELL/*`, `backends.md` and `metrics.md` into a directory.
 pub(crate) fn write(directory: &Path) -> Result<()> {
     let man = directory.join("man");
     make(&man)?;
     clap_mangen::generate_to(Cli::command(), &man).map_err(failed(&man))?;
-    let table = directory.join("backends.md");
-    fs::write(&table, cprt::backend::select::table()).map_err(failed(&table))?;
+    let tables = [
+        ("backends.md", cprt::backend::select::table()),
+        ("metrics.md", cprt::control::metrics::table()),
+    ];
+    for (name, table) in tables {
+        let path = directory.join(name);
+        fs::write(&path, table).map_err(failed(&path))?;
+    }
     for (shell, name) in COMPLETIONS {
         let directory = directory.join("completions").join(shell.to_string());
         make(&directory)?;

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use cprt::control::client::Client;
 use cprt::control::config::Config;
+use cprt::control::metrics::{self, Format};
 use cprt::control::protocol::{EventLine, MountStats, MountStatus};
 use cprt::machine::topology::Topology;
 
@@ -117,6 +118,7 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         }
         Command::Status { mount } => status(&common, mount.as_deref()),
         Command::Stats { mount, watch } => stats(&common, mount.as_deref(), watch),
+        Command::Metrics { openmetrics } => metrics(&common, openmetrics),
         Command::Events(filter) => events(&common, &filter),
         Command::Policy {
             command: PolicyCommand::Inspect { library },
@@ -209,6 +211,21 @@ fn stats(common: &Common, mount: Option<&Path>, watch: Option<u32>) -> Result<()
         };
         before = Some((now, at));
         sleep(Duration::from_secs(seconds.into()));
+    }
+}
+
+fn metrics(common: &Common, openmetrics: bool) -> Result<()> {
+    let client = client(common)?;
+    let format = if openmetrics {
+        Format::OpenMetrics
+    } else {
+        Format::Prometheus
+    };
+    let text = metrics::text(&client.status(None)?, &client.stats(None)?, format);
+    if common.json {
+        print_json(&text)
+    } else {
+        print(&text)
     }
 }
 

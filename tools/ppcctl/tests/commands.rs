@@ -9,20 +9,21 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use common::{Daemon, Ran, ppcctl, run, scratch};
-use test_support::skip;
+use test_support::{metrics, skip};
 
 const MOUNT: &str = r#"{"path":"/mnt/m","lower":"/srv/m","device":"rfs0","state":"running","policy":{"name":"shift","version":"1","library":"/p.so","settings":{"length":"4096"},"backend":"module","features":["open"],"worker":77,"crashes":0,"log":[]}}"#;
 const NATIVE: &str = r#"{"path":"/mnt/n","lower":"/srv/n","device":"rfs1","state":"native"}"#;
 const EVENT: &str = r#"{"kind":"MISS","path":"a/b.gguf","file":7,"offset":0,"length":4096,"time_ns":1000000000,"count":1,"process":10,"thread":11,"cpu":0,"mmap":false,"direct":false}"#;
 
 /// The commands that ask the daemon something.
-const COMMANDS: [&[&str]; 6] = [
+const COMMANDS: [&[&str]; 7] = [
     &["reg-policy", "/mnt/m", "/p.so"],
     &["rm-policy", "/mnt/m"],
     &["set", "/mnt/m", "a=b"],
     &["status"],
     &["stats", "/mnt/m"],
     &["events", "/mnt/m"],
+    &["metrics"],
 ];
 
 fn ok(json: &str) -> String {
@@ -198,6 +199,38 @@ fn stats_are_a_table_and_may_be_watched() {
     );
     assert!(!ran.out.contains('\x1b'), "{ran:?}");
     daemon.asked();
+}
+
+#[test]
+fn metrics_are_status_and_counters_in_either_format() {
+    let status = ok(&format!(
+        r#"{{"version":"0.1.0","pid":1,"uptime_s":2,"mounts":[{MOUNT},{NATIVE}]}}"#
+    ));
+    let counted = ok(r#"[{"path":"/mnt/m","policy":"shift","stats":{"loaded_bytes":4096}}]"#);
+    let daemon = Daemon::new("metrics", [&status, &counted].repeat(3));
+    for (arguments, is_open) in [
+        (&["metrics"][..], false),
+        (&["metrics", "--openmetrics"], true),
+    ] {
+        let ran = daemon.run(arguments);
+        let text = ran.done();
+        let samples = metrics(text, is_open).unwrap_or_else(|why| panic!("{why}\n{text}"));
+        let loaded = samples
+            .iter()
+            .find(|it| it.name == "ppc_loaded_bytes_total");
+        let loaded = loaded.expect("a counter");
+        assert_eq!(
+            (loaded.labels["mount"].as_str(), loaded.value),
+            ("/mnt/m", 4096.0)
+        );
+    }
+    let ran = daemon.run(&["metrics", "--json"]);
+    let json = ran.done();
+    assert!(
+        json.starts_with("\"# HELP ppc_build_info ") && json.ends_with("\\n\"\n"),
+        "{json}"
+    );
+    assert_eq!(daemon.asked().len(), 6);
 }
 
 #[test]
@@ -428,6 +461,7 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-set",
         "ppcctl-status",
         "ppcctl-stats",
+        "ppcctl-metrics",
         "ppcctl-events",
         "ppcctl-run",
         "ppcctl-warm",
@@ -459,7 +493,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 29);
+    assert_eq!(pages.count(), 30);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);
