@@ -4,11 +4,13 @@
 //! compares it with the defaults here.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{SOCKET, Settings};
@@ -40,6 +42,8 @@ pub struct Config {
     pub worker: WorkerConfig,
     /// How directories are mirrored through FUSE.
     pub fuse: FuseConfig,
+    /// Where metrics are served.
+    pub metrics: MetricsConfig,
     /// Policies to register at start, by mount.
     pub mount: BTreeMap<PathBuf, ConfiguredPolicy>,
     /// Services whose starts are recorded, and loaded ahead the next time.
@@ -103,6 +107,17 @@ pub struct FuseConfig {
     pub readahead: Bytes,
 }
 
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// A Unix socket, relative to the folder of the control socket; empty for none.
+    pub socket: PathBuf,
+    /// An address and a port.
+    #[serde(deserialize_with = "address")]
+    pub address: Option<SocketAddr>,
+}
+
 /// A policy to register.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,6 +145,7 @@ impl Default for Config {
             loader: LoaderConfig::default(),
             worker: WorkerConfig::default(),
             fuse: FuseConfig::default(),
+            metrics: MetricsConfig::default(),
             mount: BTreeMap::new(),
             service: BTreeMap::new(),
             learn: false,
@@ -167,6 +183,15 @@ impl Default for FuseConfig {
             // would wait for the reader.
             threads: 2,
             readahead: Bytes(4 << 20),
+        }
+    }
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        Self {
+            socket: "metrics.sock".into(),
+            address: None,
         }
     }
 }
@@ -209,6 +234,14 @@ impl Config {
             Ok(false) => Ok(Self::default()),
             _ => Self::read(Path::new(PATH)),
         }
+    }
+
+    /// The Unix socket at which metrics are served, if any.
+    #[must_use]
+    pub fn metrics_socket(&self) -> Option<PathBuf> {
+        let name = &self.metrics.socket;
+        let folder = self.socket.parent().unwrap_or(Path::new("/"));
+        (!name.as_os_str().is_empty()).then(|| folder.join(name))
     }
 
     fn checked(self) -> Result<Self, String> {
@@ -317,6 +350,18 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// An address; `None` if it is empty.
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let problem = || format!("{text:?} is no address with a port; say \"127.0.0.1:9464\"");
+    text.parse()
+        .map(Some)
+        .map_err(|_| D::Error::custom(problem()))
 }
 
 impl FromStr for Config {

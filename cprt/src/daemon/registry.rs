@@ -373,7 +373,26 @@ impl Registry {
             return Ok(vec![slot.stats()?]);
         }
         let slots: Vec<_> = self.slots().values().cloned().collect();
-        Ok(slots.iter().filter_map(|slot| slot.stats().ok()).collect())
+        let running = slots.iter().filter_map(|slot| {
+            let policy = slot.keeper().ok()?.status().name;
+            Some((slot.path.clone(), policy, slot.handle().ok()?))
+        });
+        let running: Vec<_> = running.collect();
+        // All are asked before any answer is awaited: workers that hang take the time of one.
+        let asked: Vec<_> = running
+            .iter()
+            .map(|(.., handle)| handle.ask_stats())
+            .collect();
+        let answered = running.iter().zip(asked).filter_map(|(worker, asked)| {
+            let (path, policy, _) = worker.clone();
+            let stats = asked?.answer()?;
+            Some(MountStats {
+                path,
+                policy,
+                stats,
+            })
+        });
+        Ok(answered.collect())
     }
 
     /// What readers of a mount do, as its policy sees it.

@@ -17,8 +17,10 @@ use nix::unistd::{Gid, Group, Uid, chown};
 use serde::Serialize;
 
 use crate::control::config::Config;
+use crate::control::metrics::{self, Format};
 use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
+use crate::daemon::metrics::{Addresses, MetricsServer};
 use crate::daemon::notify::Notify;
 use crate::daemon::peer::{self, Peer};
 use crate::daemon::registry::{RegistrationRequest, Registry};
@@ -39,20 +41,15 @@ const TO_ASK: Duration = Duration::from_secs(10);
 ///
 /// The daemon cannot begin: the socket is another daemon's, or cannot be made.
 pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGHUP);
-    let system = |doing| {
-        move |error: nix::Error| Error::System {
-            doing,
-            source: error.into(),
-        }
-    };
     // Before there are other threads: they inherit the mask.
-    signals.thread_block().map_err(system("Blocking signals"))?;
+    let signals = block_signals()?;
     let notify = Notify::from_environment();
-    let listener = listen(&config)?;
+    let listener = listen(&config.socket, &config.group)?;
+    if group(&config.group).is_none() {
+        let name = &config.group;
+        log::info!("There is no group {name}; only root may use the socket");
+    }
+    let of_metrics = Addresses::new(&config);
     for file in [&config.socket, &config.state] {
         make_room(file)?;
     }
@@ -72,6 +69,9 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
         registry: Arc::clone(&registry),
         services: Arc::clone(&services),
     });
+    let collected = Arc::clone(&served);
+    let collect = Arc::new(move |format| collected.metrics(format));
+    let metrics = MetricsServer::start(of_metrics, collect)?;
     spawn("requests", move || accept(&listener, &served))?;
     log::info!(
         "cprtd {} listens at {}",
@@ -79,22 +79,50 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
         socket.display()
     );
     notify.ready();
-    loop {
-        match signals.wait().map_err(system("Waiting for signals"))? {
-            Signal::SIGHUP => {
-                notify.reloading();
-                reload(&services, again());
-                notify.ready();
-            }
-            signal => break log::info!("{signal}: ending"),
-        }
-    }
+    until_ended(&signals, || {
+        notify.reloading();
+        reload(&services, again());
+        notify.ready();
+    })?;
     notify.stopping();
+    if let Some(metrics) = metrics {
+        metrics.end();
+    }
     // The next daemon may begin now, while this one ends its workers.
     let _ = std::fs::remove_file(&socket);
     services.end();
     registry.end();
     Ok(())
+}
+
+fn block_signals() -> Result<SigSet> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGHUP);
+    let failed = |error: nix::Error| Error::System {
+        doing: "Blocking signals",
+        source: error.into(),
+    };
+    signals.thread_block().map_err(failed)?;
+    Ok(signals)
+}
+
+/// Waits for a signal that ends the daemon, and reloads at each that does not.
+fn until_ended(signals: &SigSet, reload: impl Fn()) -> Result<()> {
+    let failed = |error: nix::Error| Error::System {
+        doing: "Waiting for signals",
+        source: error.into(),
+    };
+    loop {
+        match signals.wait().map_err(failed)? {
+            Signal::SIGHUP => reload(),
+            signal => {
+                log::info!("{signal}: ending");
+                return Ok(());
+            }
+        }
+    }
 }
 
 fn reload(services: &Services, config: Result<Config>) {
@@ -123,6 +151,12 @@ impl Served {
             status.services = self.services.status();
         }
         Ok(status)
+    }
+
+    /// The text for a collector of metrics.
+    fn metrics(&self, format: Format) -> Result<String> {
+        let (status, counted) = (self.status(None)?, self.registry.stats(None)?);
+        Ok(metrics::text(&status, &counted, format))
     }
 }
 
@@ -153,16 +187,19 @@ fn make_room(file: &Path) -> Result<()> {
         })
 }
 
-/// Makes the socket, for root and the group.
-fn listen(config: &Config) -> Result<UnixListener> {
-    let path = &config.socket;
+fn group(name: &str) -> Option<Group> {
+    Group::from_name(name).ok().flatten()
+}
+
+/// Makes a socket, for root and the group.
+pub(super) fn listen(path: &Path, group: &str) -> Result<UnixListener> {
     make_room(path)?;
     let failed = |source| Error::Write {
-        path: path.clone(),
+        path: path.to_owned(),
         source,
     };
     if UnixStream::connect(path).is_ok() {
-        return Err(Error::Running(path.clone()));
+        return Err(Error::Running(path.to_owned()));
     }
     // A daemon that was killed left it behind; any other kind of file is not ours to remove.
     if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
@@ -173,16 +210,10 @@ fn listen(config: &Config) -> Result<UnixListener> {
     let listener = UnixListener::bind(path);
     nix::sys::stat::umask(before);
     let listener = listener.map_err(failed)?;
-    let group = Group::from_name(&config.group).ok().flatten();
+    let group = self::group(group);
     if Uid::effective().is_root() {
         let gid = group.as_ref().map_or(Gid::from_raw(0), |group| group.gid);
         chown(path, Some(Uid::from_raw(0)), Some(gid)).map_err(|error| failed(error.into()))?;
-    }
-    if group.is_none() {
-        log::info!(
-            "There is no group {}; only root may use the socket",
-            config.group
-        );
     }
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;

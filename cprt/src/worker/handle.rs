@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,28 @@ struct Pending {
     events: Vec<SyncSender<EventLine>>,
     /// The worker has gone and answers no one.
     gone: bool,
+}
+
+/// An answer that a worker has been asked for.
+pub(crate) struct Asked<'a, T> {
+    of: &'a WorkerHandle,
+    id: u64,
+    receiver: Receiver<T>,
+    until: Instant,
+}
+
+impl<T> Asked<'_, T> {
+    /// Waits for the answer; `None` if the worker does not give it in time.
+    pub(crate) fn answer(self) -> Option<T> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.receiver.recv_timeout(left).ok()
+    }
+}
+
+impl<T> Drop for Asked<'_, T> {
+    fn drop(&mut self) {
+        self.of.open().forget(self.id);
+    }
 }
 
 /// The end for the one thread that listens to a worker.
@@ -314,7 +336,7 @@ impl WorkerHandle {
         wait: Duration,
         add: impl FnOnce(&mut Pending, u64, Sender<T>),
         order: impl FnOnce(u64) -> Order,
-    ) -> Option<T> {
+    ) -> Option<Asked<'_, T>> {
         let id = self.number.fetch_add(1, Relaxed);
         let (sender, receiver) = channel();
         {
@@ -325,15 +347,21 @@ impl WorkerHandle {
             add(&mut open, id, sender);
         }
         self.outbox.say(&order(id));
-        let answer = receiver.recv_timeout(wait).ok();
-        if answer.is_none() {
-            self.open().forget(id);
-        }
-        answer
+        Some(Asked {
+            of: self,
+            id,
+            receiver,
+            until: Instant::now() + wait,
+        })
     }
 
     /// The worker's counters; `None` if it is gone or about to go.
     pub(crate) fn stats(&self) -> Option<Stats> {
+        self.ask_stats()?.answer()
+    }
+
+    /// Asks for the worker's counters.
+    pub(crate) fn ask_stats(&self) -> Option<Asked<'_, Stats>> {
         self.ask(
             TO_ANSWER,
             |open, id, sender| open.stats.push((id, sender)),
@@ -351,7 +379,7 @@ impl WorkerHandle {
                 settings: settings.clone(),
             },
         );
-        match answer {
+        match answer.and_then(Asked::answer) {
             Some(None) => Ok(()),
             Some(Some(refusal)) => Err(refusal),
             None => Err(ended_meanwhile()),
@@ -525,8 +553,9 @@ mod tests {
                 |open, id, sender| open.stats.push((id, sender)),
                 |id| Order::Stats { id },
             );
-            assert!(answer.is_none());
+            assert!(answer.expect("it is there").answer().is_none());
         }
+        drop(handle.ask_stats().expect("it is there"));
         let refused = handle.ask(
             Duration::from_millis(1),
             |open, id, sender| open.configured.push((id, sender)),
@@ -535,7 +564,7 @@ mod tests {
                 settings: Settings::new(),
             },
         );
-        assert!(refused.is_none());
+        assert!(refused.expect("it is there").answer().is_none());
         let open = handle.open();
         assert_eq!((open.stats.len(), open.configured.len()), (0, 0));
     }

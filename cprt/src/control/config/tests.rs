@@ -20,11 +20,11 @@ fn the_sample_is_the_defaults() {
 /// Takes the keys from the parser's error about an unknown one.
 #[test]
 fn the_sample_shows_every_key() {
-    for table in ["", "[memory]\n", "[loader]\n", "[worker]\n"] {
+    for table in ["", "[memory]\n", "[loader]\n", "[worker]\n", "[metrics]\n"] {
         let problem = refused(&format!("{table}no-such-key = 1\n"));
-        let (_, known) = problem.split_once("expected one of").expect("known keys");
+        let (_, known) = problem.split_once(", expected").expect("known keys");
         let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();
-        assert!(keys.len() >= 3, "{problem}");
+        assert!(keys.len() >= 2, "{problem}");
         for key in keys {
             let shown = SAMPLE.lines().any(|line| {
                 line.starts_with(&format!("{key} = "))
@@ -60,6 +60,29 @@ fn a_service_says_what_it_is() {
     assert!(problem.contains("[service.a]: set exe"), "{problem}");
     assert!(refused("[service.a]\nimage = 'x'\n").contains("unknown field `image`"));
     assert!(refused("learnt = 'here'\n").contains("must begin with a slash"));
+}
+
+#[test]
+fn metrics_are_served_beside_the_control_socket_and_at_an_address_if_told() {
+    let served = |text: &str| {
+        let config: Config = text.parse().expect(text);
+        let socket = config.metrics_socket();
+        (socket, config.metrics.address.map(|it| it.to_string()))
+    };
+    let beside = |folder: &str| Some(Path::new(folder).join("metrics.sock"));
+    assert_eq!(served(""), (beside("/run/cprt"), None));
+    assert_eq!(served("socket = '/x/control'\n"), (beside("/x"), None));
+    let text = "[metrics]\nsocket = '/y/m'\naddress = '[::1]:9464'\n";
+    assert_eq!(
+        served(text),
+        (Some("/y/m".into()), Some("[::1]:9464".into()))
+    );
+    let text = "[metrics]\nsocket = ''\naddress = ''\n";
+    assert_eq!(served(text), (None, None));
+    for address in ["localhost:9464", "127.0.0.1", ":9464", "9464"] {
+        let problem = refused(&format!("[metrics]\naddress = '{address}'\n"));
+        assert!(problem.contains("say \"127.0.0.1:9464\""), "{problem}");
+    }
 }
 
 #[test]
