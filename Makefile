@@ -83,6 +83,7 @@ install-tools: tools ## install cprtd, ppcctl, mount.rfs, the policies and what 
 	install -D -m 644 -t $(DESTDIR)/usr/share/bash-completion/completions $(TOOLS_OUT)/../tools/completions/bash/ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/zsh/vendor-completions $(TOOLS_OUT)/../tools/completions/zsh/_ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/fish/vendor_completions.d $(TOOLS_OUT)/../tools/completions/fish/ppcctl.fish
+	install -D -m 644 -t $(DESTDIR)/usr/share/ppc cprt/metrics/grafana.json
 	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system cprt/cprtd.service
 	install -D -m 644 cprt/cprt.sysusers $(DESTDIR)/usr/lib/sysusers.d/cprt.conf
 	[[ -e $(DESTDIR)/etc/cprt.toml ]] || install -D -m 644 cprt/cprt.toml $(DESTDIR)/etc/cprt.toml

@@ -1,7 +1,7 @@
 //! What a collector such as Prometheus reads: the daemon's status and its workers' counters as text.
 //!
 //! ```text
-//! Status, MountStats ─ families: which metrics these are ─ exposition: lines of text ─▶ cprtd's GET /metrics, ppcctl metrics
+//! Status, MountStats ─ families, worker: which metrics ─ exposition: lines ─▶ cprtd's GET /metrics, ppcctl metrics
 //! ```
 //!
 //! Names and units follow the conventions of Prometheus: base units, which the name ends in, and `_total` for counters.
