@@ -109,6 +109,19 @@ pub(crate) enum Command {
         )]
         watch: Option<u32>,
     },
+    /// Show in the terminal what is being loaded, who waits and what memory is used, as it changes
+    ///
+    /// "q" quits. Loads under way come first; LEFT is the time that they will take at the rate of now.
+    Top {
+        /// The time between two looks
+        #[arg(
+            long,
+            value_name = "SECONDS",
+            default_value_t = 1,
+            value_parser = clap::value_parser!(u32).range(1..=3_600)
+        )]
+        interval: u32,
+    },
     /// Print status and counters as metrics, for Prometheus and other collectors
     ///
     /// cprtd serves the same text as GET /metrics. This is for collectors that read files, such as the textfile

@@ -19,6 +19,7 @@ mod setting;
 mod show;
 mod start;
 mod template;
+mod top;
 
 use std::io::{IsTerminal as _, stdout};
 use std::path::Path;
@@ -118,6 +119,10 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         }
         Command::Status { mount } => status(&common, mount.as_deref()),
         Command::Stats { mount, watch } => stats(&common, mount.as_deref(), watch),
+        Command::Top { interval } => {
+            let every = Duration::from_secs(interval.into());
+            top::run(client(&common)?, common.json, every)
+        }
         Command::Metrics { openmetrics } => metrics(&common, openmetrics),
         Command::Events(filter) => events(&common, &filter),
         Command::Policy {

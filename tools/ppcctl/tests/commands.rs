@@ -234,6 +234,30 @@ fn metrics_are_status_and_counters_in_either_format() {
 }
 
 #[test]
+fn top_gives_the_terminal_back_whatever_ends_it() {
+    let status = ok(r#"{"version":"0.1.0","pid":1,"uptime_s":2,"mounts":[]}"#);
+    let daemon = Daemon::new("top", [&status].repeat(64));
+    daemon.run(&["top"]).failed(2, &["'ppcctl stats --watch'"]);
+    let top = format!(
+        "{} --socket {} top",
+        env!("CARGO_BIN_EXE_ppcctl"),
+        daemon.socket.display()
+    );
+    for end in [
+        format!("(sleep 1; printf q) | script -qec '{top}' /dev/null"),
+        format!("script -qec 'timeout --foreground -s TERM 1 {top}' /dev/null < /dev/null"),
+    ] {
+        let ran = std::process::Command::new("sh")
+            .args(["-c", &end])
+            .output()
+            .expect("a shell");
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let (entered, left) = (text.find("\x1b[?1049h"), text.rfind("\x1b[?1049l"));
+        assert!(entered.is_some() && entered < left, "{end}: {text:?}");
+    }
+}
+
+#[test]
 fn events_are_filtered_and_counted() {
     let open = EVENT.replace("MISS", "OPEN");
     let other = EVENT.replace("a/b.gguf", "c");
@@ -462,6 +486,7 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-status",
         "ppcctl-stats",
         "ppcctl-metrics",
+        "ppcctl-top",
         "ppcctl-events",
         "ppcctl-run",
         "ppcctl-warm",
@@ -493,7 +518,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 30);
+    assert_eq!(pages.count(), 31);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);

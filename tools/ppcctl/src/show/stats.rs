@@ -56,7 +56,7 @@ pub(crate) fn stats(now: &[MountStats], before: Option<(&[MountStats], Duration)
 }
 
 /// Rounded up, so that a counter that moves is never shown as standing still.
-fn per_second(gain: u64, ago: Duration) -> u64 {
+pub(crate) fn per_second(gain: u64, ago: Duration) -> u64 {
     let gain = u128::from(gain) * 1_000_000_000;
     let rate = gain.div_ceil(ago.as_nanos().max(1));
     u64::try_from(rate).unwrap_or(u64::MAX)
