@@ -206,7 +206,8 @@ async fn at_address(address: SocketAddr, shared: Arc<Shared>, places: Arc<Semaph
             Ok(listener) => break listener,
             Err(error) if !is_told => {
                 is_told = true;
-                log::error!("Metrics are not served at {address} until that is possible: {error}");
+                let why = why_not(&error);
+                log::error!("Metrics are not served at {address} until that is possible: {why}");
             }
             Err(_) => {}
         }
@@ -218,6 +219,16 @@ async fn at_address(address: SocketAddr, shared: Arc<Shared>, places: Arc<Semaph
         log::warn!("Any machine that reaches {address} may read the metrics");
     }
     accept_all(&listener, &shared, &places).await;
+}
+
+/// Why an address could not be bound, with the remedy where the unit forbids networks.
+fn why_not(error: &io::Error) -> String {
+    if error.raw_os_error() == Some(libc::EAFNOSUPPORT) {
+        return "the unit allows no networks; add 'RestrictAddressFamilies=AF_INET AF_INET6' to its \
+                [Service] by 'systemctl edit cprtd', and restart it"
+            .to_owned();
+    }
+    error.to_string()
 }
 
 /// What clients connect to.

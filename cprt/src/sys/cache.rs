@@ -73,6 +73,7 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
 /// Only a fault in a mapping that asks for huge pages gets them at once: reads begin with the smallest folios, and
 /// arrive at large ones after many MiB.
 pub(crate) fn fault_in(file: &File, range: &Range<u64>, page: u64) -> io::Result<bool> {
+    // A window is for random access: otherwise the kernel would read the next huge page as well.
     let window = Window::of(file, range)?;
     window.prefer_huge()?;
     let length = range.end - range.start;

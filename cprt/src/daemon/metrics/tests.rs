@@ -229,3 +229,11 @@ fn without_an_address_there_is_no_thread() {
     let server = MetricsServer::start(at, Arc::new(|_| Ok(String::new())));
     assert!(server.expect("no need").is_none());
 }
+
+#[test]
+fn a_unit_without_networks_is_told_how_to_allow_them() {
+    let why = why_not(&io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    assert!(why.contains("systemctl edit cprtd"), "{why}");
+    let why = why_not(&io::Error::from_raw_os_error(libc::EADDRINUSE));
+    assert!(why.contains("in use"), "{why}");
+}
