@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! tracepoints ─ source (bpf, perf) ─┐
-//! page tables ─ look ───────────────┼─ readers ─ events      table: which file it is
+//! page tables ─ look, faults ───────┼─ readers ─ events      table: which file it is
 //! fanotify ──── opens ──────────────┘                        learn: the kernel's name for it
 //! ```
 //!
@@ -52,6 +52,7 @@ mod available;
 mod bpf;
 mod by;
 mod execs;
+mod faults;
 mod folios;
 mod hearing;
 mod learn;

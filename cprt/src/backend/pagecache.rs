@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ const MAX_FILES: usize = 256;
 const MAPPERS_AGE: Duration = Duration::from_millis(500);
 /// The size of the folios that huge pages are mapped from, where the kernel has huge pages.
 const HUGE_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+/// Upper bound on folios that wait to be taken: 128 GiB.
+const MOST_FOLIOS: usize = 1 << 16;
 /// WILLNEED leaves out what is beyond the device's readahead, which is hardly ever below this.
 const STEP: u64 = 128 << 10;
 
@@ -69,6 +72,8 @@ struct EngineState {
     before: Before,
     drops: HashMap<Identity, Range<u64>>,
     mappers: HashMap<Identity, Mappers>,
+    /// The largest folios that have come in, until they are taken.
+    folios: Vec<(Identity, Range<u64>)>,
 }
 
 /// The processes that map a file, as of `then`.
@@ -125,6 +130,11 @@ impl Engine {
     /// by a single fault, of which the kernel makes no record.
     pub(crate) fn allow_folios(&self, allowed: bool) {
         self.folios.store(self.has_folios && allowed, Relaxed);
+    }
+
+    /// Takes the largest folios that have come in since the last call.
+    pub(crate) fn take_folios(&self) -> Vec<(Identity, Range<u64>)> {
+        std::mem::take(&mut self.lock().folios)
     }
 
     fn lock(&self) -> MutexGuard<'_, EngineState> {
@@ -272,12 +282,13 @@ impl Engine {
             // Twice the device's readahead: half as many waits.
             advise(file, &(0..0), PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL)?;
         }
-        let size = file.metadata()?.len();
+        let metadata = file.metadata()?;
+        let (size, identity) = (metadata.len(), Identity::of(&metadata));
         let mut at = range.start;
         let mut named = at;
         while at < range.end && !stopped() {
             let piece = match plan::step(at, range.end, size) {
-                Step::Folio(folio) if self.fault_in(file, &folio) => {
+                Step::Folio(folio) if self.fault_in(file, identity, &folio) => {
                     at = folio.end;
                     continue;
                 }
@@ -305,8 +316,19 @@ impl Engine {
 
     /// Brings in a whole folio by a page fault; returns whether that has succeeded. If not, the caller reads it the
     /// other way, which finds out why.
-    fn fault_in(&self, file: &File, folio: &Range<u64>) -> bool {
-        self.folios.load(Relaxed) && cache::fault_in(file, folio, self.page).unwrap_or(false)
+    fn fault_in(&self, file: &File, identity: Identity, folio: &Range<u64>) -> bool {
+        let came =
+            self.folios.load(Relaxed) && cache::fault_in(file, folio, self.page).unwrap_or(false);
+        if came {
+            // As any other way of loading does: the kernel reclaims pages first that were never asked for.
+            let _ = file.read_at(&mut [0], folio.start);
+            let folios = &mut self.lock().folios;
+            // A backend that does not take them has no use for them.
+            if folios.len() < MOST_FOLIOS {
+                folios.push((identity, folio.clone()));
+            }
+        }
+        came
     }
 
     /// The kernel takes pages that are asked for twice as in use, and reclaims others first. It is unknown whether

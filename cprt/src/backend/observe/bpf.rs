@@ -85,7 +85,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The PID namespace by whose numbers this process knows others.
-fn numbering() -> io::Result<Numbering> {
+pub(super) fn numbering() -> io::Result<Numbering> {
     /// The inode number of the first namespace, on every machine.
     const FIRST: u64 = 0xefff_fffc;
 
@@ -107,7 +107,7 @@ fn numbering() -> io::Result<Numbering> {
 /// Whether the kernel may preempt a program that runs at a tracepoint itself. Meanwhile it does not run that
 /// program on that processor for other threads, and their records are lost: of 48 MiB that four processes read
 /// on 7.2, some twenty records in each load. By way of perf events no program is preempted.
-fn programs_are_preempted() -> bool {
+pub(super) fn programs_are_preempted() -> bool {
     sys::kernel_release().is_none_or(|release| release >= (7, 0))
 }
 

@@ -5,7 +5,7 @@ const WEIGHTS: u64 = 64 << 20;
 /// How many bytes got by `read` make it clear that readers do not only look into headers that way.
 const ENOUGH: u64 = 8 << 20;
 
-/// The ways of reading since a load began.
+/// The ways of reading since the wanted events changed, as they do when a load begins or ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct By {
     read: u64,

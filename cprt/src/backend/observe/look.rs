@@ -21,6 +21,11 @@ const OFTEN: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(320);
 /// How many of these seldom looks without a change end the looks.
 const IN_VAIN: u32 = 8;
+/// How soon to look whether a process has mapped a file that it has opened, how many more times, and how much later
+/// each time.
+const SOON: Duration = Duration::from_millis(1);
+const WAITS: u32 = 5;
+const LATER: u32 = 4;
 /// Looks take at most one part in this many of the time.
 const SHARE: u32 = 20;
 /// The number of looks after which one begins anew, because a process may have mapped a file anew, and pages may be
@@ -71,6 +76,8 @@ struct LookedReader {
     looks: u32,
     pace: LookPace,
     due: Instant,
+    /// How many more looks to wait for it to map the file, which it has opened.
+    waits: u32,
 }
 
 /// All readers that are looked at.
@@ -86,13 +93,28 @@ impl Looks {
         self.mirror = Some(device);
     }
 
+    /// Notes that a process has opened a file, which it may map and read without a record.
+    pub(super) fn opens(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
+        if !self.readers.contains_key(&(process, id)) {
+            self.begin(process, id, file, now + SOON, WAITS);
+        }
+    }
+
     /// Notes that a process has read a file through a mapping.
     pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
-        if let Some(reader) = self.readers.get_mut(&(process, id)) {
+        let Some(reader) = self.readers.get_mut(&(process, id)) else {
+            // At once, as only a look finds out where the mapping is.
+            return self.begin(process, id, file, now, 0);
+        };
+        if reader.mappings.is_empty() {
+            reader.due = now;
+        } else {
             reader.pace = LookPace::NEW;
             reader.due = reader.due.min(now + OFTEN);
-            return;
         }
+    }
+
+    fn begin(&mut self, process: u32, id: FileId, file: Identity, due: Instant, waits: u32) {
         if self.readers.len() >= MOST {
             return;
         }
@@ -108,9 +130,33 @@ impl Looks {
             from: 0,
             looks: 0,
             pace: LookPace::NEW,
-            due: now + OFTEN,
+            due,
+            waits,
         };
         self.readers.insert((process, id), reader);
+    }
+
+    /// The file and the place in it that a process has at an address.
+    pub(super) fn place(&self, process: u32, address: u64) -> Option<(FileId, u64)> {
+        let of = self.readers.iter().filter(|((it, _), _)| *it == process);
+        let place = |mapping: &Mapping| {
+            let within = mapping.addresses.contains(&address);
+            within.then(|| mapping.range_of(&(address..address)).start)
+        };
+        of.flat_map(|(&(_, id), reader)| reader.mappings.iter().map(move |it| (id, it)))
+            .find_map(|(id, mapping)| Some((id, place(mapping)?)))
+    }
+
+    /// Between which addresses each process has mapped files.
+    pub(super) fn mapped(&self) -> HashMap<u32, Range<u64>> {
+        let mut all: HashMap<u32, Range<u64>> = HashMap::new();
+        for (&(process, _), reader) in &self.readers {
+            for Range { start, end } in reader.mappings.iter().map(|it| it.addresses.clone()) {
+                let range = all.entry(process).or_insert(start..end);
+                *range = range.start.min(start)..range.end.max(end);
+            }
+        }
+        all
     }
 
     /// When the next look is due.
@@ -138,6 +184,12 @@ impl Looks {
             let began = Instant::now();
             let found = reader.look(process, mirror);
             let gone = found.is_none();
+            if gone && reader.waits > 0 {
+                reader.waits -= 1;
+                reader.due = Instant::now() + SOON * LATER.pow(WAITS - reader.waits);
+                return true;
+            }
+            reader.waits = 0;
             let changed = each(process, id, found);
             let took = began.elapsed();
             match reader.pace.next(changed, took) {
@@ -158,6 +210,7 @@ impl LookedReader {
         }
         self.looks = self.looks.wrapping_add(1);
         if self.mappings.is_empty() {
+            self.looks = 0;
             return None;
         }
         let mut found = Vec::new();

@@ -141,7 +141,6 @@ impl Readers {
     /// Sets which events to make from now on.
     pub(super) fn want(&mut self, kinds: Kinds, step: u64) {
         if self.wanted != kinds {
-            // A load begins or ends, or may do so.
             self.by = By::default();
         }
         (self.wanted, self.step) = (kinds, step.max(1));
@@ -150,18 +149,23 @@ impl Readers {
         }
     }
 
-    /// Whether the policy learns all that it wants even if loads bring in the largest folios. A process that maps such
-    /// a folio gets all of it without a record, and a look at its mappings comes too late where it unmaps soon.
-    pub(super) fn allow_folios(&self) -> bool {
-        !self.wanted.contains(Kind::Touch) || self.by.is_read()
+    /// Whether the policy learns all that it wants even if loads bring in the largest folios, which processes map
+    /// without a record: page faults have to be reported, or all reads be made by `read`.
+    pub(super) fn allow_folios(&self, faults: bool) -> bool {
+        !self.wanted.contains(Kind::Touch) || faults || self.by.is_read()
     }
 
-    /// Notes a folio that this process itself has loaded.
+    /// Notes that a load has brought in a folio.
+    pub(super) fn came(&mut self, file: FileId, folio: &Range<u64>) {
+        if self.looks() {
+            self.folios.add(file, folio);
+        }
+    }
+
+    /// The same by a record of this process's own.
     pub(super) fn loaded(&mut self, raw: &Raw, file: FileId, page: u64) {
-        if raw.point == Point::Add && self.looks() {
-            let range =
-                raw.first.saturating_mul(page)..raw.last.saturating_add(1).saturating_mul(page);
-            self.folios.add(file, &range);
+        if raw.point == Point::Add {
+            self.came(file, &(raw.first * page..(raw.last + 1) * page));
         }
     }
 

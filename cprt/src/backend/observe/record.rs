@@ -7,6 +7,7 @@
 //! | `Fault` | a fault that finds nothing mapped nearby, cached or not | the page |
 //! | `Map` | a fault that maps what is cached round it | what it looked at |
 //!
+//! A fault that the page cache answers with a huge page makes none of these; `faults.rs` and `look.rs` find those.
 //! Kernels before 6.12 have `Add` only. The tracepoint's `format` says where in a record each number is.
 
 /// How much of a request is read at once, more or less: the kernel gets hold of that many bytes at a time.
