@@ -20,6 +20,7 @@ mod command;
 mod disk;
 mod error;
 mod helper;
+mod host_memory;
 mod leftovers;
 mod lend;
 mod machine;
