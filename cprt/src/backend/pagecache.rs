@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use nix::sys::sendfile::sendfile64;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 
 use self::fresh::Before;
-use self::plan::{Runs, Step, Way};
+use self::plan::{FolioTries, Runs, Step, Way};
 use crate::backend::{Evicted, Fault, How, Loaded};
 use crate::machine::mappings::{self, Identity, Mapping};
 use crate::sys::{self, cache};
@@ -74,6 +73,8 @@ struct EngineState {
     mappers: HashMap<Identity, Mappers>,
     /// The largest folios that have come in, until they are taken.
     folios: Vec<(Identity, Range<u64>)>,
+    /// By device.
+    tries: HashMap<u64, FolioTries>,
 }
 
 /// The processes that map a file, as of `then`.
@@ -317,18 +318,18 @@ impl Engine {
     /// Brings in a whole folio by a page fault; returns whether that has succeeded. If not, the caller reads it the
     /// other way, which finds out why.
     fn fault_in(&self, file: &File, identity: Identity, folio: &Range<u64>) -> bool {
-        let came =
-            self.folios.load(Relaxed) && cache::fault_in(file, folio, self.page).unwrap_or(false);
-        if came {
-            // As any other way of loading does: the kernel reclaims pages first that were never asked for.
-            let _ = file.read_at(&mut [0], folio.start);
-            let folios = &mut self.lock().folios;
-            // A backend that does not take them has no use for them.
-            if folios.len() < MOST_FOLIOS {
-                folios.push((identity, folio.clone()));
-            }
+        if !self.folios.load(Relaxed) || !some_tries(&mut self.lock().tries, identity).goes_on() {
+            return false;
         }
-        came
+        let came = cache::fault_in(file, folio, self.page);
+        let is_one = matches!(came, Ok(true));
+        let mut state = self.lock();
+        some_tries(&mut state.tries, identity).tried(is_one);
+        // A backend that does not take them has no use for them.
+        if is_one && state.folios.len() < MOST_FOLIOS {
+            state.folios.push((identity, folio.clone()));
+        }
+        came.is_ok()
     }
 
     /// The kernel takes pages that are asked for twice as in use, and reclaims others first. It is unknown whether
@@ -434,6 +435,13 @@ impl Engine {
         state.mappers.insert(file, mappers);
         all
     }
+}
+
+fn some_tries(tries: &mut HashMap<u64, FolioTries>, file: Identity) -> &mut FolioTries {
+    if tries.len() >= MAX_FILES && !tries.contains_key(&file.device) {
+        tries.clear();
+    }
+    tries.entry(file.device).or_default()
 }
 
 /// The entry of a file in a bounded table, which starts over when it is full.

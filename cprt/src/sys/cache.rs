@@ -67,8 +67,8 @@ pub(crate) fn mincore(file: &File, range: &Range<u64>, page: u64) -> io::Result<
 }
 
 /// Brings a range of a file into the page cache by a page fault, in one large folio if the file system makes those.
-/// `range` begins at a multiple of the size of a huge page and is no longer than one. Returns whether all of it has
-/// arrived in one folio; otherwise more or less of it may be on its way.
+/// `range` begins at a multiple of the size of a huge page and is no longer than one. All of it has arrived when this
+/// returns; it returns whether that is in one folio.
 ///
 /// Only a fault in a mapping that asks for huge pages gets them at once: reads begin with the smallest folios, and
 /// arrive at large ones after many MiB.
@@ -81,7 +81,12 @@ pub(crate) fn fault_in(file: &File, range: &Range<u64>, page: u64) -> io::Result
     // The fault has mapped the whole folio. If that has the last page, too, there is no second fault.
     let before = faults()?;
     window.populate((length - 1) / page * page..length)?;
-    Ok(faults()? == before)
+    let is_one = faults()? == before;
+    if !is_one {
+        // No other call waits for the rest without reading further ahead.
+        window.populate(0..length)?;
+    }
+    Ok(is_one)
 }
 
 /// How many page faults the calling thread has had.

@@ -66,7 +66,8 @@ impl Hearing {
     pub(super) fn want(&mut self, kinds: Kinds, progress_bytes: u64) {
         self.kinds = kinds;
         self.readers.want(kinds, progress_bytes);
-        if self.kinds.contains(Kind::Touch) {
+        // Older kernels have no TOUCH, and warn of such programs.
+        if self.kinds.contains(Kind::Touch) && !self.partly {
             self.faults.ask();
         }
         if !self.readers.looks() {

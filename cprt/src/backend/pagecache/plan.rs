@@ -62,6 +62,28 @@ pub(super) fn piece(at: u64, end: u64) -> Range<u64> {
     at..next.min(end)
 }
 
+/// Whether a file system makes the largest folios. Where it does not, trying costs time, and leaves marks at which the
+/// kernel reads further ahead than was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FolioTries {
+    makes_them: bool,
+    failed: u32,
+}
+
+impl FolioTries {
+    /// How often to try in vain: a reader may have brought in a part of the folio, or memory be in pieces.
+    const MOST: u32 = 4;
+
+    pub(super) const fn goes_on(self) -> bool {
+        self.makes_them || self.failed < Self::MOST
+    }
+
+    pub(super) const fn tried(&mut self, came: bool) {
+        self.makes_them |= came;
+        self.failed = self.failed.saturating_add(1);
+    }
+}
+
 /// What is loaded next of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -162,6 +184,21 @@ mod tests {
         }
         let more = size + 5;
         assert_eq!(step(8 * MIB, more, more), Step::Folio(8 * MIB..more));
+    }
+
+    #[test]
+    fn folios_are_tried_a_few_times_where_none_ever_came() {
+        let mut tries = FolioTries::default();
+        for _ in 0..FolioTries::MOST {
+            assert!(tries.goes_on());
+            tries.tried(false);
+        }
+        assert!(!tries.goes_on());
+        let mut tries = FolioTries::default();
+        for came in [false, true, false, false, false, false] {
+            tries.tried(came);
+            assert!(tries.goes_on());
+        }
     }
 
     #[test]

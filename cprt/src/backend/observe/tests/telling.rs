@@ -178,27 +178,34 @@ fn what_a_process_has_mapped_is_known_when_it_is_gone() {
             length,
         };
         observe.load(span, How::default()).expect("to load");
-        let over = AtomicBool::new(false);
-        let (mut events, process) = std::thread::scope(|scope| {
+        let (over, is_known) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mut reader = Reader::new();
+        let process = reader.id();
+        let mut events = std::thread::scope(|scope| {
             let hearing = scope.spawn(|| {
                 let mut events = Vec::new();
                 while !over.load(Relaxed) {
                     hear_until_quiet(&observe, &mut events);
+                    let touched = union(&events, Kind::Touch, file, process);
+                    is_known.store(!touched.is_empty(), Relaxed);
                 }
                 events
             });
-            let mut reader = Reader::new();
             reader.does(&format!("map {}", path.display()));
+            reader.does(&format!("touch {} {}", 63 * MIB, 64 * MIB));
+            let since = Instant::now();
+            while !is_known.load(Relaxed) && since.elapsed() < LATEST {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             // From the end to the beginning, without a pause.
             for step in (0..16).rev() {
                 let from = step * 4 * MIB;
                 reader.begins(&format!("touch {from} {}", from + 4 * MIB));
             }
             (0..16).for_each(|_| reader.wait());
-            let process = reader.id();
             drop(reader);
             over.store(true, Relaxed);
-            (hearing.join().expect("no panic"), process)
+            hearing.join().expect("no panic")
         });
         events.extend(heard(&observe));
         let touched = union(&events, Kind::Touch, file, process);
