@@ -24,9 +24,9 @@ const STAY: u32 = 64;
 pub(super) struct Background {
     piece: u64,
     most: u64,
-    /// The mean time of pieces of half the bytes, while these ones are being tried.
+    /// The mean time of pieces of half the bytes, while the present size is being tried.
     half: Option<Duration>,
-    /// The mean time of these ones when they turned out to suit the device.
+    /// The mean time of pieces of the present size when that turned out to suit the device.
     usual: Option<Duration>,
     loads: u32,
     took: Duration,
