@@ -5,7 +5,7 @@
 //!
 //! A load goes through its range in steps, and checks between two of them whether it is to stop. Whole folios of the
 //! largest size come in by one page fault each, where kernel and file system can do that and the backend allows it:
-//! this takes a fifth of the CPU time, and readers copy such folios faster. The rest of a dense run is sent to `/dev/null`, which copies
+//! this takes less CPU time, and readers copy such folios faster. The rest of a dense run is sent to `/dev/null`, which copies
 //! nothing and has the kernel read ahead. Small or isolated ranges are requested exactly (WILLNEED), one piece ahead,
 //! and then sent as well, to wait for them: the kernel reports neither when such a request is done,
 //! nor that it has left out some of it, nor that a page could not be read.
@@ -15,6 +15,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
+use std::hash::Hash;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -318,13 +319,14 @@ impl Engine {
     /// Brings in a whole folio by a page fault; returns whether that has succeeded. If not, the caller reads it the
     /// other way, which finds out why.
     fn fault_in(&self, file: &File, identity: Identity, folio: &Range<u64>) -> bool {
-        if !self.folios.load(Relaxed) || !some_tries(&mut self.lock().tries, identity).goes_on() {
+        if !self.folios.load(Relaxed) || !some_of(&mut self.lock().tries, identity.device).goes_on()
+        {
             return false;
         }
         let came = cache::fault_in(file, folio, self.page);
         let is_one = matches!(came, Ok(true));
         let mut state = self.lock();
-        some_tries(&mut state.tries, identity).tried(is_one);
+        some_of(&mut state.tries, identity.device).tried(is_one);
         // A backend that does not take them has no use for them.
         if is_one && state.folios.len() < MOST_FOLIOS {
             state.folios.push((identity, folio.clone()));
@@ -437,19 +439,12 @@ impl Engine {
     }
 }
 
-fn some_tries(tries: &mut HashMap<u64, FolioTries>, file: Identity) -> &mut FolioTries {
-    if tries.len() >= MAX_FILES && !tries.contains_key(&file.device) {
-        tries.clear();
+/// The entry of a file or device in a bounded table, which starts over when it is full.
+fn some_of<K: Eq + Hash, T: Default>(all: &mut HashMap<K, T>, one: K) -> &mut T {
+    if all.len() >= MAX_FILES && !all.contains_key(&one) {
+        all.clear();
     }
-    tries.entry(file.device).or_default()
-}
-
-/// The entry of a file in a bounded table, which starts over when it is full.
-fn some_of<T: Default>(files: &mut HashMap<Identity, T>, file: Identity) -> &mut T {
-    if files.len() >= MAX_FILES && !files.contains_key(&file) {
-        files.clear();
-    }
-    files.entry(file).or_default()
+    all.entry(one).or_default()
 }
 
 /// Whether a page fault can bring in a folio as large as [`plan::FOLIO`].

@@ -171,9 +171,10 @@ impl FaultSource {
     /// Begins to find out.
     pub(super) fn ask(&mut self) {
         if matches!(self, Self::Unasked) {
-            let open = || PageFaults::open();
             let thread = thread::Builder::new().name("faults".to_owned());
-            *self = thread.spawn(open).map_or(Self::Unavailable, Self::Opening);
+            *self = thread
+                .spawn(PageFaults::open)
+                .map_or(Self::Unavailable, Self::Opening);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Looks at the pages that processes have mapped, while they read.
 //!
-//! A fault that the page cache answers with a huge page makes no record, so the page tables of a process
-//! that reads through a mapping are walked instead. The looks begin with a record of such a reader, come
-//! less often while nothing changes, and end when nothing has changed for a while or the mapping is gone:
-//! the worker does not wake for a reader that rests.
+//! A fault that the page cache answers with a huge page makes no record there, so the page tables of a process
+//! that reads through a mapping are walked, also where its page faults are reported (`faults.rs`), which need to know
+//! where its mappings are. The looks begin when it opens a large file or with a record of it, come less often while
+//! nothing changes, and end when nothing has changed for a while or the mapping is gone: the worker does not wake for
+//! a reader that rests.
 
 use std::collections::HashMap;
 use std::ops::Range;
