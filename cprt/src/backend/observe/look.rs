@@ -79,6 +79,8 @@ struct LookedReader {
     due: Instant,
     /// How many more looks to wait for it to map the file, which it has opened.
     waits: u32,
+    /// It is gone, or has unmapped the file; its last page faults are still to be taken.
+    parts: bool,
 }
 
 /// All readers that are looked at.
@@ -133,6 +135,7 @@ impl Looks {
             pace: LookPace::NEW,
             due,
             waits,
+            parts: false,
         };
         self.readers.insert((process, id), reader);
     }
@@ -191,6 +194,11 @@ impl Looks {
                 return true;
             }
             reader.waits = 0;
+            if gone && !reader.parts && !reader.mappings.is_empty() {
+                (reader.parts, reader.due) = (true, Instant::now());
+                return true;
+            }
+            reader.parts = false;
             let changed = each(process, id, found);
             let took = began.elapsed();
             match reader.pace.next(changed, took) {
@@ -206,14 +214,15 @@ impl LookedReader {
     fn look(&mut self, process: u32, mirror: Option<u64>) -> Option<Ranges> {
         let anew = self.looks.is_multiple_of(ANEW);
         if anew {
-            self.mappings = mappings::of(process, self.file, mirror);
+            let mappings = mappings::of(process, self.file, mirror);
+            if mappings.is_empty() {
+                self.looks = 0;
+                return None;
+            }
+            self.mappings = mappings;
             (self.known, self.from) = (Ranges::default(), 0);
         }
         self.looks = self.looks.wrapping_add(1);
-        if self.mappings.is_empty() {
-            self.looks = 0;
-            return None;
-        }
         let mut found = Vec::new();
         for mapping in &self.mappings {
             let Range { start, end } = mapping.range();
