@@ -5,9 +5,13 @@
 //!
 //! ```text
 //! bytes      0  the state of the search (`streams.rs`), which a worker changes with byte 0 locked
+//!         1016  the sequence number of the disk, which no other disk has until the machine is started again
 //!         1024  a slot for each worker: how many loads it has in flight, and their priority; byte 1 + n is locked while
 //!               slot n's worker lives
 //! ```
+//!
+//! The last worker leaves the file behind where the device is a disk, so that the next one begins with the number of
+//! loads that has been found: a short load would be over before that.
 //!
 //! While a worker loads at a higher priority, each of the others has one load at a time.
 //!
@@ -32,6 +36,8 @@ use crate::sys::shared::Shared;
 
 /// The size of the file.
 const SIZE: usize = 4096;
+/// The sequence number of the disk.
+const SEQUENCE_AT: usize = SLOTS_AT - 8;
 /// The first slot.
 const SLOTS_AT: usize = 1024;
 /// Upper bound on workers that share a device.
@@ -67,7 +73,7 @@ impl OwnStreams {
         if !self.own.searches() || self.common.is_some() {
             return;
         }
-        match Common::join(directory, device, self.own) {
+        match Common::join(directory, device, sequence(device), self.own) {
             Ok(common) => self.common = Some(common),
             Err(error) => log::debug!(
                 "Loads are not counted together with those of other workers: {}: {error}",
@@ -147,11 +153,13 @@ struct Common {
     page: Shared,
     slot: usize,
     looked: Cell<Instant>,
+    /// Of the disk; 0 if it has none.
+    sequence: u64,
 }
 
 impl Common {
-    /// Joins the workers of a device; the first one brings its state.
-    fn join(directory: &Path, device: u64, first: Streams) -> io::Result<Self> {
+    /// Joins the workers of a device; the first one brings its state, unless earlier ones have left theirs.
+    fn join(directory: &Path, device: u64, sequence: u64, first: Streams) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(directory)?;
         let path = directory.join(format!("{}:{}", major(device), minor(device)));
@@ -165,14 +173,14 @@ impl Common {
             }
             // The last worker may have removed it just now.
             if file.metadata()?.nlink() > 0 {
-                return Self::enter(path, file, first);
+                return Self::enter(path, file, sequence, first);
             }
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Takes a slot, with the state locked.
-    fn enter(path: PathBuf, file: File, first: Streams) -> io::Result<Self> {
+    fn enter(path: PathBuf, file: File, sequence: u64, first: Streams) -> io::Result<Self> {
         file.set_len(SIZE as u64)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let page = Shared::new(file.as_fd(), 0, SIZE, both)?;
@@ -188,10 +196,14 @@ impl Common {
             slot,
             looked: Cell::new(Instant::now()),
             file,
+            sequence,
         };
         if common.is_alone() {
             (0..SLOTS).for_each(|slot| common.slot(slot).store(0, Relaxed));
-            common.set(&first.to_words());
+            let earlier = common.state().filter(|_| common.is_same_disk());
+            let found = earlier.and_then(|it| it.found());
+            common.set(&found.unwrap_or(first).to_words());
+            common.page.number(SEQUENCE_AT).store(sequence, Relaxed);
         }
         common.publish(0, 0);
         unlock(&common.file, STATE)?;
@@ -201,6 +213,11 @@ impl Common {
     fn is_alone(&self) -> bool {
         let mut others = (0..SLOTS).filter(|slot| *slot != self.slot);
         others.all(|slot| !is_locked(&self.file, byte_of(slot)))
+    }
+
+    /// Whether the state in the file is of this disk, and not of another that had its number before.
+    fn is_same_disk(&self) -> bool {
+        self.sequence != 0 && self.page.number(SEQUENCE_AT).load(Relaxed) == self.sequence
     }
 
     fn words(&self) -> Words {
@@ -273,11 +290,26 @@ fn halves(number: u64) -> [u32; 2] {
 impl Drop for Common {
     fn drop(&mut self) {
         self.publish(0, 0);
+        if self.is_same_disk() {
+            return;
+        }
         // A worker that joins now finds after its next attempt that the file has no name any more.
         if lock(&self.file, STATE).unwrap_or(false) && self.is_alone() {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The sequence number of the disk with this device number, or of the disk that a partition is on; 0 if it has none.
+fn sequence(device: u64) -> u64 {
+    let folder = PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        major(device),
+        minor(device)
+    ));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let text = read("diskseq").or_else(|| read("../diskseq"));
+    text.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
 }
 
 /// The byte whose lock shows that a slot's worker lives.
@@ -418,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_removes_the_file_and_the_next_begins_anew() {
+    fn without_a_disk_the_last_one_removes_the_file_and_the_next_begins_anew() {
         let folder = Folder::new("last");
         let (mut one, other) = (folder.worker(), folder.worker());
         let path = folder.0.join("0:1");
@@ -428,6 +460,37 @@ mod tests {
         assert!(!path.exists());
         assert_eq!(one.limit(), START);
         assert_eq!(folder.worker().limit(), START);
+    }
+
+    #[test]
+    fn what_was_found_for_a_disk_stays_until_it_is_another_disk() {
+        let folder = Folder::new("found");
+        let join =
+            |sequence| Common::join(&folder.0, 1, sequence, Streams::new(0)).expect("a file");
+        let limit = |common: &Common| common.state().expect("a state").limit();
+        let one = join(5);
+        // As fast with any number of loads as with one, times that number.
+        while limit(&one) < 16 {
+            let flying = limit(&one);
+            one.change(|it| it.loaded(2 << 20, Duration::from_millis(20), flying - 1));
+        }
+        drop(one);
+        drop(join(5));
+        let next = join(5);
+        assert_eq!(limit(&next), 8, "the number that is known to be good");
+        for _ in 0..16 {
+            next.change(|it| it.loaded(2 << 20, Duration::from_millis(20), 7));
+        }
+        assert_eq!(limit(&next), 8, "it is measured before another is tried");
+        drop(next);
+        assert_eq!(limit(&join(6)), START, "it is another disk");
+        assert_eq!(limit(&join(5)), START);
+        let here = fs::metadata(std::env::temp_dir()).expect("a folder").dev();
+        println!(
+            "the disk of the temporary folder is number {}",
+            sequence(here)
+        );
+        assert_eq!(sequence(1), 0);
     }
 
     #[test]

@@ -42,6 +42,8 @@ const STAY: u32 = 64;
 const STAY_SHORT: u32 = 4;
 /// If more loads than this factor of the number are in flight, the rate is not that number's.
 const TOO_MANY: f64 = 1.25;
+/// Upper bound on loads to begin with where an earlier search has found more: the device may bear fewer by now.
+const MOST_FOUND: usize = 32;
 
 const SAMPLE_WORDS: usize = 5;
 /// How many numbers the state of the search takes.
@@ -58,6 +60,8 @@ enum Search {
     Up,
     /// Halving.
     Down,
+    /// An earlier search has found the number; what it gives now is being measured.
+    Found,
     /// The number stays for this many rates; then more loads are tried, or fewer.
     Stay { left: u32, more: bool },
     /// More loads, or fewer, are being tried.
@@ -160,6 +164,17 @@ impl Streams {
         }
     }
 
+    /// A new search that begins with what this one has found, if it has found anything.
+    pub(super) fn found(&self) -> Option<Self> {
+        let best = self.best.filter(|_| self.searches())?;
+        Some(Self {
+            limit: best.streams.min(MOST_FOUND),
+            search: Search::Found,
+            best: Some(best),
+            ..Self::new(0)
+        })
+    }
+
     /// How many loads may be under way.
     pub(super) const fn limit(&self) -> usize {
         self.limit
@@ -239,6 +254,7 @@ impl Streams {
             Search::Down => (2, 0),
             Search::Stay { left, more } => (3 + u64::from(more), left),
             Search::Try { more } => (5 + u64::from(more), 0),
+            Search::Found => (7, 0),
         };
         let best = self.best.map_or([0; 3], |best| {
             let large = u64::from(best.large);
@@ -274,6 +290,7 @@ impl Streams {
                 more: search == 4,
             },
             5 | 6 => Search::Try { more: search == 6 },
+            7 => Search::Found,
             _ => return None,
         };
         let count = |number: u64| usize::try_from(number).ok().filter(|it| *it <= MOST);
@@ -316,6 +333,10 @@ impl Streams {
         };
         match self.search {
             Search::Off => {}
+            Search::Found => {
+                *best = mark;
+                self.stay(STAY_SHORT, true);
+            }
             Search::Up | Search::Down if part > PAYS => {
                 *best = mark;
                 let next = if self.search == Search::Up {
@@ -361,7 +382,9 @@ impl Streams {
                     AS_GOOD
                 };
                 if part > enough {
-                    *best = mark;
+                    // Several steps down, each of them as good as the one before, must not add up to a loss.
+                    let rate = if more { rate } else { rate.max(best.rate) };
+                    *best = Mark { rate, ..mark };
                     self.stay(STAY_SHORT, more);
                 } else {
                     self.stay(STAY, !more);
