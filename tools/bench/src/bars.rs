@@ -205,7 +205,15 @@ impl Ledger<'_> {
             _ => 0.0,
         };
         let floor = testbed.device.max(precache) + again;
-        self.against(bars, "load / max(F, precache)", Some(floor), 1.10);
+        // No loader can have what each of several workers wants next.
+        let (what, floor) = match self.case.reader.order {
+            Order::Shuffled | Order::Reshuffled if self.case.reader.mode == Mode::Full => (
+                "load / max(F, precache, own orders)",
+                floor.max(testbed.own_orders),
+            ),
+            _ => ("load / max(F, precache)", floor),
+        };
+        self.against(bars, what, Some(floor), 1.10);
         let native = match self.case.reader.mode {
             Mode::Full => 0.20,
             Mode::Tp => 0.38,
@@ -358,6 +366,19 @@ mod tests {
         let found = bars(&results(twice, Regime::Ample, &[(Policy::MaioReplay, 5.0)]));
         // 4 s of the device, and 1 s of copies.
         assert_eq!(bar(&found, "load / max(F, precache)"), Some((1.0, true)));
+    }
+
+    #[test]
+    fn workers_with_orders_of_their_own_are_held_against_what_a_loader_can_do_for_them() {
+        let shuffled = Profile::full().in_order(Order::Shuffled);
+        let found = bars(&results(
+            shuffled,
+            Regime::Ample,
+            &[(Policy::MaioReplay, 5.0)],
+        ));
+        let what = "load / max(F, precache, own orders)";
+        assert_eq!(bar(&found, what), Some((1.0, true)));
+        assert_eq!(bar(&found, "load / max(F, precache)"), None);
     }
 
     #[test]

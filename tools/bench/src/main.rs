@@ -27,6 +27,7 @@ mod machine;
 mod measure;
 mod median;
 mod model;
+mod own_orders;
 mod place;
 mod prefetcher;
 mod reader;

@@ -231,6 +231,7 @@ pub(crate) fn testbed(rig: &Rig) -> Testbed {
         device: rig.device(Regime::Ample),
         start: float(rig.takes.start_ms) / 1e3,
         warm: rig.warm(),
+        own_orders: rig.own_orders(),
         runs_first: rig.disk.simulator.runs_first,
     }
 }

@@ -107,6 +107,9 @@ pub(crate) struct Testbed {
     pub(crate) start: f64,
     /// How long a load by four workers takes if everything is cached and nothing takes CPU time.
     pub(crate) warm: f64,
+    /// How long a load by four workers takes at least if each reads in an order of its own.
+    #[serde(default)]
+    pub(crate) own_orders: f64,
     /// Whether the simulated SSD runs before all other processes.
     pub(crate) runs_first: bool,
 }
@@ -322,6 +325,7 @@ pub(crate) mod samples {
                 device: 4.0,
                 start: 1.0,
                 warm: 2.0,
+                own_orders: 5.0,
                 runs_first: true,
             },
             real: None,

@@ -1,5 +1,6 @@
 //! The testbed: a disk with a model on it, and the settings of measurements.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use cprt::control::config;
@@ -9,8 +10,9 @@ use crate::case::Regime;
 use crate::disk::{Disk, READ_AHEAD};
 use crate::error::Result;
 use crate::model::{self, Model, Shape};
+use crate::own_orders::{self, Item};
 use crate::place::Place;
-use crate::reader::{Profile, Task, steps};
+use crate::reader::{Order, Profile, Task, steps};
 use crate::ssd::Timing;
 use crate::units::{MIB, float, nanoseconds, seconds, transfer};
 
@@ -125,6 +127,31 @@ impl Rig {
         let copying = seconds(nanoseconds(transfer(copied, task.copy)));
         let overhead = task.tensor_us * steps.len() as u64;
         copying + float(overhead) / 1e6 + float(task.start_ms) / 1e3
+    }
+
+    /// The least time of a load by four workers that each read in an order of their own, in seconds.
+    pub(crate) fn own_orders(&self) -> f64 {
+        let profile = Profile::full().in_order(Order::Shuffled);
+        let task = self.task(profile);
+        let mut tensors = HashMap::new();
+        let orders = (0..profile.workers).map(|rank| {
+            let of_rank = steps(&self.model, profile, rank, 0).into_iter();
+            let items = of_rank.map(|step| {
+                let next = tensors.len();
+                let tensor = *tensors
+                    .entry((step.shard, step.touch.start))
+                    .or_insert(next);
+                let took = |bytes, speed| seconds(nanoseconds(transfer(bytes, speed)));
+                Item {
+                    tensor,
+                    device: took(step.touch.end - step.touch.start, self.usual.bandwidth),
+                    worker: took(step.copied, task.copy) + float(task.tensor_us) / 1e6,
+                }
+            });
+            items.collect()
+        });
+        let orders: Vec<Vec<Item>> = orders.collect();
+        own_orders::shortest(&orders, float(task.start_ms) / 1e3)
     }
 
     /// The least time that the device takes for the model, in seconds.
