@@ -360,7 +360,9 @@ struct Ground {
 fn prepare(kind: BackendKind, directory: &Path, fuse: config::FuseConfig) -> Result<Ground> {
     let mut ground = Ground {
         mount: directory.to_owned(),
-        source: BackendSource::Observe,
+        source: BackendSource::Observe {
+            before_readers: true,
+        },
         user: None,
         mounted: false,
     };

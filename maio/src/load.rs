@@ -203,6 +203,11 @@ impl Load {
         (self.early, self.behind) = (true, behind);
     }
 
+    /// Whether it began before its readers, and none of them has reached the weights.
+    pub(crate) const fn is_early(&self) -> bool {
+        self.early
+    }
+
     /// A reader has opened weights with `O_DIRECT`: prefetched pages are of no use to it.
     pub(crate) const fn suspect_bypass(&mut self) {
         self.early = false;

@@ -290,10 +290,17 @@ impl Model {
         .into_iter()
         .flatten()
         .map(Kinds::from)
-        .chain((!loads).then_some(Kinds::FROM_OPEN))
+        .chain((!loads || self.proves_later()).then_some(Kinds::FROM_OPEN))
         .collect();
         let held = memory(host).threshold.min(self.config.budget);
         self.wanted = (kinds, (held / BEACONS).clamp(PAGE, BEACON));
+    }
+
+    /// Whether the load has no reader yet, and only has to be compared with its template: the first reads after the
+    /// first OPEN may be missed.
+    fn proves_later(&self) -> bool {
+        let early = self.load.as_ref().is_some_and(Load::is_early);
+        early && self.recording == Recorded::Proof
     }
 
     fn hear(&mut self, host: &Host<'_>, waiting: &WaitingEvent) -> Result<()> {
@@ -470,6 +477,9 @@ impl Model {
         let over = load.tick(host.now(), self.config.idle, &processes);
         self.node.look_for(load.processes());
         if !over {
+            if self.wanted.0.from_open() && !self.proves_later() {
+                self.listen(host, true);
+            }
             let now = host.now();
             if now >= self.looked_ns + LOOK_AGAIN {
                 self.recheck_dropped(host, None);

@@ -162,6 +162,11 @@ impl Observe {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// No reader has files open already.
+    pub(crate) fn before_readers(&self) {
+        self.reads().before_readers();
+    }
+
     /// Listens to reads if it did not: there is a reader.
     fn wake(&self) -> io::Result<()> {
         let mut reads = self.reads();

@@ -142,9 +142,9 @@ impl Registry {
                 let found = mountinfo::rfs_exactly_at(path);
                 found.is_ok_and(|found| found.is_some_and(|found| found.device == device))
             }
-            BackendSource::Observe | BackendSource::Start { .. } | BackendSource::Fuse { .. } => {
-                true
-            }
+            BackendSource::Observe { .. }
+            | BackendSource::Start { .. }
+            | BackendSource::Fuse { .. } => true,
         };
         if same {
             let done = self.register(RegistrationRequest {

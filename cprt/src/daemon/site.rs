@@ -100,7 +100,7 @@ impl Site {
                 options: fuse,
                 others: nix::unistd::geteuid().is_root(),
             },
-            BackendKind::Module | BackendKind::Observe => BackendSource::Observe,
+            BackendKind::Module | BackendKind::Observe => BackendSource::OBSERVE,
         };
         Ok(Self {
             number: mountinfo::id_around(&real),
@@ -117,7 +117,7 @@ impl Site {
             lower: self.lower.clone(),
             device: match self.source {
                 BackendSource::Module { device } => format!("rfs{device}"),
-                BackendSource::Observe
+                BackendSource::Observe { .. }
                 | BackendSource::Start { .. }
                 | BackendSource::Fuse { .. } => String::new(),
             },
@@ -130,7 +130,7 @@ impl Site {
     /// Whether another mount, or none, is there by now. This asks only the kernel's list of mounts: looking at the
     /// directory may wait for a server that never answers. The workers of other backends report this themselves.
     pub(super) fn is_another(&self) -> bool {
-        self.source == BackendSource::Observe && mountinfo::id_around(&self.path) != self.number
+        self.source == BackendSource::OBSERVE && mountinfo::id_around(&self.path) != self.number
     }
 
     /// Whether its directory is gone, though its mount is not. This looks at the directory, which takes time.
@@ -139,7 +139,7 @@ impl Site {
             Ok(looked) => !looked.is_directory,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        self.source == BackendSource::Observe && is_gone()
+        self.source == BackendSource::OBSERVE && is_gone()
     }
 }
 
@@ -160,7 +160,7 @@ impl From<RfsMount> for Site {
 pub(super) const fn kind(source: &BackendSource) -> BackendKind {
     match source {
         BackendSource::Module { .. } => BackendKind::Module,
-        BackendSource::Observe | BackendSource::Start { .. } => BackendKind::Observe,
+        BackendSource::Observe { .. } | BackendSource::Start { .. } => BackendKind::Observe,
         BackendSource::Fuse { .. } => BackendKind::Fuse,
     }
 }

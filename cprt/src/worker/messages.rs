@@ -73,7 +73,10 @@ pub(crate) enum BackendSource {
     /// It is a mount of rfs, with `/dev/rfsN`.
     Module { device: u32 },
     /// It is a directory like any other.
-    Observe,
+    Observe {
+        /// Its readers begin after the worker, as they are those of a command that waits for it.
+        before_readers: bool,
+    },
     /// It is all that the children of this process read; `None`: all that the process of [`Order::Follow`] and
     /// its children read.
     Start { parent: Option<u32> },
@@ -84,6 +87,13 @@ pub(crate) enum BackendSource {
         /// Whether users other than the worker's own may read the mirror.
         others: bool,
     },
+}
+
+impl BackendSource {
+    /// A directory that may have readers already.
+    pub(crate) const OBSERVE: Self = Self::Observe {
+        before_readers: false,
+    };
 }
 
 /// A message from the keeper to the worker.

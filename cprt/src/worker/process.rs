@@ -350,7 +350,13 @@ fn stats(loader: &Loader, counters: &Counters, budget: &Budget) -> Stats {
 fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
     let backend: Arc<dyn Backend> = match source {
         BackendSource::Module { device } => Arc::new(Module::open(directory, *device)?),
-        BackendSource::Observe => Arc::new(Observe::open(directory)?),
+        BackendSource::Observe { before_readers } => {
+            let observe = Observe::open(directory)?;
+            if *before_readers {
+                observe.before_readers();
+            }
+            Arc::new(observe)
+        }
         BackendSource::Start { parent } => {
             let parent =
                 parent.ok_or_else(|| Error::Protocol("A start without a process".into()))?;

@@ -168,6 +168,24 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
         .expect("one");
     assert_eq!(kept.loads, 2, "it was right");
     assert!(!host.wanted().0.contains(Kind::Touch), "at rest");
+
+    let mut early = settings.to_vec();
+    early.push(("begin", "now"));
+    let (mut maio, plan) = host.start::<Library>(&early).expect("it starts");
+    assert_eq!(loaded(&plan).len(), 2, "before any reader");
+    let wanted = || host.wanted().0;
+    assert!(wanted().contains(Kind::Touch) && wanted().from_open());
+    let touch = event(&host, Kind::Touch, "b.bin", 0, MIB, 1);
+    maio.prefetch(Some(&touch)).expect("a plan");
+    for _ in 0..1000 {
+        // A thread finds out about the reader.
+        std::thread::sleep(Duration::from_millis(10));
+        maio.prefetch(None).expect("a plan");
+        if !wanted().from_open() {
+            break;
+        }
+    }
+    assert!(wanted().contains(Kind::Touch) && !wanted().from_open());
 }
 
 #[test]

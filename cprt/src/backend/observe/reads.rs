@@ -22,17 +22,25 @@ pub(super) struct ReadPoints {
     may_rest: bool,
     /// Since when there has been no reader; `None` if they are off.
     calm_since: Option<Instant>,
+    /// No reader has any of the files open, as far as is known.
+    unread: bool,
 }
 
 impl ReadPoints {
-    /// Sets what is wanted. Readers that have their files open already get some time to show themselves.
+    /// No reader has opened anything yet.
+    pub(super) const fn before_readers(&mut self) {
+        self.unread = true;
+    }
+
+    /// Sets what is wanted. Readers that may have their files open already get some time to show themselves.
     pub(super) fn want(&mut self, wanted: Vec<Point>, may_rest: bool, now: Instant) {
         (self.wanted, self.may_rest) = (wanted, may_rest);
-        self.calm_since = Some(now);
+        self.calm_since = (!(self.unread && may_rest)).then_some(now);
     }
 
     /// Notes a sign of a reader. Returns whether [`Self::on`] has changed.
     pub(super) fn wake(&mut self, now: Instant) -> bool {
+        self.unread = false;
         self.calm_since.replace(now).is_none()
     }
 
@@ -85,6 +93,23 @@ mod tests {
         assert!(!points.rest(early + CALM * 2));
         assert!(points.wake(early + CALM * 3), "it has opened a file");
         assert_eq!(points.on(), Point::ALL);
+    }
+
+    #[test]
+    fn before_there_are_readers_no_time_is_given_to_them() {
+        let begin = Instant::now();
+        let mut points = ReadPoints::default();
+        points.before_readers();
+        for _ in 0..2 {
+            points.want(Point::ALL.to_vec(), true, begin);
+            assert_eq!((points.on(), points.due()), (MISSES.to_vec(), None));
+        }
+        points.want(Point::ALL.to_vec(), false, begin);
+        assert_eq!(points.on(), Point::ALL, "they are wanted at once");
+        points.want(Point::ALL.to_vec(), true, begin);
+        assert!(points.wake(begin), "it has opened a file");
+        points.want(Point::ALL.to_vec(), true, begin);
+        assert_eq!(points.on(), Point::ALL, "it may have more files open");
     }
 
     #[test]

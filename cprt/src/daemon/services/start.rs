@@ -289,7 +289,7 @@ impl Model {
         for key in ["start", "least", "without"] {
             settings.remove(key);
         }
-        let job = shared.job(directory.to_owned(), BackendSource::Observe, settings);
+        let job = shared.job(directory.to_owned(), BackendSource::OBSERVE, settings);
         let owner: Arc<dyn Owner> = Arc::new(ModelOwner(plan.service.clone()));
         let started = keeper::load(&job, &owner).and_then(|it| Keeper::start(it, job, owner));
         match started {
