@@ -3,8 +3,9 @@
 //! [`socket`] answers `ppcctl`, and `notify` tells the service manager that it does; `peer` decides which user may
 //! ask for what; `registry` starts, restarts and replaces workers, and saves registrations in `state`; `wanted`
 //! registers the policies of the configuration as mounts come; `services` knows whose starts are recorded and loaded
-//! ahead; `metrics` serves what a collector reads; [`policies`] finds libraries by name and [`trust`] refuses those that users other than root can change.
+//! ahead; `keep` keeps files in the page cache; `metrics` serves what a collector reads; [`policies`] finds libraries by name and [`trust`] refuses those that users other than root can change.
 
+mod keep;
 pub mod logging;
 mod metrics;
 mod notify;

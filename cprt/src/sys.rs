@@ -60,6 +60,22 @@ pub(crate) fn return_freed_memory() {
     }
 }
 
+/// Has the I/O of the calling thread, and of those that it starts, wait for that of others, where the device's
+/// scheduler knows priorities.
+pub(crate) fn yield_io() -> io::Result<()> {
+    const OF_PROCESS: libc::c_int = 1;
+    /// The idle class, in the bits above those of the level.
+    const IDLE: libc::c_int = 3 << 13;
+
+    // SAFETY: it takes three numbers and touches no memory; thread 0 is the calling one.
+    let rc = unsafe { libc::syscall(libc::SYS_ioprio_set, OF_PROCESS, 0, IDLE) };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// The result of a system call that makes a descriptor.
 fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {

@@ -65,9 +65,10 @@ impl Ground {
         let place = Folder::new(name);
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         folder.write("f", vec![7; SIZE]);
+        folder.write("kept", vec![7; SIZE]);
         let address = free_address();
         let own = format!(
-            "socket = '{0}/s'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n{1}\
+            "socket = '{0}/s'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\nkept = '{0}/kept.json'\n{1}\
              [metrics]\naddress = '{address}'\n",
             place.path().display(),
             config(folder.path())
@@ -102,7 +103,8 @@ impl Ground {
             let folder = folder.display();
             format!(
                 "[mount.'{folder}']\npolicy = '{TRUSTED}/maio.so'\nbackend = 'observe'\n\
-                 settings = {{ store = '{folder}/store' }}\n[service.x]\nexe = 'no-such-program'\n"
+                 settings = {{ store = '{folder}/store' }}\n[service.x]\nexe = 'no-such-program'\n\
+                 [keep.x]\npaths = ['{folder}/kept']\n"
             )
         });
         // The daemon has the library open by the time it says that the worker is up.
@@ -243,7 +245,8 @@ fn the_dashboard_and_the_page_name_metrics_that_there_are() {
         "state":"running","policy":{"name":"p","version":"1","library":"/p.so","settings":{},"backend":"observe",
         "features":[],"crashes":0,"log":[]}}],"services":{"learn":false,"known":[{"name":"x","learnt":false,
         "running":[],"starts":1,"last":{"start":"s","process":1,"began_s":1,"phase":"over","loaded_bytes":1,
-        "cached_bytes":1}}]}}"#;
+        "cached_bytes":1}}]},"kept":[{"name":"x","configured":true,"paths":["/m"],"priority":0,"state":"kept","files":1,
+        "whole_bytes":1,"wanted_bytes":1,"cached_bytes":1,"loaded_bytes":1,"released_bytes":0,"reclaimed_bytes":0}]}"#;
     let status: Status = serde_json::from_str(status).expect("a status");
     let counted = r#"[{"path":"/m","policy":"p","stats":{}}]"#;
     let counted: Vec<MountStats> = serde_json::from_str(counted).expect("counters");

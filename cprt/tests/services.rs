@@ -88,7 +88,7 @@ impl Ground {
         }
         let place = Folder::new(name);
         let own = format!(
-            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
+            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\nkept = '{0}/kept.json'\n",
             place.path().display()
         );
         let file = place.write("cprt.toml", own + &config(folder.path()));
@@ -125,7 +125,7 @@ impl Ground {
     fn reload(&self, config: impl Fn(&Path) -> String) {
         let file = self.place.path().join("cprt.toml");
         let text = fs::read_to_string(&file).expect("it is there");
-        let own = text.lines().take(3).map(|line| format!("{line}\n"));
+        let own = text.lines().take(4).map(|line| format!("{line}\n"));
         let own: String = own.collect();
         fs::write(&file, own + &config(self.folder.path())).expect("ours");
         let daemon = Pid::from_raw(self.daemon.id().try_into().expect("a process"));

@@ -16,7 +16,7 @@ Usage: cprtd [--config FILE]
   -V, --version      print the version
 
 cprtd stays in the foreground and logs to its standard error. SIGTERM ends it in good order; SIGHUP has it
-reread the services of its configuration.
+reread the services and the sets to keep of its configuration.
 Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wrongly.";
 
 /// What this process is to do.

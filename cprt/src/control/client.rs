@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde::de::DeserializeOwned;
 
+use crate::control::keep::{KeepRemoved, KeepSet, KeepStatus};
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{EventLine, MountStats, MountStatus, Request, Settings, Status};
 use crate::control::wire::{read_reply, write_line};
@@ -115,6 +116,26 @@ impl Client {
     pub fn stats(&self, mount: Option<&Path>) -> Result<Vec<MountStats>> {
         let mount = mount.map(Path::to_owned);
         self.ask(&Request::Stats { mount }, PROMPT)
+    }
+
+    /// Keeps files in the page cache while memory allows; replaces a set of that name.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::reg_policy`].
+    pub fn keep(&self, name: &str, set: &KeepSet) -> Result<KeepStatus> {
+        let (name, set) = (name.to_owned(), set.clone());
+        self.ask(&Request::Keep { name, set }, PROMPT)
+    }
+
+    /// Removes a set; with `drop`, what it kept leaves the page cache.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::reg_policy`].
+    pub fn rm_keep(&self, name: &str, drop: bool) -> Result<KeepRemoved> {
+        let name = name.to_owned();
+        self.ask(&Request::RmKeep { name, drop }, PATIENT)
     }
 
     /// What readers do from now on. The iterator yields a refusal as its first item.

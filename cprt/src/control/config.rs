@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::control::keep::KeepSet;
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{SOCKET, Settings};
 use crate::{Error, Result};
@@ -52,6 +53,10 @@ pub struct Config {
     pub learn: bool,
     /// The file in which the list of those programs is kept.
     pub learnt: PathBuf,
+    /// Sets of files that stay in the page cache while memory allows.
+    pub keep: BTreeMap<String, ConfiguredKeep>,
+    /// The file in which those sets are kept that `ppcctl keep add` has made.
+    pub kept: PathBuf,
 }
 
 /// How much memory loads may take.
@@ -135,6 +140,31 @@ pub struct ConfiguredPolicy {
     pub backend: Option<BackendKind>,
 }
 
+/// A set of files to keep in the page cache.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfiguredKeep {
+    /// As in `ppcctl keep add`.
+    pub paths: Vec<PathBuf>,
+    /// As in `ppcctl keep add --budget`.
+    #[serde(default)]
+    pub budget: Option<Bytes>,
+    /// As in `ppcctl keep add --priority`.
+    #[serde(default)]
+    pub priority: i32,
+}
+
+impl From<&ConfiguredKeep> for KeepSet {
+    fn from(keep: &ConfiguredKeep) -> Self {
+        Self {
+            paths: keep.paths.clone(),
+            parts: Vec::new(),
+            budget: keep.budget.map(|budget| budget.0),
+            priority: keep.priority,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -150,6 +180,8 @@ impl Default for Config {
             service: BTreeMap::new(),
             learn: false,
             learnt: "/var/lib/cprt/learnt.json".into(),
+            keep: BTreeMap::new(),
+            kept: "/var/lib/cprt/kept.json".into(),
         }
     }
 }
@@ -318,6 +350,10 @@ impl Config {
             let problem = service.check(name);
             problem.map_err(|problem| format!("[service.{name}]: {problem}"))?;
         }
+        for (name, keep) in &self.keep {
+            let problem = KeepSet::from(keep).check(name);
+            problem.map_err(|problem| format!("[keep.{name}]: {problem}"))?;
+        }
         Ok(self)
     }
 
@@ -327,6 +363,7 @@ impl Config {
             ("socket", &self.socket),
             ("state", &self.state),
             ("learnt", &self.learnt),
+            ("kept", &self.kept),
         ];
         let own = own.map(|(key, path)| (key.to_owned(), path));
         let mounts = self.mount.iter().flat_map(|(mount, registration)| {

@@ -1,7 +1,7 @@
 //! What a collector such as Prometheus reads: the daemon's status and its workers' counters as text.
 //!
 //! ```text
-//! Status, MountStats ─ families, worker: which metrics ─ exposition: lines ─▶ cprtd's GET /metrics, ppcctl metrics
+//! Status, MountStats ─ families, worker, keep: which metrics ─ exposition: lines ─▶ cprtd's GET /metrics, ppcctl metrics
 //! ```
 //!
 //! Names and units follow the conventions of Prometheus: base units, which the name ends in, and `_total` for counters.
@@ -15,6 +15,7 @@ use super::protocol::{MountStats, Status};
 mod accept;
 mod exposition;
 mod families;
+mod keep;
 mod worker;
 
 /// The language of the text.
@@ -55,6 +56,7 @@ pub fn text(status: &Status, counted: &[MountStats], format: Format) -> String {
     if let Some(services) = &status.services {
         families::of_services(&mut to, services);
     }
+    keep::of_sets(&mut to, &status.kept);
     to.end()
 }
 
@@ -87,6 +89,7 @@ fn all() -> Vec<&'static Family> {
         .copied()
         .chain(of_worker)
         .chain(after.iter().copied())
+        .chain(keep::ALL.iter().copied())
         .collect()
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::keep::{KeepSet, KeepStatus};
 use super::kind::BackendKind;
 use crate::error::Refusal;
 
@@ -61,6 +62,22 @@ pub enum Request {
         #[serde(default)]
         mount: Option<PathBuf>,
     },
+    /// Keep these files in the page cache while memory allows, as a set of this name, instead of the one that there
+    /// is. Replies [`KeepStatus`].
+    Keep {
+        /// The name of the set.
+        name: String,
+        /// What it consists of.
+        set: KeepSet,
+    },
+    /// Remove a set. Replies [`super::keep::KeepRemoved`].
+    RmKeep {
+        /// The name of the set.
+        name: String,
+        /// Whether to drop what it kept from the page cache.
+        #[serde(default)]
+        drop: bool,
+    },
     /// Show what readers do, as the policy sees it. Replies [`EventLine`]s.
     Events {
         /// Where rfs is mounted.
@@ -95,6 +112,10 @@ pub struct Status {
     /// Services whose starts are followed, if any are configured; absent if the request names a mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<ServicesStatus>,
+    /// Sets of files that are kept in the page cache, in the order in which they give way, the last ones first; absent
+    /// if the request names a mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeepStatus>,
 }
 
 /// Services whose starts are recorded and loaded ahead.

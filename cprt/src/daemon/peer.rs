@@ -2,7 +2,7 @@
 //!
 //! Members of the socket's group may register policies that root has installed, remove them and set them. But what a
 //! policy is given takes effect as root: it reads and writes a path in a setting as root, a mirror covers a directory
-//! for all to see, a cgroup's memory pays. Only root may ask for that, on the command line or in the configuration.
+//! for all to see, a cgroup's memory pays, a file to be kept is opened. Only root may ask for that, on the command line or in the configuration.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,9 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{Request, Settings};
 use crate::error::{Refusal, RefusalKind};
+
+/// Upper bound on the paths that the log names.
+const MOST_TOLD: usize = 4;
 
 /// The process at the other end, as it was when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,9 @@ impl Peer {
                 let key = names_a_file(settings)?;
                 (format!("The path in {key}"), Some(key))
             }
+            Request::Keep { .. } => return Some(of_keep()),
             Request::RmPolicy { .. }
+            | Request::RmKeep { .. }
             | Request::Status { .. }
             | Request::Stats { .. }
             | Request::Events { .. } => return None,
@@ -73,6 +78,20 @@ impl Peer {
                 "have root run it, or name it in [mount.'DIRECTORY'{settings}] of /etc/cprt.toml"
             )),
         })
+    }
+}
+
+/// Files are opened as root, which may open more of them than the peer, and their names are told to all who may use
+/// the socket.
+fn of_keep() -> Refusal {
+    Refusal {
+        kind: RefusalKind::Invalid,
+        message: "Keeping files is for root only: the daemon opens them as root".to_owned(),
+        remedy: Some(
+            "have root run it, or name them in [keep.NAME] of /etc/cprt.toml; to load what you \
+             may read once, use 'ppcctl warm'"
+                .to_owned(),
+        ),
     }
 }
 
@@ -95,6 +114,16 @@ pub(super) fn change(request: &Request) -> Option<String> {
             let keys: Vec<_> = settings.keys().map(String::as_str).collect();
             Some(format!("set {} of {}", keys.join(", "), mount.display()))
         }
+        Request::Keep { name, set } => {
+            let paths: Vec<_> = set
+                .paths
+                .iter()
+                .take(MOST_TOLD)
+                .map(|it| it.display().to_string())
+                .collect();
+            Some(format!("keep {} as {name}", paths.join(", ")))
+        }
+        Request::RmKeep { name, .. } => Some(format!("keep {name} no longer")),
         Request::Status { .. } | Request::Stats { .. } | Request::Events { .. } => None,
     }
 }
@@ -102,6 +131,7 @@ pub(super) fn change(request: &Request) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::keep::KeepSet;
 
     fn register(settings: &[(&str, &str)]) -> Request {
         let pairs = settings.iter();
@@ -158,6 +188,17 @@ mod tests {
             };
             assert!(refused(&request).is_some(), "{request:?}");
         }
+        let keep = Request::Keep {
+            name: "a".into(),
+            set: KeepSet {
+                paths: vec!["/etc/shadow".into()],
+                ..KeepSet::default()
+            },
+        };
+        assert!(refused(&keep).is_some_and(|why| why.contains("for root only")));
+        assert_eq!(of(0).refusal(&keep, 0), None);
+        let (name, drop) = ("a".to_owned(), true);
+        assert_eq!(refused(&Request::RmKeep { name, drop }), None);
         let mount = || "/srv/models".into();
         assert_eq!(refused(&Request::RmPolicy { mount: mount() }), None);
         assert_eq!(refused(&Request::Events { mount: mount() }), None);

@@ -113,7 +113,8 @@ impl Registry {
     /// Registers earlier policies again, each in a thread of its own, as looking at a directory may take long. Those
     /// that take too long come later.
     pub(crate) fn restore(self: &Arc<Self>) {
-        let before = state::read(&self.config.state).unwrap_or_else(|error| {
+        let before = state::read(&self.config.state, "register the policies again");
+        let before = before.unwrap_or_else(|error| {
             log::error!("{}", crate::error::chain(&error));
             Registrations::new()
         });
@@ -338,6 +339,7 @@ impl Registry {
             uptime_s: self.started.elapsed().as_secs(),
             mounts: mounts.collect(),
             services: None,
+            kept: Vec::new(),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Each connection has a thread for its one request; there are few. SIGTERM and SIGINT end the workers
 //! in good order and the daemon after them; registrations stay saved for the next daemon. SIGHUP rereads the
-//! services of the configuration.
+//! services and the sets of files of the configuration.
 
 use std::io::BufReader;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
@@ -20,6 +20,7 @@ use crate::control::config::Config;
 use crate::control::metrics::{self, Format};
 use crate::control::protocol::{Reply, Request, Status};
 use crate::control::wire;
+use crate::daemon::keep::KeptSets;
 use crate::daemon::metrics::{Addresses, MetricsServer};
 use crate::daemon::notify::Notify;
 use crate::daemon::peer::{self, Peer};
@@ -58,6 +59,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     let registry = Arc::new(Registry::new(config.clone(), topology.clone()));
     registry.restore();
     let services = Arc::new(Services::new(&registry, topology)?);
+    let kept = Arc::new(KeptSets::start(&config)?);
     services.apply(config);
     let of_mounts = Arc::clone(&registry);
     spawn("mounts", move || {
@@ -68,6 +70,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     let served = Arc::new(Served {
         registry: Arc::clone(&registry),
         services: Arc::clone(&services),
+        kept: Arc::clone(&kept),
     });
     let collected = Arc::clone(&served);
     let collect = Arc::new(move |format| collected.metrics(format));
@@ -81,7 +84,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     notify.ready();
     until_ended(&signals, || {
         notify.reloading();
-        reload(&services, again());
+        reload(&services, &kept, again());
         notify.ready();
     })?;
     notify.stopping();
@@ -92,6 +95,7 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     let _ = std::fs::remove_file(&socket);
     services.end();
     registry.end();
+    kept.end();
     Ok(())
 }
 
@@ -125,14 +129,15 @@ fn until_ended(signals: &SigSet, reload: impl Fn()) -> Result<()> {
     }
 }
 
-fn reload(services: &Services, config: Result<Config>) {
+fn reload(services: &Services, kept: &KeptSets, config: Result<Config>) {
     match config {
         Ok(config) => {
-            log::info!("The configuration has been reread; its services apply now");
+            log::info!("The configuration has been reread; its services and kept sets apply now");
+            kept.apply(&config);
             services.apply(config);
         }
         Err(error) => log::error!(
-            "The services of the earlier configuration stay in force: {}",
+            "The services and kept sets of the earlier configuration stay in force: {}",
             crate::error::chain(&error)
         ),
     }
@@ -142,6 +147,7 @@ fn reload(services: &Services, config: Result<Config>) {
 struct Served {
     registry: Arc<Registry>,
     services: Arc<Services>,
+    kept: Arc<KeptSets>,
 }
 
 impl Served {
@@ -149,6 +155,7 @@ impl Served {
         let mut status = self.registry.status(mount)?;
         if mount.is_none() {
             status.services = self.services.status();
+            status.kept = self.kept.status();
         }
         Ok(status)
     }
@@ -318,6 +325,8 @@ fn serve(stream: &UnixStream, served: &Served) {
         Request::Configure { mount, settings } => {
             reply(stream, registry.configure(&mount, &settings));
         }
+        Request::Keep { name, set } => reply(stream, served.kept.keep(&name, set)),
+        Request::RmKeep { name, drop } => reply(stream, served.kept.remove(&name, drop)),
         Request::Status { mount } => reply(stream, served.status(mount.as_deref())),
         Request::Stats { mount } => reply(stream, registry.stats(mount.as_deref())),
         Request::Events { mount } => match registry.events(&mount) {

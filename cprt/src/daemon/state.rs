@@ -1,11 +1,12 @@
-//! What a restarted daemon has to know: which mount has which policy. It is one JSON file, replaced by
-//! rename, so that it is always complete.
+//! What a restarted daemon has to know: which mount has which policy, and which files to keep. Each is one JSON file,
+//! replaced by rename, so that it is always complete.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::protocol::Settings;
@@ -27,11 +28,11 @@ pub(super) struct Registration {
 /// By mount.
 pub(super) type Registrations = BTreeMap<PathBuf, Registration>;
 
-/// The saved registrations; none, if there is no such file.
-pub(super) fn read(path: &Path) -> Result<Registrations> {
+/// What was saved; nothing, if there is no such file. `remedy` is what to do if it is damaged.
+pub(super) fn read<T: DeserializeOwned + Default>(path: &Path, remedy: &str) -> Result<T> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(T::default()),
         Err(source) => {
             return Err(Error::Read {
                 path: path.to_owned(),
@@ -41,18 +42,18 @@ pub(super) fn read(path: &Path) -> Result<Registrations> {
     };
     serde_json::from_slice(&text).map_err(|error| Error::Config {
         path: path.to_owned(),
-        problem: format!("{error}; remove it, and register the policies again"),
+        problem: format!("{error}; remove it, and {remedy}"),
     })
 }
 
 /// Replaces the file.
-pub(super) fn write(path: &Path, registrations: &Registrations) -> Result<()> {
+pub(super) fn write(path: &Path, what: &impl Serialize) -> Result<()> {
     let failed = |source| Error::Write {
         path: path.to_owned(),
         source,
     };
-    let text = serde_json::to_vec_pretty(registrations)
-        .map_err(|error| failed(std::io::Error::other(error)))?;
+    let text =
+        serde_json::to_vec_pretty(what).map_err(|error| failed(std::io::Error::other(error)))?;
     let new = path.with_extension("new");
     let written = std::fs::OpenOptions::new()
         .write(true)
@@ -81,6 +82,7 @@ mod tests {
         };
         let all = Registrations::from([("/mnt".into(), registration)]);
         write(&path, &all).expect("to write");
+        let read = |path: &Path| read::<Registrations>(path, "register the policies again");
         assert_eq!(read(&path).expect("to read"), all);
         std::fs::write(&path, b"{\"/mnt\": 3}").expect("to write");
         let error = read(&path).expect_err("garbage").to_string();

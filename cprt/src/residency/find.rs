@@ -100,7 +100,7 @@ impl CacheFile {
         }
     }
 
-    pub(super) const fn identity(&self) -> Identity {
+    pub(crate) const fn identity(&self) -> Identity {
         self.identity
     }
 }

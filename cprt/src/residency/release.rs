@@ -68,6 +68,36 @@ impl Cache {
     }
 }
 
+impl Cache {
+    /// Drops the pages of a range that are on the device and that no process maps; returns how many bytes went, and
+    /// how many stay.
+    pub(crate) fn release_range(
+        &self,
+        file: &CacheFile,
+        range: &Range<u64>,
+    ) -> io::Result<(u64, u64)> {
+        let opened = file.open()?;
+        let before = self.engine.resident(&opened, range).map_err(plain)?;
+        if before == 0 {
+            return Ok((0, 0));
+        }
+        let evicted = self.engine.evict(&opened, range, true).map_err(plain)?;
+        let after = self.engine.resident(&opened, range).map_err(plain)?;
+        Ok((evicted.dropped.min(before.saturating_sub(after)), after))
+    }
+
+    /// What of a range is cached.
+    pub(crate) fn cached(&self, file: &CacheFile, range: &Range<u64>) -> io::Result<Ranges> {
+        let opened = file.open()?;
+        let end = range.end.min(opened.metadata()?.len());
+        let range = range.start.min(end)..end;
+        if self.engine.resident(&opened, &range).map_err(plain)? == range.end - range.start {
+            return Ok([range].into_iter().collect());
+        }
+        cached(&opened, &range, page_size())
+    }
+}
+
 /// Finds out why pages stay.
 fn explain(
     file: &CacheFile,

@@ -72,6 +72,16 @@ pub struct Warming {
     before: u64,
     loader: Loader,
     counters: Arc<Counters>,
+    claim: Claim,
+}
+
+/// What loads may claim.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// Below 0, they are in the background.
+    priority: i32,
+    /// The kernel is to reclaim other cache first.
+    hold: bool,
 }
 
 impl std::fmt::Debug for Warming {
@@ -97,7 +107,26 @@ impl Warming {
     ) -> Result<Self> {
         let watch = Watch::new(memory, Roots::default());
         watch.follow_process(std::process::id());
-        Self::watched(files, parts, watch, loader)
+        let claim = Claim {
+            priority: 0,
+            hold: false,
+        };
+        Self::watched(files, parts, watch, loader, claim)
+    }
+
+    /// The same in the background: a small piece at a time, while this process has nothing more urgent to load from
+    /// the device. What it brings in, the kernel is to reclaim after other cache.
+    pub(crate) fn in_background(
+        files: Vec<CacheFile>,
+        parts: Vec<Part>,
+        watch: Watch,
+        loader: config::LoaderConfig,
+    ) -> Result<Self> {
+        let claim = Claim {
+            priority: -1,
+            hold: true,
+        };
+        Self::watched(files, parts, watch, loader, claim)
     }
 
     fn watched(
@@ -105,6 +134,7 @@ impl Warming {
         parts: Vec<Part>,
         watch: Watch,
         config: config::LoaderConfig,
+        claim: Claim,
     ) -> Result<Self> {
         let engine = Engine::new().map_err(|source| Error::System {
             doing: "Opening /dev/null",
@@ -141,6 +171,7 @@ impl Warming {
             before: 0,
             loader,
             counters,
+            claim,
         };
         warming.goes_on();
         Ok(warming)
@@ -158,7 +189,8 @@ impl Warming {
             return false;
         }
         let next = self.left.len().min(AT_ONCE);
-        let ranges: Vec<_> = self.left.drain(..next).map(|part| load_of(&part)).collect();
+        let ranges: Vec<_> = self.left.drain(..next).collect::<Vec<_>>();
+        let ranges: Vec<_> = ranges.iter().map(|part| self.load_of(part)).collect();
         self.loader.submit(&ranges);
         true
     }
@@ -180,7 +212,7 @@ impl Warming {
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
         for part in &self.parts {
-            let span = load_of(part).1.span;
+            let span = span_of(part);
             let is_short = |there| there < span.length;
             if self.files.resident(span).is_ok_and(is_short)
                 && let Ok(cached) = self.files.cached(span)
@@ -193,6 +225,20 @@ impl Warming {
             }
         }
         missing
+    }
+
+    /// A part, for the loader.
+    fn load_of(&self, part: &Part) -> (usize, LoadRange) {
+        let range = LoadRange {
+            span: span_of(part),
+            process: 0,
+            priority: self.claim.priority,
+            charge: None,
+            large: false,
+            hold: self.claim.hold,
+            replaces: false,
+        };
+        (0, range)
     }
 
     /// How many bytes of the parts have turned out to be cached before they were loaded.
@@ -230,7 +276,7 @@ impl Warming {
         self.loader.end();
         let mut cached = vec![0; self.files.len()];
         for part in &self.parts {
-            match self.files.resident(load_of(part).1.span) {
+            match self.files.resident(span_of(part)) {
                 Ok(bytes) => cached[part.file] += bytes,
                 Err(Fault::Io(error)) if error.raw_os_error() == Some(libc::EPERM) => return None,
                 // It is gone, or another one.
@@ -245,22 +291,12 @@ fn bytes(parts: &[Part]) -> u64 {
     parts.iter().map(|it| it.range.end - it.range.start).sum()
 }
 
-fn load_of(part: &Part) -> (usize, LoadRange) {
-    let span = Span {
+fn span_of(part: &Part) -> Span {
+    Span {
         file: Listed::id(part.file),
         offset: part.range.start,
         length: part.range.end - part.range.start,
-    };
-    let range = LoadRange {
-        span,
-        process: 0,
-        priority: 0,
-        charge: None,
-        large: false,
-        hold: false,
-        replaces: false,
-    };
-    (0, range)
+    }
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Ground {
     /// Starts the daemon with this added to its configuration, and with a service manager that listens at this socket.
     pub(crate) fn start_by(mut self, config: &str, manager: Option<&Path>) -> Self {
         let own = format!(
-            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\n",
+            "socket = '{0}/socket'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\nkept = '{0}/kept.json'\n",
             self.place.path().display()
         );
         let file = self.place.write("cprt.toml", own + config);

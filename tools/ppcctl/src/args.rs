@@ -13,9 +13,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::pattern::Pattern;
 use crate::setting::Setting;
 
+mod keep;
 mod residency;
 mod start;
 
+pub(crate) use keep::{KeepAdd, KeepCommand};
 pub(crate) use residency::{Release, Verify, Warm};
 pub(crate) use start::{Record, Replay, StartCommand, WhichStart};
 
@@ -29,7 +31,7 @@ Exit status:
   4  the policy was refused: the library is not trusted or not a policy, or it rejected its settings
  10  doctor found something that costs speed
  11  doctor found something that does not work
- 12  warm or drop did a part: memory does not suffice, or pages are in use
+ 12  warm, keep or drop did a part: memory does not suffice, or pages are in use
  13  verify found damage: the page cache differs from the device, or a hash is wrong
  14  verify or drop could not tell what the page cache has
 130  interrupted by SIGINT
@@ -137,6 +139,16 @@ pub(crate) enum Command {
     /// Run a command with a policy for the directory that it reads from, without daemon or mount
     Run(Run),
     Warm(Warm),
+    /// Keep sets of files in the page cache, as long as memory allows
+    ///
+    /// cprtd loads what a set lacks, in the background, looks every few seconds what is cached, and brings back what
+    /// was reclaimed while memory is ample. Once memory is over the threshold (80 % of the machine's), the sets of the
+    /// lowest priority give way first, before the kernel has to choose. What is reclaimed again and again is loaded
+    /// ever less often.
+    Keep {
+        #[command(subcommand)]
+        command: KeepCommand,
+    },
     Drop(Release),
     Verify(Verify),
     /// Find out what keeps loads from a directory from being fast, and how to fix it

@@ -2,8 +2,8 @@
 //!
 //! A command line (`args`) becomes a call of [`cprt::control::client::Client`]; its reply becomes text
 //! (`show`) or, with `--json`, is printed unchanged; a failure becomes a sentence and an exit status
-//! (`failure`, `exit`). `run`, `start`, `template`, `inspect`, `doctor` and `residency` work without
-//! the daemon.
+//! (`failure`, `exit`). `run`, `start`, `template`, `inspect`, `doctor` and `residency`, but for sets to keep,
+//! work without the daemon.
 
 mod args;
 mod doctor;
@@ -97,6 +97,9 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
         Command::Doctor { directory } => return doctor::run(common.json, &directory),
         // So do these.
         Command::Warm(wanted) => return residency::warm(&common, &wanted),
+        Command::Keep { command } => {
+            return residency::keep(&client(&common)?, common.json, &command);
+        }
         Command::Drop(wanted) => return residency::release(common.json, &wanted),
         Command::Verify(wanted) => return residency::verify(common.json, &wanted),
         Command::RegPolicy(reg) => {
@@ -180,7 +183,7 @@ fn status(common: &Common, mount: Option<&Path>) -> Result<()> {
     if common.json {
         return print_json(&status);
     }
-    if status.mounts.is_empty() && status.services.is_none() {
+    if status.mounts.is_empty() && status.services.is_none() && status.kept.is_empty() {
         remark("no rfs is mounted; try 'mount -t rfs LOWER MNT'");
     }
     print(&show::status::status(&status, mount.is_some()))

@@ -1,7 +1,9 @@
-//! Files in the page cache on purpose: loads them, drops them, and compares them with the device.
+//! Files in the page cache on purpose: loads them, has the daemon keep them, drops them, and compares them with the
+//! device.
 //!
 //! ```text
-//! paths ─ find ─┬─ order: by template, by headers ─ warm
+//! paths ─ find ─┬─ order: by template, by headers ─┬─ warm
+//!               │                                  └─ keep ─▶ cprtd
 //!               ├─ release
 //!               └─ hashes: a list, a hub's names ─ verify
 //! ```
@@ -17,11 +19,13 @@ use crate::screen::{plain, remark};
 
 mod hashes;
 mod interrupt;
+mod keep;
 mod order;
 mod release;
 mod verify;
 mod warm;
 
+pub(crate) use keep::keep;
 pub(crate) use release::release;
 pub(crate) use verify::verify;
 pub(crate) use warm::warm;

@@ -1,6 +1,7 @@
 //! The daemon's replies as text, for people. Each module turns a reply into text and does nothing else.
 
 pub(crate) mod events;
+pub(crate) mod keep;
 pub(crate) mod stats;
 pub(crate) mod status;
 

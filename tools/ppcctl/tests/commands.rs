@@ -16,7 +16,7 @@ const NATIVE: &str = r#"{"path":"/mnt/n","lower":"/srv/n","device":"rfs1","state
 const EVENT: &str = r#"{"kind":"MISS","path":"a/b.gguf","file":7,"offset":0,"length":4096,"time_ns":1000000000,"count":1,"process":10,"thread":11,"cpu":0,"mmap":false,"direct":false}"#;
 
 /// The commands that ask the daemon something.
-const COMMANDS: [&[&str]; 7] = [
+const COMMANDS: [&[&str]; 9] = [
     &["reg-policy", "/mnt/m", "/p.so"],
     &["rm-policy", "/mnt/m"],
     &["set", "/mnt/m", "a=b"],
@@ -24,6 +24,8 @@ const COMMANDS: [&[&str]; 7] = [
     &["stats", "/mnt/m"],
     &["events", "/mnt/m"],
     &["metrics"],
+    &["keep", "ls"],
+    &["keep", "rm", "x"],
 ];
 
 fn ok(json: &str) -> String {
@@ -490,6 +492,11 @@ fn pages_and_completions_cover_every_command() {
         "ppcctl-events",
         "ppcctl-run",
         "ppcctl-warm",
+        "ppcctl-keep",
+        "ppcctl-keep-add",
+        "ppcctl-keep-ls",
+        "ppcctl-keep-show",
+        "ppcctl-keep-rm",
         "ppcctl-drop",
         "ppcctl-verify",
         "ppcctl-doctor",
@@ -518,7 +525,7 @@ fn pages_and_completions_cover_every_command() {
     let page = fs::read_to_string(directory.join("man/ppcctl.1")).expect("the page");
     assert!(page.contains("Exit status:"), "{page}");
     let pages = fs::read_dir(directory.join("man")).expect("a directory");
-    assert_eq!(pages.count(), 31);
+    assert_eq!(pages.count(), 36);
     for shell in ["bash/ppcctl", "zsh/_ppcctl", "fish/ppcctl.fish"] {
         let path = directory.join("completions").join(shell);
         let text = fs::read_to_string(path).expect(shell);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::control::keep::plain_name;
 use crate::control::protocol::Settings;
 use crate::control::wildcard::fits;
 
@@ -42,10 +43,7 @@ pub struct Executed<'a> {
 impl ConfiguredService {
     /// Why this is no valid service, if it is not.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
-        let plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-');
-        if name.is_empty() || !name.chars().all(plain) {
-            return Err("a name may have letters, digits, '.', '_' and '-'".to_owned());
-        }
+        plain_name(name)?;
         if [&self.exe, &self.unit, &self.cgroup]
             .iter()
             .all(|it| it.is_none())

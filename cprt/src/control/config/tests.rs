@@ -49,6 +49,24 @@ fn the_commented_mount_of_the_sample_is_one() {
     let all = [&llama.exe, &llama.arguments, &llama.unit, &llama.cgroup];
     assert!(all.iter().all(|it| it.is_some()) && llama.model.is_some());
     assert_eq!(llama.settings["idle"], "20");
+    let keep = &config.keep["llama"];
+    assert_eq!((keep.paths.len(), keep.priority), (2, 5));
+    assert_eq!(keep.budget, Some(Bytes(20 << 30)));
+}
+
+#[test]
+fn a_set_to_keep_has_paths() {
+    for (text, problem) in [
+        ("[keep.a]\n", "missing field `paths`"),
+        ("[keep.a]\npaths = []\n", "[keep.a]: name at least one"),
+        ("[keep.a]\npaths = ['m']\n", "\"m\" must begin with a slash"),
+        ("[keep.'a b']\npaths = ['/m']\n", "a name may have"),
+        ("[keep.a]\npaths = ['/m']\nbudget = 0\n", "leave it out"),
+        ("kept = 'here'\n", "must begin with a slash"),
+    ] {
+        let refused = refused(text);
+        assert!(refused.contains(problem), "{text}: {refused}");
+    }
 }
 
 #[test]

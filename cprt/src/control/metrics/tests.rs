@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use test_support::{Sample, metrics};
 
 use super::*;
+use crate::control::keep::{KeepState, KeepStatus};
 use crate::control::protocol::{
     MountState, MountStatus, PolicyStatus, ServiceStatus, ServicesStatus, StartPhase, StartStatus,
     StartTotals,
@@ -58,6 +59,27 @@ fn service(name: &str, totals: StartTotals) -> ServiceStatus {
     }
 }
 
+fn kept() -> KeepStatus {
+    KeepStatus {
+        name: "llama".into(),
+        configured: false,
+        paths: vec!["/srv/llama".into()],
+        priority: 0,
+        budget_bytes: None,
+        state: KeepState::Loading,
+        reason: None,
+        files: 2,
+        whole_bytes: 4 << 30,
+        wanted_bytes: 3 << 30,
+        cached_bytes: 1 << 30,
+        loaded_bytes: 1 << 30,
+        released_bytes: 0,
+        reclaimed_bytes: 4096,
+        left_out: vec![],
+        incomplete: false,
+    }
+}
+
 /// A daemon with a mount at each of these paths, whose workers have counted.
 fn daemon(paths: &[PathBuf]) -> (Status, Vec<MountStats>) {
     let totals = StartTotals {
@@ -86,6 +108,7 @@ fn daemon(paths: &[PathBuf]) -> (Status, Vec<MountStats>) {
                 service("b", StartTotals::default()),
             ],
         }),
+        kept: vec![kept()],
     };
     let counters = Stats {
         loaded_bytes: 4096,
@@ -137,6 +160,22 @@ fn values_are_in_base_units_in_both_formats() {
             ("ppc_worker_cpu_seconds_total", &at, 0.02),
             ("ppc_services_followed", &[], 1.0),
             ("ppc_service_starts_total", &[("service", "llama")], 3.0),
+            (
+                "ppc_keep_wanted_bytes",
+                &[("set", "llama")],
+                3_221_225_472.0,
+            ),
+            // Without a budget, all of it.
+            (
+                "ppc_keep_budget_bytes",
+                &[("set", "llama")],
+                4_294_967_296.0,
+            ),
+            (
+                "ppc_keep_reclaimed_bytes_total",
+                &[("set", "llama")],
+                4096.0,
+            ),
         ] {
             let found = value(name, labels);
             assert!((found - expected).abs() < 1e-9, "{name}: {found}");
@@ -185,7 +224,7 @@ fn any_path_is_a_label() {
 #[test]
 fn a_daemon_without_mounts_and_services_has_metrics() {
     let (mut status, _) = daemon(&[]);
-    (status.mounts, status.services) = (vec![], None);
+    (status.mounts, status.services, status.kept) = (vec![], None, vec![]);
     let text = text(&status, &[], Format::OpenMetrics);
     let samples = metrics(&text, true).expect("sound");
     assert_eq!(samples.len(), 2 + 4, "{text}");

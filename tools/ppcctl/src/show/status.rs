@@ -24,6 +24,9 @@ pub(crate) fn status(status: &Status, all: bool) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         text += &of_services(services, now.map_or(0, |now| now.as_secs()));
     }
+    if !status.kept.is_empty() {
+        text.extend(["\n", &super::keep::table(&status.kept)]);
+    }
     text
 }
 
@@ -245,6 +248,7 @@ mod tests {
             uptime_s: 61,
             mounts,
             services: None,
+            kept: Vec::new(),
         };
         status(&of, all)
     }

@@ -1,7 +1,8 @@
-//! The screen: four lists below each other. Those that are longer than their share of the height end in how many more
+//! The screen: lists below each other. Those that are longer than their share of the height end in how many more
 //! there are. Pure.
 
 use cprt::control::config::Bytes;
+use cprt::control::keep::KeepStatus;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize as _};
@@ -105,7 +106,26 @@ fn lists(model: &Model, width: u16) -> Vec<List> {
             widths: vec![7, 7, 9, 26],
         });
     }
+    if !model.kept.is_empty() {
+        lists.push(List {
+            headings: vec!["KEPT", "CACHED", "", "WANTED", "BUDGET", "STATE"],
+            rows: model.kept.iter().map(|set| kept(set, bar)).collect(),
+            widths: vec![9, bar_width, 9, 9, 15],
+        });
+    }
     lists
+}
+
+fn kept(set: &KeepStatus, bar: usize) -> Vec<String> {
+    let budget = set.budget_bytes;
+    vec![
+        set.name.clone(),
+        Bytes(set.cached_bytes).to_string(),
+        progress(set.cached_bytes, set.wanted_bytes, bar),
+        Bytes(set.wanted_bytes).to_string(),
+        budget.map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string()),
+        set.state.to_string(),
+    ]
 }
 
 fn load(row: &MountRow, bar: usize) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use cprt::control::keep::KeepStatus;
 use cprt::control::protocol::{MountStats, ServiceStatus, StartPhase, Status};
 use cprt::control::stats::Stats;
 
@@ -18,6 +19,8 @@ pub(super) struct Model {
     pub(super) uptime_s: u64,
     pub(super) mounts: Vec<MountRow>,
     pub(super) services: Vec<ServiceRow>,
+    /// Sets of files that are kept.
+    pub(super) kept: Vec<KeepStatus>,
     before: BTreeMap<PathBuf, Before>,
     at: Option<Instant>,
 }
@@ -113,6 +116,7 @@ impl Model {
         let now = now.map_or(0, |now| now.as_secs());
         let services = status.services.iter().flat_map(|it| &it.known);
         self.services = services.map(|it| ServiceRow::new(it, now)).collect();
+        self.kept.clone_from(&status.kept);
         self.at = Some(at);
     }
 }
