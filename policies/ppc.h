@@ -130,6 +130,7 @@
  * call every service of the header that it was built with.
  *
  * 1  the first.
+ * 2  report(), struct ppc_report.
  */
 #ifndef PPC_H
 #define PPC_H
@@ -142,7 +143,7 @@
 extern "C" {
 #endif
 
-#define PPC_ABI_VERSION		1
+#define PPC_ABI_VERSION		2
 
 /* Fills a structure's struct_size; the other fields are zero or follow. */
 #define PPC_INIT(type)		((uint32_t)sizeof(type))
@@ -312,6 +313,44 @@ struct ppc_memory {
 	uint64_t available;
 };
 
+/**
+ * struct ppc_report - what became of a load, when it is over
+ * @struct_size: of this structure, through @whole_ns
+ * @reserved: 0
+ * @service: whose load it was, in UTF-8; up to 255 bytes, not empty
+ * @asked: bytes that were asked for ahead of readers, each once; not those that
+ *	   were taken back before they came
+ * @used: of these, read after they had come
+ * @late: of these, missed by a reader all the same: they came too late, or were
+ *	  gone again
+ * @unread: of these, never read. @used, @late and @unread are no more than @asked.
+ * @own: bytes that readers missed and that were not asked for
+ * @waiting_ns: time from when the load began until its first reader came
+ * @loading_ns: time during which something was being loaded
+ * @held_ns: time during which all that fits was loaded, and the rest waited for
+ *	     readers to read, or for memory
+ * @reading_ns: time during which all was loaded, and readers read
+ * @resting_ns: time during which all was loaded, and none read
+ * @whole_ns: from the beginning to the end. The five phases are parts of it that
+ *	      do not overlap: their sum is no more, and all of it but for rounding.
+ */
+struct ppc_report {
+	uint32_t struct_size;
+	uint32_t reserved;
+	const char *service;
+	uint64_t asked;
+	uint64_t used;
+	uint64_t late;
+	uint64_t unread;
+	uint64_t own;
+	uint64_t waiting_ns;
+	uint64_t loading_ns;
+	uint64_t held_ns;
+	uint64_t reading_ns;
+	uint64_t resting_ns;
+	uint64_t whole_ns;
+};
+
 /* Where a callback puts its I/Os. It belongs to the host. */
 struct ppc_sink;
 
@@ -367,6 +406,10 @@ struct ppc_sink;
  *	  mount does not have, and nothing changed.
  * @wake: has prefetch called with event NULL, not before after_ns from now. The
  *	  latest call counts. From any thread.
+ * @report: tells what became of a load; the host adds it up, by service, for its
+ *	    users. Since version 2. -EINVAL: a structure that is shorter, no
+ *	    service, a service that is too long, parts that are more than the whole.
+ *	    -E2BIG: a longer structure whose rest is not zero.
  */
 struct ppc_host {
 	uint32_t struct_size;
@@ -390,6 +433,7 @@ struct ppc_host {
 	uint64_t (*now)(void *ctx);
 	int (*want)(void *ctx, uint32_t kinds, uint64_t progress_bytes);
 	int (*wake)(void *ctx, uint64_t after_ns);
+	int (*report)(void *ctx, const struct ppc_report *report);
 };
 
 /**
@@ -541,7 +585,8 @@ PPC_ASSERT_SIZE(ppc_setting, 16);
 PPC_ASSERT_SIZE(ppc_file, 40);
 PPC_ASSERT_SIZE(ppc_entry, 24);
 PPC_ASSERT_SIZE(ppc_memory, 40);
-PPC_ASSERT_SIZE(ppc_host, 144);
+PPC_ASSERT_SIZE(ppc_report, 104);
+PPC_ASSERT_SIZE(ppc_host, 152);
 PPC_ASSERT_SIZE(ppc_policy, PPC_POLICY_SIZE_V1);
 #undef PPC_ASSERT_SIZE
 

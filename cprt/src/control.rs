@@ -6,6 +6,7 @@ pub mod client;
 pub mod config;
 pub mod keep;
 pub mod kind;
+pub mod loads;
 pub mod metrics;
 pub mod protocol;
 mod quantity;

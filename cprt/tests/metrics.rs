@@ -22,6 +22,8 @@ use test_support::{Folder, Sample, TRUSTED, drop_cached, metrics, own_view, skip
 const LATEST: Duration = Duration::from_mins(1);
 /// The size of the file that is read.
 const SIZE: usize = 512 << 10;
+/// The size of the model.
+const MODEL: usize = 4 << 20;
 /// What Prometheus asks for.
 const OPEN: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
@@ -66,6 +68,7 @@ impl Ground {
         let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
         folder.write("f", vec![7; SIZE]);
         folder.write("kept", vec![7; SIZE]);
+        folder.write("model.bin", vec![7; MODEL]);
         let address = free_address();
         let own = format!(
             "socket = '{0}/s'\nstate = '{0}/state.json'\nlearnt = '{0}/learnt.json'\nkept = '{0}/kept.json'\n{1}\
@@ -103,7 +106,7 @@ impl Ground {
             let folder = folder.display();
             format!(
                 "[mount.'{folder}']\npolicy = '{TRUSTED}/maio.so'\nbackend = 'observe'\n\
-                 settings = {{ store = '{folder}/store' }}\n[service.x]\nexe = 'no-such-program'\n\
+                 settings = {{ store = '{folder}/store', service-id = 'm', idle = '1' }}\n[service.x]\nexe = 'no-such-program'\n\
                  [keep.x]\npaths = ['{folder}/kept']\n"
             )
         });
@@ -194,6 +197,56 @@ fn what_a_reader_misses_moves_a_counter() {
     });
 }
 
+/// Has a process read the model until MAIO has taken that for a load and the load is over.
+fn load(ground: &Ground) -> Vec<Sample> {
+    let model = ground.folder.path().join("model.bin");
+    wait_for("the end of a load", || {
+        drop_cached(&model).expect("to drop it");
+        let read = Command::new("cat")
+            .arg(&model)
+            .stdout(Stdio::null())
+            .status();
+        assert!(read.expect("a program").success());
+        let until = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < until {
+            let samples = ground.samples()?;
+            if sum(&samples, "ppc_model_load_duration_seconds_count") > 0.0 {
+                return Some(samples);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        None
+    })
+}
+
+#[test]
+fn a_load_is_told_by_sources_and_by_phases_that_are_its_time() {
+    let Some(ground) = Ground::with_policy("metrics-load") else {
+        return;
+    };
+    let samples = load(&ground);
+    let of = |name: &str, label: &str, value: &str| {
+        let series = samples.iter().filter(|it| it.name == name);
+        let is_it = |it: &&Sample| it.labels.get(label).is_some_and(|it| it == value);
+        series.filter(is_it).map(|it| it.value).sum::<f64>()
+    };
+    let whole = sum(&samples, "ppc_model_load_duration_seconds_sum");
+    let phases = sum(&samples, "ppc_model_load_phase_seconds_total");
+    assert!(
+        phases >= whole * 0.99 && phases <= whole,
+        "{phases} of {whole}"
+    );
+    let source = |name| of("ppc_model_load_source_bytes_total", "source", name);
+    let asked = sum(&samples, "ppc_model_load_asked_bytes_total");
+    let prefetched = source("in-time") + source("late") + source("never-read");
+    assert!((asked - prefetched).abs() < 1.0, "{samples:?}");
+    let read = source("in-time") + source("late") + source("reader");
+    #[expect(clippy::cast_precision_loss, reason = "it is small")]
+    let model = MODEL as f64;
+    assert!(read >= model, "{read}: it has read the model");
+    assert!(of("ppc_model_load_phase_seconds_total", "service", "m") > 0.0);
+}
+
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("metrics")
@@ -245,7 +298,7 @@ fn the_dashboard_and_the_page_name_metrics_that_there_are() {
         "state":"running","policy":{"name":"p","version":"1","library":"/p.so","settings":{},"backend":"observe",
         "features":[],"crashes":0,"log":[]}}],"services":{"learn":false,"known":[{"name":"x","learnt":false,
         "running":[],"starts":1,"last":{"start":"s","process":1,"began_s":1,"phase":"over","loaded_bytes":1,
-        "cached_bytes":1}}]},"kept":[{"name":"x","configured":true,"paths":["/m"],"priority":0,"state":"kept","files":1,
+        "cached_bytes":1}}]},"loads":[{"service":"x"}],"kept":[{"name":"x","configured":true,"paths":["/m"],"priority":0,"state":"kept","files":1,
         "whole_bytes":1,"wanted_bytes":1,"cached_bytes":1,"loaded_bytes":1,"released_bytes":0,"reclaimed_bytes":0}]}"#;
     let status: Status = serde_json::from_str(status).expect("a status");
     let counted = r#"[{"path":"/m","policy":"p","stats":{}}]"#;
@@ -330,6 +383,7 @@ fn prometheus_reads_it_and_answers_every_query_of_the_dashboard() {
         let (_, series) = asked(at, "up{job=\"cprtd\"} == 1")?;
         (series == 1).then_some(())
     });
+    load(&ground);
     for query in queries() {
         // Rates take two scrapes.
         wait_for(&query, || {

@@ -2,10 +2,13 @@
 //! and drop, and what to remember of it. It does no I/O: all its input is passed in.
 
 mod outcome;
+mod phases;
+mod sources;
+mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +18,14 @@ use crate::bypass::Bypass;
 use crate::extent::{Extent, PAGE};
 use crate::order::Pieces;
 use crate::peers::Claims;
-use crate::ranges::Ranges;
 use crate::record::Record;
 use crate::window::{Access, Expectation, Leftover, Prefetch, TABLE, Window};
 use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
 
 pub(crate) use outcome::{Outcome, Part};
+use phases::{Activity, Phases};
+use sources::Sources;
+pub(crate) use tally::Tally;
 
 /// How long a reader may be silent before it no longer holds up others.
 const STALLED: Duration = Duration::from_secs(5);
@@ -142,6 +147,12 @@ pub(crate) struct Load {
     /// A reader has reached them since, and the ranges issued before that are yet to be issued anew.
     come: bool,
     cap: u64,
+    sources: Sources,
+    phases: Phases,
+    /// What it did when that was last found out.
+    activity: Activity,
+    /// What was asked for and may not have come yet, in order.
+    awaited: VecDeque<Extent>,
 }
 
 impl Load {
@@ -183,6 +194,10 @@ impl Load {
             behind: false,
             come: false,
             cap,
+            sources: Sources::default(),
+            phases: Phases::new(now_ns),
+            activity: Activity::Done,
+            awaited: VecDeque::new(),
         };
         for group in (0..load.pieces.groups()).filter(|_| several) {
             load.window.leave(group);
@@ -272,8 +287,12 @@ impl Load {
     /// Stops loading: takes back the issued ranges that are still `absent`.
     pub(crate) fn hold_back(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
         self.held_back = true;
+        let cancels = self.window.hold_back(absent);
+        for extent in &cancels {
+            self.sources.take_back(extent);
+        }
         Advice {
-            cancels: self.window.hold_back(absent),
+            cancels,
             drops: self.window.drops(),
             loads: Vec::new(),
         }
@@ -312,6 +331,7 @@ impl Load {
         };
         self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
+        self.asked(loads.iter().map(|load| load.extent));
         let (workers, behind) = (&self.workers, self.early && self.behind);
         let wish = |issue: Prefetch| {
             let (process, xpu) = workers.reader(issue.reader);
@@ -377,8 +397,11 @@ impl Load {
             .then(|| self.pieces.expected_in(extent))
             .flatten();
         let heard = mapped.as_ref().unwrap_or(extent);
-        if step == Access::Miss && self.is_read_ahead(extent) {
-            return;
+        if step == Access::Miss {
+            self.sources.miss(extent);
+            if self.is_read_ahead(extent) {
+                return;
+            }
         }
         let known = self.follow(process, heard, step, read);
         if event.kind == Kind::Touch {
@@ -632,16 +655,12 @@ impl Load {
 
     /// How many pages are known to have been read, each once.
     fn read(&self) -> u64 {
-        match &self.records {
-            None => self.window.passed(),
-            Some(records) => {
-                let mut files: BTreeMap<u32, Ranges> = BTreeMap::new();
-                for (file, set) in records.values().flat_map(Record::files) {
-                    files.entry(file).or_default().extend(set);
-                }
-                files.values().map(Ranges::pages).sum()
-            }
+        if self.records.is_none() {
+            return self.window.passed();
         }
+        let ranges = self.read_ranges().into_iter();
+        let pages = ranges.map(|(_, range)| u64::from(range.end - range.start));
+        pages.sum()
     }
 }
 

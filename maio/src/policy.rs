@@ -8,6 +8,7 @@
 
 mod late;
 mod life;
+mod report;
 mod share;
 mod templates;
 #[cfg(test)]
@@ -472,6 +473,8 @@ impl Model {
             return Ok(());
         };
         load.set_memory(memory);
+        let files = &mut self.files;
+        load.pass(host.now(), memory, |extent| is_absent(files, host, extent));
         let node = &self.node;
         let processes = HostProcesses { host, node };
         let over = load.tick(host.now(), self.config.idle, &processes);
@@ -526,7 +529,8 @@ impl Model {
         Ok(())
     }
 
-    fn finish(&mut self, host: &Host<'_>, load: Load) {
+    fn finish(&mut self, host: &Host<'_>, mut load: Load) {
+        self.report(host, &mut load);
         self.node.end_load();
         let seats = load.seats(self.recording == Recorded::Whole);
         self.late.serve(seats.into_iter());

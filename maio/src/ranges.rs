@@ -47,6 +47,33 @@ impl Ranges {
         self.ends.insert(joined.start, joined.end);
     }
 
+    /// Takes a range out.
+    pub(crate) fn remove(&mut self, range: &Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        let parts: Vec<_> = self.parts_in(range).collect();
+        for part in parts {
+            self.pages -= u64::from(part.end - part.start);
+            // A part lies in one range.
+            let Some((&start, &end)) = self.ends.range(..=part.start).next_back() else {
+                continue;
+            };
+            self.ends.remove(&start);
+            if start < part.start {
+                self.ends.insert(start, part.start);
+            }
+            if part.end < end {
+                self.ends.insert(part.end, end);
+            }
+        }
+    }
+
+    /// The ranges in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u32>> {
+        self.ends.iter().map(|(&start, &end)| start..end)
+    }
+
     /// Adds all of another set.
     pub(crate) fn extend(&mut self, other: &Self) {
         for (&start, &end) in &other.ends {
@@ -103,7 +130,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_of_pages(ranges in prop::collection::vec((0_u32..60, 0_u32..20), 0..20)) {
+        fn it_is_a_set_of_pages(
+            ranges in prop::collection::vec((0_u32..60, 0_u32..20), 0..20),
+            taken in prop::collection::vec((0_u32..60, 0_u32..20), 0..5),
+        ) {
             let (mut set, mut model) = (Ranges::default(), BTreeSet::new());
             for (start, length) in ranges {
                 let range = start..start + length;
@@ -122,7 +152,15 @@ mod tests {
             }
             let mut copy = Ranges::default();
             copy.extend(&set);
-            prop_assert_eq!(copy, set);
+            prop_assert_eq!(&copy, &set);
+            for (start, length) in taken {
+                let range = start..start + length;
+                set.remove(&range);
+                model.retain(|page| !range.contains(page));
+                let all: Vec<_> = set.iter().flatten().collect();
+                prop_assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(set.pages(), model.len() as u64);
+            }
         }
     }
 }

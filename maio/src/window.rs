@@ -225,16 +225,32 @@ impl Window {
     /// How many pages readers have come past, each once.
     #[must_use]
     pub(crate) fn passed(&self) -> u64 {
+        self.passed_extents().map(|it| u64::from(it.pages)).sum()
+    }
+
+    /// What readers have come past, each piece once.
+    pub(crate) fn passed_extents(&self) -> impl Iterator<Item = Extent> {
         let mut seen = vec![false; self.pieces.len()];
-        let mut pages = 0;
         for reader in &self.readers {
             for piece in (0..reader.front).filter_map(|place| reader.order.piece(place)) {
-                if !std::mem::replace(&mut seen[piece as usize], true) {
-                    pages += self.pieces.pages(piece);
-                }
+                seen[piece as usize] = true;
             }
         }
-        pages
+        let passed = (0..).zip(seen).filter(|(_, seen)| *seen);
+        passed.filter_map(|(piece, _)| self.pieces.extent(piece))
+    }
+
+    /// Whether anything is left to issue, once there is room.
+    #[must_use]
+    pub(crate) fn has_more(&self) -> bool {
+        self.next_reader().is_some()
+    }
+
+    /// Whether the piece that a range begins in has been issued, or read in, and not been dropped or given up since.
+    #[must_use]
+    pub(crate) fn is_held(&self, extent: &Extent) -> bool {
+        let piece = self.pieces.at(extent.file, extent.first);
+        piece.is_some_and(|piece| self.cache.state(piece) == PieceState::Held)
     }
 
     /// How many pages of its order a reader has come past, and how many the order has.

@@ -1,7 +1,7 @@
 //! What a collector such as Prometheus reads: the daemon's status and its workers' counters as text.
 //!
 //! ```text
-//! Status, MountStats ─ families, worker, keep: which metrics ─ exposition: lines ─▶ cprtd's GET /metrics, ppcctl metrics
+//! Status, MountStats ─ families, worker, loads, keep: which metrics ─ exposition: lines ─▶ cprtd's GET /metrics, ppcctl metrics
 //! ```
 //!
 //! Names and units follow the conventions of Prometheus: base units, which the name ends in, and `_total` for counters.
@@ -16,6 +16,7 @@ mod accept;
 mod exposition;
 mod families;
 mod keep;
+mod loads;
 mod worker;
 
 /// The language of the text.
@@ -56,6 +57,7 @@ pub fn text(status: &Status, counted: &[MountStats], format: Format) -> String {
     if let Some(services) = &status.services {
         families::of_services(&mut to, services);
     }
+    loads::of_loads(&mut to, &status.loads);
     keep::of_sets(&mut to, &status.kept);
     to.end()
 }
@@ -89,6 +91,7 @@ fn all() -> Vec<&'static Family> {
         .copied()
         .chain(of_worker)
         .chain(after.iter().copied())
+        .chain(loads::ALL.iter().copied())
         .chain(keep::ALL.iter().copied())
         .collect()
 }

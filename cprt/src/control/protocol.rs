@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keep::{KeepSet, KeepStatus};
 use super::kind::BackendKind;
+use super::loads::LoadTotals;
 use crate::error::Refusal;
 
 /// Where the daemon listens unless its configuration says otherwise.
@@ -112,6 +113,9 @@ pub struct Status {
     /// Services whose starts are followed, if any are configured; absent if the request names a mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<ServicesStatus>,
+    /// The loads of models that are over, by service, as policies report them; absent if the request names a mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<LoadTotals>,
     /// Sets of files that are kept in the page cache, in the order in which they give way, the last ones first; absent
     /// if the request names a mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -19,6 +19,7 @@ use super::state::{Registration, Registrations};
 use super::{site, state, trust};
 use crate::control::config::Config;
 use crate::control::kind::BackendKind;
+use crate::control::loads::{LoadTable, LoadTotals};
 use crate::control::protocol::{
     EventLine, MountState, MountStats, MountStatus, PolicyStatus, Settings, Status,
 };
@@ -46,6 +47,7 @@ pub(crate) struct Registry {
     keepers: AtomicU64,
     /// A thread looks for directories that are gone.
     looking: AtomicBool,
+    loads: LoadTable,
 }
 
 /// What is to be registered.
@@ -99,6 +101,7 @@ impl Registry {
             before: Mutex::default(),
             keepers: AtomicU64::new(1),
             looking: AtomicBool::new(false),
+            loads: LoadTable::default(),
         }
     }
 
@@ -339,6 +342,11 @@ impl Registry {
             uptime_s: self.started.elapsed().as_secs(),
             mounts: mounts.collect(),
             services: None,
+            loads: if mount.is_none() {
+                self.loads.all()
+            } else {
+                Vec::new()
+            },
             kept: Vec::new(),
         })
     }
@@ -395,6 +403,11 @@ impl Registry {
             })
         });
         Ok(answered.collect())
+    }
+
+    /// A load is over.
+    pub(super) fn reported(&self, load: &LoadTotals) {
+        self.loads.add(load);
     }
 
     /// What readers of a mount do, as its policy sees it.
@@ -554,6 +567,12 @@ impl Owner for SlotOwner {
                 "Policy {policy} on {path} failed: {fault}; {reason}, so the mount stays native until a \
                  policy is registered"
             ),
+        }
+    }
+
+    fn reported(&self, load: &LoadTotals) {
+        if let Some(registry) = self.registry.upgrade() {
+            registry.reported(load);
         }
     }
 

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::control::loads::LoadTotals;
 use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
 use crate::daemon::trust::Trusted;
@@ -118,6 +119,8 @@ pub(crate) enum WorkerNews {
     /// It is still in a reader's cgroup after a while.
     IsGuest,
     Unmounted,
+    /// The policy reports a load that is over.
+    Reported(Box<LoadTotals>),
     /// What it has done in all, as it ends.
     Counted(Box<Stats>),
 }
@@ -512,6 +515,7 @@ impl WorkerProcess {
                     heard(WorkerNews::Guest(host));
                 }
                 Note::Event(line) => handle.event(&line),
+                Note::Reported(load) => heard(WorkerNews::Reported(load)),
                 Note::Fault(why) => return LastWord::Fault(why),
                 Note::Unmounted => heard(WorkerNews::Unmounted),
                 Note::Ended { late, stats } => {

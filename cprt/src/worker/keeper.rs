@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::control::loads::LoadTotals;
 use crate::control::protocol::Settings;
 use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind, chain};
@@ -37,6 +38,8 @@ pub(crate) trait Owner: Send + Sync {
     fn printed(&self, line: &str);
     /// The policy failed and is started again; or never, for the reason `never`.
     fn failed(&self, policy: &str, fault: &str, never: Option<&str>);
+    /// The policy reports a load that is over.
+    fn reported(&self, _: &LoadTotals) {}
     /// The library as it is now, if it may be run.
     fn library(&self, path: &Path) -> Result<Trusted> {
         Ok(Trusted::open(path, nix::unistd::geteuid().as_raw())?)
@@ -370,6 +373,7 @@ impl Kept {
             }
             WorkerNews::Guest(host) => *lock(&self.guest) = host,
             WorkerNews::IsGuest => self.thaw(handle.pid),
+            WorkerNews::Reported(load) => self.owner.reported(&load),
             // Its counters end with it.
             WorkerNews::Counted(_) => {}
             WorkerNews::Unmounted => {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::config;
+use crate::control::loads::LoadTotals;
 use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
 use crate::control::wire;
@@ -164,6 +165,8 @@ pub(crate) enum Note {
         stats: Box<Stats>,
     },
     Event(EventLine),
+    /// The policy reports a load that is over.
+    Reported(Box<LoadTotals>),
     /// The mount is gone.
     Unmounted,
     /// The worker has done all that [`Order::Exit`] asks for.

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ppc::host::Services;
-use ppc::{Entry, Error, Features, FileId, FileInfo, Kinds, Memory, Result, Xpu};
+use ppc::{Entry, Error, Features, FileId, FileInfo, Kinds, Memory, Report, Result, Xpu};
 
 use crate::backend::{Backend, Span};
+use crate::control::loads::LoadTotals;
 use crate::control::stats::Counters;
 use crate::machine::topology::{Processes, Topology};
 use crate::sys;
@@ -190,6 +191,15 @@ impl Services for PolicyServices {
 
     fn wake(&self, after: Duration) -> Result<()> {
         self.queue.wake(after);
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) -> Result<()> {
+        let load = LoadTotals {
+            service: line(&report.service),
+            ..LoadTotals::from(report)
+        };
+        self.outbox.say(&Note::Reported(Box::new(load)));
         Ok(())
     }
 }

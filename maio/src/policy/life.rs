@@ -167,6 +167,7 @@ impl Model {
         let files = &mut self.files;
         let advice = load.hold_back(|extent| is_absent(files, host, extent));
         self.carry_out(host, &advice, plan)?;
+        self.report(host, &mut load);
         self.node.end_load();
         self.rest(host);
         Ok(true)

@@ -1,3 +1,5 @@
+mod report;
+
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 

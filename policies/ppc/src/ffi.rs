@@ -16,7 +16,7 @@ pub(crate) mod guest;
 pub(crate) mod waker;
 
 /// The version of the header that this crate mirrors.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// Lower bound on the size of a policy, version 1's.
 pub const POLICY_SIZE_V1: u32 = 80;
 /// `PPC_EV_MMAP`
@@ -119,6 +119,27 @@ pub struct ppc_memory {
     pub available: u64,
 }
 
+/// `struct ppc_report`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "documented in ppc.h")]
+pub struct ppc_report {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub service: *const c_char,
+    pub asked: u64,
+    pub used: u64,
+    pub late: u64,
+    pub unread: u64,
+    pub own: u64,
+    pub waiting_ns: u64,
+    pub loading_ns: u64,
+    pub held_ns: u64,
+    pub reading_ns: u64,
+    pub resting_ns: u64,
+    pub whole_ns: u64,
+}
+
 /// `struct ppc_sink`, which only the host looks into.
 #[repr(C)]
 #[derive(Debug)]
@@ -155,6 +176,7 @@ pub struct ppc_host {
     pub now: unsafe extern "C" fn(ctx: *mut c_void) -> u64,
     pub want: unsafe extern "C" fn(ctx: *mut c_void, kinds: u32, progress_bytes: u64) -> c_int,
     pub wake: unsafe extern "C" fn(ctx: *mut c_void, after_ns: u64) -> c_int,
+    pub report: unsafe extern "C" fn(ctx: *mut c_void, report: *const ppc_report) -> c_int,
 }
 
 /// A callback that names I/Os.

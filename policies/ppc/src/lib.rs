@@ -81,7 +81,8 @@ pub use policy::{Configure, Evict, Policy, Prefetch};
 pub use ranks::Ranks;
 pub use settings::Settings;
 pub use types::{
-    Entry, Event, Features, FileId, FileInfo, Io, IoFlags, Kind, Kinds, Level, Memory, Op, Xpu,
+    Entry, Event, Features, FileId, FileInfo, Io, IoFlags, Kind, Kinds, Level, Memory, Op, Report,
+    Xpu,
 };
 
 /// The host's side: copying, checking and calling a policy.

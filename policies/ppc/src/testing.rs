@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::host::{Instance, Services, Table};
 use crate::{
     Callbacks, Entry, Error, Features, FileId, FileInfo, Io, Kind, Kinds, Level, LoadError, Memory,
-    Result, Xpu,
+    Report, Result, Xpu,
 };
 
 #[derive(Debug, Default)]
@@ -28,6 +28,7 @@ struct State {
     logs: Vec<(Level, String)>,
     wanted: Option<(Kinds, u64)>,
     wakes: Vec<Duration>,
+    reports: Vec<Report>,
 }
 
 #[derive(Debug, Default)]
@@ -172,6 +173,12 @@ impl FakeHost {
     #[must_use]
     pub fn wakes(&self) -> Vec<Duration> {
         std::mem::take(&mut self.state().wakes)
+    }
+
+    /// What it has reported of its loads since the last call.
+    #[must_use]
+    pub fn reports(&self) -> Vec<Report> {
+        std::mem::take(&mut self.state().reports)
     }
 
     /// How many files it holds open, each counted as often as it is open.
@@ -341,6 +348,11 @@ impl Services for FakeHost {
 
     fn wake(&self, after: Duration) -> Result<()> {
         self.state().wakes.push(after);
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) -> Result<()> {
+        self.state().reports.push(report.clone());
         Ok(())
     }
 }

@@ -169,6 +169,47 @@ impl BitOr for Features {
     }
 }
 
+/// What became of a load, when it is over. `ppc.h` describes each field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "documented in ppc.h")]
+pub struct Report {
+    pub service: String,
+    pub asked: u64,
+    pub used: u64,
+    pub late: u64,
+    pub unread: u64,
+    pub own: u64,
+    pub waiting_ns: u64,
+    pub loading_ns: u64,
+    pub held_ns: u64,
+    pub reading_ns: u64,
+    pub resting_ns: u64,
+    pub whole_ns: u64,
+}
+
+impl Report {
+    /// Whether it has a service, and no parts that are more than the whole.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let within = |parts: &[u64], whole: u64| {
+            let sum = parts
+                .iter()
+                .try_fold(0_u64, |sum, part| sum.checked_add(*part));
+            sum.is_some_and(|sum| sum <= whole)
+        };
+        let phases = [
+            self.waiting_ns,
+            self.loading_ns,
+            self.held_ns,
+            self.reading_ns,
+            self.resting_ns,
+        ];
+        (1..256).contains(&self.service.len())
+            && within(&[self.used, self.late, self.unread], self.asked)
+            && within(&phases, self.whole_ns)
+    }
+}
+
 /// What a reader did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {

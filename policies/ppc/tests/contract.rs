@@ -8,7 +8,7 @@ use ppc::host::Table;
 use ppc::testing::FakeHost;
 use ppc::{
     Configure, Entry, Error, Event, Evict, Features, FileId, Host, Io, Kind, Kinds, Level,
-    LoadError, Memory, Plan, Policy, Prefetch, Result, Settings, Waker, Xpu, ffi,
+    LoadError, Memory, Plan, Policy, Prefetch, Report, Result, Settings, Waker, Xpu, ffi,
 };
 
 /// A policy whose setting, and the offset of the event, choose what it does wrong.
@@ -146,8 +146,9 @@ fn a_table_is_sound_or_refused() {
     let bare = table(|policy| policy.version = std::ptr::null()).expect("no version is fine");
     assert_eq!(bare.version(), "");
 
-    let newer = table(|policy| policy.abi_version = 2).expect_err("of the future");
-    assert_eq!(newer, LoadError::Newer { policy: 2, host: 1 });
+    table(|policy| policy.abi_version = 1).expect("all earlier ones run");
+    let newer = table(|policy| policy.abi_version = 3).expect_err("of the future");
+    assert_eq!(newer, LoadError::Newer { policy: 3, host: 2 });
     assert!(newer.to_string().contains("install a newer host"));
     for (version, size) in [(0, 80), (1, 0), (1, 79), (1, 81), (1, u32::MAX)] {
         let change = |policy: &mut ffi::ppc_policy| {
@@ -174,7 +175,7 @@ fn a_table_is_sound_or_refused() {
     }
     assert_eq!(
         table(|policy| policy.needs = 1 << 6).expect_err("needs"),
-        LoadError::UnknownNeeds(1)
+        LoadError::UnknownNeeds(2)
     );
 }
 
@@ -299,6 +300,43 @@ fn files(host: &Host<'_>) -> Result<()> {
 /// Asks for everything once.
 struct Curious;
 
+/// A load whose parts are the whole.
+fn report() -> Report {
+    Report {
+        service: "llama".to_owned(),
+        asked: 60,
+        used: 30,
+        late: 20,
+        unread: 10,
+        own: 70,
+        waiting_ns: 1,
+        loading_ns: 2,
+        held_ns: 3,
+        reading_ns: 4,
+        resting_ns: 5,
+        whole_ns: 15,
+    }
+}
+
+/// Reports a load, and some that make no sense.
+fn reports(host: &Host<'_>) -> Result<()> {
+    host.report(&report())?;
+    let wrong: [fn(&mut Report); 5] = [
+        |it| it.service.clear(),
+        |it| it.service = "x".repeat(256),
+        |it| it.unread += 1,
+        |it| it.late = u64::MAX,
+        |it| it.held_ns += 1,
+    ];
+    for change in wrong {
+        let mut report = report();
+        change(&mut report);
+        let refused = host.report(&report).expect_err("no sense");
+        assert_eq!(refused.errno(), libc::EINVAL, "{report:?}");
+    }
+    Ok(())
+}
+
 impl Policy for Curious {
     const NAME: &'static CStr = c"curious";
     const VERSION: &'static CStr = c"1";
@@ -329,6 +367,7 @@ impl Policy for Curious {
         std::thread::spawn(move || waker.wake(Duration::from_millis(4)))
             .join()
             .expect("no panic")?;
+        reports(host)?;
         host.log(Level::Info, "two\nlines\0");
         Ok(Self)
     }
@@ -363,6 +402,7 @@ fn every_service_says_what_the_host_knows() {
     );
     assert_eq!(host.wakes(), [3, 4].map(Duration::from_millis));
     assert_eq!(host.opened(), 0);
+    assert_eq!(host.reports(), [report()]);
     assert_eq!(host.logs(), [(Level::Info, "two lines ".to_owned())]);
 }
 

@@ -35,9 +35,13 @@ layout! {
     ppc_file { struct_size reserved size device inode mtime_ns }
     ppc_entry { struct_size r#type size path }
     ppc_memory { struct_size reserved limit used threshold available }
+    ppc_report {
+        struct_size reserved service asked used late unread own waiting_ns loading_ns held_ns reading_ns resting_ns
+        whole_ns
+    }
     ppc_host {
         struct_size abi_version features deadline_ns ctx log add open_file close_file file_info
-        file_path list read resident memory process_xpu now want wake
+        file_path list read resident memory process_xpu now want wake report
     }
     ppc_policy {
         struct_size abi_version name version description needs init exit prefetch evict configure

@@ -94,7 +94,7 @@ fn of_no_policies() -> Outcome {
     };
     attempt(
         &test_policy("newer"),
-        &["speaks version 99", "only up to 1"],
+        &["speaks version 99", "only up to 2"],
     )?;
     attempt(&test_policy("wrong_size"), &["damaged", "8 bytes"])?;
     attempt(

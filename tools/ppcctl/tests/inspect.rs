@@ -66,7 +66,7 @@ fn a_policy_is_described() {
     );
     assert_eq!(
         (cell("abi_version"), cell("struct_size")),
-        ("1".into(), "80".into())
+        ("2".into(), "80".into())
     );
     assert_eq!(
         (cell("needs"), cell("callbacks")),
@@ -154,7 +154,7 @@ fn what_is_no_policy_is_refused_with_its_sentence() {
         "newer",
         "#include \"ppc.h\"\nPPC_EXPORT const struct ppc_policy ppc_policy = \
          { PPC_INIT(struct ppc_policy), 99, \"newer\" };",
-        "The policy speaks version 99 of ppc.h, this host only up to 1; install a newer host, or \
+        "The policy speaks version 99 of ppc.h, this host only up to 2; install a newer host, or \
          build the policy with this one's header",
     );
     let text = policies()

@@ -9,6 +9,7 @@ use test_support::{Sample, metrics};
 
 use super::*;
 use crate::control::keep::{KeepState, KeepStatus};
+use crate::control::loads::LoadTotals;
 use crate::control::protocol::{
     MountState, MountStatus, PolicyStatus, ServiceStatus, ServicesStatus, StartPhase, StartStatus,
     StartTotals,
@@ -56,6 +57,24 @@ fn service(name: &str, totals: StartTotals) -> ServiceStatus {
             cached_bytes: 2,
             said: None,
         }),
+    }
+}
+
+fn loads() -> LoadTotals {
+    LoadTotals {
+        service: "llama".into(),
+        loads: 2,
+        asked_bytes: 60,
+        used_bytes: 30,
+        late_bytes: 20,
+        unread_bytes: 10,
+        own_bytes: 5,
+        waiting_us: 1_000_000,
+        loading_us: 2_000_000,
+        held_us: 500_000,
+        reading_us: 250_000,
+        resting_us: 250_000,
+        whole_us: 4_000_000,
     }
 }
 
@@ -108,6 +127,7 @@ fn daemon(paths: &[PathBuf]) -> (Status, Vec<MountStats>) {
                 service("b", StartTotals::default()),
             ],
         }),
+        loads: vec![loads()],
         kept: vec![kept()],
     };
     let counters = Stats {
@@ -200,6 +220,22 @@ fn phases_of_starts_add_up_to_their_duration() {
 }
 
 #[test]
+fn phases_of_loads_add_up_to_their_duration_and_sources_to_what_was_asked_for() {
+    let samples = samples(&[], Format::OpenMetrics);
+    let sum = |name: &str, without: &str| {
+        let series = samples.iter().filter(|it| it.name == name);
+        let series = series.filter(|it| it.labels.get("source").is_none_or(|it| it != without));
+        series.map(|it| it.value).sum::<f64>()
+    };
+    let of = [("service", "llama")];
+    let whole = value(&samples, "ppc_model_load_duration_seconds_sum", &of);
+    assert!((sum("ppc_model_load_phase_seconds_total", "") - whole).abs() < 1e-9);
+    let asked = value(&samples, "ppc_model_load_asked_bytes_total", &of);
+    let prefetched = sum("ppc_model_load_source_bytes_total", "reader");
+    assert!((prefetched - asked).abs() < 1e-9);
+}
+
+#[test]
 fn any_path_is_a_label() {
     let odd: Vec<PathBuf> = [
         &b"/a \"b\" \\ \n{},= \x1b"[..],
@@ -224,7 +260,8 @@ fn any_path_is_a_label() {
 #[test]
 fn a_daemon_without_mounts_and_services_has_metrics() {
     let (mut status, _) = daemon(&[]);
-    (status.mounts, status.services, status.kept) = (vec![], None, vec![]);
+    (status.mounts, status.services) = (vec![], None);
+    (status.loads, status.kept) = (vec![], vec![]);
     let text = text(&status, &[], Format::OpenMetrics);
     let samples = metrics(&text, true).expect("sound");
     assert_eq!(samples.len(), 2 + 4, "{text}");

@@ -1,13 +1,14 @@
 //! A start of a service, from when its program is executed until reading has come to rest or its processes have ended.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::facts::{self, Facts};
-use super::{POLICY, Shared};
+use super::{POLICY, Registry, Shared};
 use crate::control::config::ConfiguredService;
+use crate::control::loads::LoadTotals;
 use crate::control::protocol::{Settings, StartPhase, StartStatus};
 use crate::control::stats::Stats;
 use crate::daemon::trust::Trusted;
@@ -91,6 +92,7 @@ fn follow(
         let end = process.attend(&handle, true, |news| match news {
             WorkerNews::Log { level, message } => shared.hear_policy(plan, level, &message),
             WorkerNews::Counted(stats) => shared.counted(plan, &stats),
+            WorkerNews::Reported(load) => reported(&shared.registry, &plan.service, &load),
             WorkerNews::Unmounted => handle.exit(),
             // Its cgroup is the service's own affair: systemd would take a worker in it for a part of the service.
             WorkerNews::Reader { .. } | WorkerNews::Guest(_) | WorkerNews::IsGuest => {}
@@ -276,7 +278,20 @@ enum Model {
 }
 
 /// Receives what the keeper of a model's policy reports.
-struct ModelOwner(String);
+struct ModelOwner {
+    service: String,
+    registry: Weak<Registry>,
+}
+
+/// Counts a load as one of this service, by whatever ID the policy knows it.
+fn reported(registry: &Weak<Registry>, service: &str, load: &LoadTotals) {
+    if let Some(registry) = registry.upgrade() {
+        registry.reported(&LoadTotals {
+            service: service.to_owned(),
+            ..load.clone()
+        });
+    }
+}
 
 impl Model {
     fn find(shared: &Arc<Shared>, plan: &Plan, directory: &Path) -> Option<Self> {
@@ -290,7 +305,10 @@ impl Model {
             settings.remove(key);
         }
         let job = shared.job(directory.to_owned(), BackendSource::OBSERVE, settings);
-        let owner: Arc<dyn Owner> = Arc::new(ModelOwner(plan.service.clone()));
+        let owner: Arc<dyn Owner> = Arc::new(ModelOwner {
+            service: plan.service.clone(),
+            registry: Weak::clone(&shared.registry),
+        });
         let started = keeper::load(&job, &owner).and_then(|it| Keeper::start(it, job, owner));
         match started {
             Ok(keeper) => Some(Self::Own(keeper)),
@@ -329,18 +347,22 @@ impl Model {
 
 impl Owner for ModelOwner {
     fn log(&self, _: &str, level: u32, message: &str) {
-        tell(&self.0, level, message);
+        tell(&self.service, level, message);
+    }
+
+    fn reported(&self, load: &LoadTotals) {
+        reported(&self.registry, &self.service, load);
     }
 
     fn printed(&self, line: &str) {
-        log::info!("{POLICY} of the model of {} prints: {line}", self.0);
+        log::info!("{POLICY} of the model of {} prints: {line}", self.service);
     }
 
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
         let next = never.unwrap_or("it is started again");
         log::error!(
             "The policy of the model of {} failed: {fault}; {next}",
-            self.0
+            self.service
         );
     }
 }

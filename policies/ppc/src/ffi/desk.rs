@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::embed::Services;
 use super::{
     ABI_VERSION, ENTRY_DIRECTORY, ENTRY_FILE, LIST_RECURSIVE, Visit, ppc_entry, ppc_file, ppc_host,
-    ppc_io, ppc_memory, ppc_sink, size,
+    ppc_io, ppc_memory, ppc_report, ppc_sink, size,
 };
-use crate::{Error, FileId, Io, Kinds, Result};
+use crate::{Error, FileId, Io, Kinds, Report, Result};
 
 /// What services look like from C.
 pub(super) struct Desk {
@@ -51,6 +51,7 @@ impl Desk {
             now,
             want,
             wake,
+            report,
         };
         let desk = Box::into_raw(Box::new(Self { raw, services }));
         // SAFETY: it comes of a Box, and the pointer has not left this function.
@@ -342,4 +343,36 @@ unsafe extern "C" fn wake(ctx: *mut c_void, after_ns: u64) -> c_int {
     let after = Duration::from_nanos(after_ns);
     // SAFETY: a ctx.
     int(unsafe { serve(ctx, |services| services.wake(after).map(|()| 0)) })
+}
+
+unsafe extern "C" fn report(ctx: *mut c_void, report: *const ppc_report) -> c_int {
+    // SAFETY: a report says its size first, and is plain numbers and a pointer, which may be NULL.
+    let raw = match unsafe { take(report, size::<ppc_report>() as usize) } {
+        Ok(raw) => raw,
+        Err(errno) => return -errno,
+    };
+    if raw.service.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a string during the call, says the contract.
+    let service = unsafe { CStr::from_ptr(raw.service) }.to_string_lossy();
+    let report = Report {
+        service: service.into_owned(),
+        asked: raw.asked,
+        used: raw.used,
+        late: raw.late,
+        unread: raw.unread,
+        own: raw.own,
+        waiting_ns: raw.waiting_ns,
+        loading_ns: raw.loading_ns,
+        held_ns: raw.held_ns,
+        reading_ns: raw.reading_ns,
+        resting_ns: raw.resting_ns,
+        whole_ns: raw.whole_ns,
+    };
+    if !report.is_sound() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a ctx.
+    int(unsafe { serve(ctx, |services| services.report(&report).map(|()| 0)) })
 }

@@ -16,7 +16,7 @@ use super::desk::{Desk, Sink};
 use super::{ABI_VERSION, Advise, POLICY_SIZE_V1, ppc_event, ppc_policy, ppc_setting, size};
 use crate::{
     Callbacks, Entry, Error, Event, Features, FileId, FileInfo, Io, Kinds, LoadError, Memory,
-    Result, Xpu,
+    Report, Result, Xpu,
 };
 
 const KNOWN_FEATURES: u64 = (1 << 6) - 1;
@@ -46,6 +46,8 @@ pub trait Services: Send + Sync {
     fn now(&self) -> u64;
     fn want(&self, kinds: Kinds, progress_bytes: u64) -> Result<()>;
     fn wake(&self, after: Duration) -> Result<()>;
+    /// It is sound.
+    fn report(&self, report: &Report) -> Result<()>;
 }
 
 /// A host's copy of a policy, checked; the host uses nothing else of the policy.

@@ -12,11 +12,11 @@ use super::callbacks::raw;
 use super::waker::{Waker, line};
 use super::{
     ABI_VERSION, ENTRY_FILE, LIST_RECURSIVE, POLICY_SIZE_V1, ppc_entry, ppc_event, ppc_file,
-    ppc_host, ppc_io, ppc_memory, ppc_policy, ppc_setting, ppc_sink, size,
+    ppc_host, ppc_io, ppc_memory, ppc_policy, ppc_report, ppc_setting, ppc_sink, size,
 };
 use crate::{
     Callbacks, Configure, Entry, Error, Event, Evict, Features, FileId, FileInfo, Io, Kinds, Level,
-    Memory, Policy, Prefetch, Result, Settings, Xpu,
+    Memory, Policy, Prefetch, Report, Result, Settings, Xpu,
 };
 
 const _: () = assert!(size::<ppc_policy>() == POLICY_SIZE_V1);
@@ -236,6 +236,34 @@ impl<'a> Host<'a> {
         // SAFETY: as in log().
         let rc = unsafe { (self.raw.wake)(self.raw.ctx, after) };
         check("wake", rc.into()).map(drop)
+    }
+
+    /// Tells what became of a load.
+    ///
+    /// # Errors
+    ///
+    /// It has no service, or parts that are more than the whole (`EINVAL`).
+    pub fn report(&self, report: &Report) -> Result<()> {
+        let service = line(&report.service);
+        let raw = ppc_report {
+            struct_size: size::<ppc_report>(),
+            reserved: 0,
+            service: service.as_ptr(),
+            asked: report.asked,
+            used: report.used,
+            late: report.late,
+            unread: report.unread,
+            own: report.own,
+            waiting_ns: report.waiting_ns,
+            loading_ns: report.loading_ns,
+            held_ns: report.held_ns,
+            reading_ns: report.reading_ns,
+            resting_ns: report.resting_ns,
+            whole_ns: report.whole_ns,
+        };
+        // SAFETY: as in log(); the report says its size, and outlives the call with its string.
+        let rc = unsafe { (self.raw.report)(self.raw.ctx, &raw const raw) };
+        check("report", rc.into()).map(drop)
     }
 }
 

@@ -248,6 +248,7 @@ mod tests {
             uptime_s: 61,
             mounts,
             services: None,
+            loads: Vec::new(),
             kept: Vec::new(),
         };
         status(&of, all)

@@ -68,6 +68,7 @@ fn status(mounts: Vec<MountStatus>) -> Status {
             learn: false,
             known: vec![service("llama"), service("whisper")],
         }),
+        loads: vec![],
         kept: vec![crate::show::keep::example()],
     }
 }
