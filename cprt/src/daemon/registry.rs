@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::owner::SlotOwner;
 use super::site::Site;
 use super::state::{Registration, Registrations};
 use super::{site, state, trust};
@@ -30,6 +31,8 @@ use crate::worker::handle::{self, LoadedWorker, WorkerHandle};
 use crate::worker::keeper::{self, Keeper, Owner, Phase};
 use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
+
+mod owner;
 
 /// How long the daemon waits for earlier policies to be registered again before it answers requests.
 const TO_RESTORE: Duration = Duration::from_secs(10);
@@ -79,15 +82,6 @@ struct SlotState {
     keeper: Option<Arc<Keeper>>,
     /// The number of the keeper.
     number: u64,
-}
-
-/// Receives what the keeper of a slot reports.
-struct SlotOwner {
-    registry: Weak<Registry>,
-    slot: Weak<Slot>,
-    number: u64,
-    path: PathBuf,
-    library: PathBuf,
 }
 
 impl Registry {
@@ -536,52 +530,6 @@ struct LoadedPolicy {
 impl LoadedPolicy {
     fn start(self) -> Result<Keeper> {
         Keeper::start(self.worker, self.job, self.owner)
-    }
-}
-
-impl Owner for SlotOwner {
-    fn log(&self, policy: &str, level: u32, message: &str) {
-        let severity = match level {
-            0 | 1 => log::Level::Error,
-            2 => log::Level::Warn,
-            3 => log::Level::Info,
-            _ => log::Level::Debug,
-        };
-        log::log!(
-            severity,
-            "Policy {policy} on {}: {message}",
-            self.path.display()
-        );
-    }
-
-    fn printed(&self, line: &str) {
-        let (library, path) = (self.library.display(), self.path.display());
-        log::info!("{library} on {path} prints: {line}");
-    }
-
-    fn failed(&self, policy: &str, fault: &str, never: Option<&str>) {
-        let path = self.path.display();
-        match never {
-            None => log::error!("Policy {policy} on {path} failed: {fault}; it is started again"),
-            Some(reason) => log::error!(
-                "Policy {policy} on {path} failed: {fault}; {reason}, so the mount stays native until a \
-                 policy is registered"
-            ),
-        }
-    }
-
-    fn reported(&self, load: &LoadTotals) {
-        if let Some(registry) = self.registry.upgrade() {
-            registry.reported(load);
-        }
-    }
-
-    fn unmounted(&self) {
-        if let Some(registry) = self.registry.upgrade()
-            && let Some(slot) = self.slot.upgrade()
-        {
-            registry.forget(&slot, self.number);
-        }
     }
 }
 

@@ -90,7 +90,7 @@ fn a_load_that_begins_before_its_readers_waits_for_them() {
     maio.exit().expect("it ends");
     let report = reported(&host);
     assert!(report.waiting_ns >= 7 * SECOND, "{report:?}");
-    // Nothing came: it was taken back, or nobody read it.
+    // Nothing came: it was taken back, or no process read it.
     assert_eq!(report.used + report.late + report.own, 0, "{report:?}");
 }
 
