@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "clients"))
 import disk  # noqa: E402
 import ground  # noqa: E402
 import group  # noqa: E402
+import hostmemory  # noqa: E402
 import loaders  # noqa: E402
 import onestart  # noqa: E402
 import outcomes  # noqa: E402
@@ -193,6 +194,19 @@ class Memory(unittest.TestCase):
         page = reclaim.mmap.PAGESIZE
         self.assertEqual(after.since(before), reclaim.Reclaimed(3 * page, page))
         self.assertEqual(reclaim.parse(""), reclaim.Reclaimed())
+
+
+class HostMemory(unittest.TestCase):
+    def test_the_host_takes_memory_again_afterwards(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            order = Path(folder) / "order"
+            with hostmemory.kept(order, 1 << 20):
+                self.assertFalse(order.exists(), "there is no such host")
+            order.write_text("9\n")
+            with self.assertRaises(KeyError), hostmemory.kept(order, 1 << 20):
+                self.assertEqual(order.read_text(), "11")
+                raise KeyError
+            self.assertEqual(order.read_text(), "9")
 
 
 class Arguments(unittest.TestCase):

@@ -23,6 +23,7 @@ import clients
 import environment
 import ground
 import group
+import hostmemory
 import onestart
 import packages
 import programs
@@ -126,11 +127,15 @@ def measure(subjects: list[Subject], wanted: argparse.Namespace, tools: Tools, d
                     one_row(subject, (device, memory), wanted, tools, disk, book)
 
 
+def open_disk(wanted: argparse.Namespace, folder: Path):
+    return clients.open_disk(wanted.disk, folder, built() / "ppc-bench", archive=True)
+
+
 def measure_clients(chosen: list[Client], wanted: argparse.Namespace, scratch: Path, book: Book) -> None:
     folder, tools = scratch / "all", Tools(built() / "ppcctl", scratch / "store")
     print("laying out interpreter, packages and model", file=sys.stderr, flush=True)
     digest = ground.lay_out(folder, wanted.layers, chosen)
-    with closing(clients.open_disk(wanted.disk, folder, built() / "ppc-bench", archive=True)) as disk:
+    with hostmemory.kept(), closing(open_disk(wanted, folder)) as disk:
         ground.settle(disk.path)
         measure([of_client(client, disk.path, digest) for client in chosen], wanted, tools, disk, book)
 
@@ -142,7 +147,7 @@ def measure_program(program: programs.Program, wanted: argparse.Namespace, scrat
         answer = programs.make(program, folder)
     except programs.BrokenError as error:
         return book.tally.note(program.name, [str(error)])
-    with closing(clients.open_disk(wanted.disk, folder, built() / "ppc-bench", archive=True)) as disk:
+    with hostmemory.kept(), closing(open_disk(wanted, folder)) as disk:
         with programs.mounted(disk.path):
             measure([of_program(program, disk.path, answer)], wanted, tools, disk, book)
     shutil.rmtree(folder, ignore_errors=True)
