@@ -2,7 +2,8 @@
 //! while it goes through blocks in order, the next ones. Pure.
 //!
 //! The kernel soon stops reading ahead of a mapping whose pages are touched here and there, as those of code are, and
-//! then each of them waits for the disk by itself. Ahead of a reader in order it keeps 128 KiB.
+//! then each of them waits for the disk by itself. Ahead of a reader in order it keeps 128 KiB, unless the machine is
+//! configured to keep far more: then it needs no help.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -15,6 +16,9 @@ const SMALL: u32 = 1024;
 const BLOCK: u32 = 128;
 /// Upper bound on the blocks that are asked for ahead: as much as a fast disk has under way.
 const AHEAD: u32 = 64;
+
+/// Lower bound on the pages that the kernel brings in at once where it reads far enough ahead by itself.
+const FAR: u32 = 1024;
 
 /// The blocks of one file.
 #[derive(Debug)]
@@ -40,8 +44,14 @@ impl Blocks {
         let Some(last) = end.checked_sub(1).filter(|last| pages.start <= *last) else {
             return Vec::new();
         };
+        let blocks = pages.start / BLOCK..=last / BLOCK;
+        if pages.end - pages.start >= FAR {
+            self.touched.extend(blocks.clone());
+            self.asked.extend(blocks);
+            return Vec::new();
+        }
         let mut wanted = Vec::new();
-        for block in pages.start / BLOCK..=last / BLOCK {
+        for block in blocks {
             if self.touched.insert(block) {
                 wanted.extend(block..=block + self.ahead(block));
             }
@@ -127,6 +137,19 @@ mod tests {
         let most = (0..500).map(|block| blocks.touch(&(block * BLOCK..block * BLOCK + 1)));
         let last = most.flatten().last().expect("it asks");
         assert_eq!(last.start / BLOCK, 499 + AHEAD);
+    }
+
+    #[test]
+    fn what_the_kernel_reads_far_ahead_is_left_to_it() {
+        let mut files = LargeFiles::default();
+        assert!(touched(&mut files, 0, FAR).is_empty());
+        assert!(touched(&mut files, 16, 16).is_empty(), "it has been read");
+        assert!(touched(&mut files, FAR, FAR).is_empty());
+        assert_eq!(
+            touched(&mut files, 3 * FAR, 1),
+            [(3072, 3200)],
+            "it came alone"
+        );
     }
 
     #[test]
