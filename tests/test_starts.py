@@ -271,7 +271,7 @@ class Ground(unittest.TestCase):
 
     def test_a_client_is_started_from_there(self) -> None:
         client = loaders.Client("c", lambda *_: {}, (), weights="gguf", environment={"A": "1"})
-        self.assertEqual(ground.words(client, Path("/d"))[1:], ["/d/loaders/loaders.py", "c", "/d/gguf"])
+        self.assertEqual(ground.words(client, Path("/d"))[1:], ["/d/loaders/loaders.py", "c", "/d/gguf/model.gguf"])
         self.assertEqual(ground.told(client, Path("/d"))["A"], "1")
         for name in ground.LOADERS:
             self.assertTrue((Path(ground.__file__).parent / name).is_file(), name)

@@ -78,7 +78,10 @@ def settle(root: Path) -> None:
 
 
 def words(client: Client, root: Path) -> list[str]:
-    return [str(root / "venv/bin/python"), str(root / "loaders/loaders.py"), client.name, str(root / client.weights)]
+    model = root / client.weights
+    # As llama.cpp's programs are told.
+    model = model / "model.gguf" if client.weights == "gguf" else model
+    return [str(root / "venv/bin/python"), str(root / "loaders/loaders.py"), client.name, str(model)]
 
 
 def told(client: Client, root: Path) -> dict[str, str]:

@@ -335,8 +335,9 @@ def main(arguments: list[str]) -> int:
     elif len(arguments) == 3 and arguments[0] == "--save-bin":
         save_bin(Path(arguments[1]), Path(arguments[2]))
     elif len(arguments) in (2, 3) and arguments[2:] in ([], ["--own"]):
-        clients = {client.name: client for client in CLIENTS}
-        print(json.dumps(run(clients[arguments[0]], Path(arguments[1]), len(arguments) == 3)), flush=True)
+        clients, model = {client.name: client for client in CLIENTS}, Path(arguments[1])
+        folder = model.parent if model.is_file() else model
+        print(json.dumps(run(clients[arguments[0]], folder, len(arguments) == 3)), flush=True)
     else:
         print(__doc__, file=sys.stderr)
         return 2

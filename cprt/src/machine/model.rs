@@ -26,13 +26,14 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// The directory of the first model that a command's arguments or option values name, or the newest copy of it in a
-/// cache of downloads.
+/// The directory of the first model that a command's arguments or option values name, by itself or by its file in
+/// GGUF, or the newest copy of it in a cache of downloads.
 #[must_use]
 pub fn named(arguments: &[OsString], around: &Surroundings<'_>) -> Option<PathBuf> {
     let mut names = arguments.iter().filter_map(|argument| value(argument));
     names.find_map(|name| {
-        directory(name, around.here).or_else(|| download(name, &cache(around.variable)?))
+        let here = directory(name, around.here).or_else(|| around_file(name, around.here));
+        here.or_else(|| download(name, &cache(around.variable)?))
     })
 }
 
@@ -57,10 +58,20 @@ fn directory(name: &OsStr, here: &Path) -> Option<PathBuf> {
     files.any(|file| is_weights(&file)).then_some(path)
 }
 
+/// The directory of a file that is a whole model, or the first part of one.
+fn around_file(name: &OsStr, here: &Path) -> Option<PathBuf> {
+    let path = here.join(name);
+    let is_model = path.extension() == Some(OsStr::new("gguf")) && is_large(&path);
+    path.parent().filter(|_| is_model).map(Path::to_owned)
+}
+
 fn is_weights(file: &Path) -> bool {
     let ending = file.extension().and_then(OsStr::to_str);
-    ending.is_some_and(|ending| ENDINGS.contains(&ending))
-        && fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() >= WEIGHTS)
+    ending.is_some_and(|ending| ENDINGS.contains(&ending)) && is_large(file)
+}
+
+fn is_large(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() >= WEIGHTS)
 }
 
 /// The cache in which libraries keep downloads from the model hub, by their environment variables.
@@ -144,6 +155,33 @@ mod tests {
         for name in ["data", "empty", "nothing"] {
             assert_eq!(found(&[folder.path().join(name).as_os_str()]), None);
         }
+    }
+
+    #[test]
+    fn a_file_in_gguf_names_the_folder_that_it_is_in() {
+        let folder = Folder::new("run-gguf");
+        let make = |name: &str, size| {
+            let path = folder.write(name, "GGUF");
+            let file = fs::File::options().write(true).open(&path);
+            file.and_then(|it| it.set_len(size)).expect("a hole");
+            path
+        };
+        let (large, small) = (make("m.gguf", WEIGHTS), make("words.gguf", WEIGHTS - 1));
+        let minus = OsStr::new("-m");
+        let root = Some(folder.path().to_owned());
+        assert_eq!(found(&[minus, large.as_os_str()]), root);
+        assert_eq!(found(&[minus, small.as_os_str()]), None);
+        assert_eq!(
+            found(&[folder.path().as_os_str()]),
+            None,
+            "it may be anything"
+        );
+        let around = Surroundings {
+            here: folder.path(),
+            variable: &|_| None,
+        };
+        let relative = named(&["m.gguf".into()], &around);
+        assert_eq!(relative.and_then(|it| it.canonicalize().ok()), root);
     }
 
     #[test]
