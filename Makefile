@@ -23,6 +23,7 @@ CHECK_PACKAGES := bindgen codespell libclang1 python3-proselint shellcheck
 include tests/vm/vm.mk
 include policies/policies.mk
 include tests/runtime/runtime.mk
+include tools/packages/packages.mk
 
 ##@ Seeing
 RUN_PACKAGES := e2fsprogs gcc libc6-dev libhwloc-dev libudev-dev mount pkg-config
@@ -45,7 +46,8 @@ run-deps:
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile policies/policies.mk
+		/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile policies/policies.mk \
+		tools/packages/packages.mk
 	@printf '\n%s\n' 'On virtual machines'
 	@sed -n 's/^#   make /  /p' tests/vm/vm.mk
 
@@ -71,15 +73,22 @@ tools: rust policies ## build cprtd, ppcctl and mount.rfs into target/release, m
 	@$(TOOLS_OUT)/ppcctl generate $(TOOLS_OUT)/../tools
 	@mkdir -p $(TOOLS_OUT)/../lib && ln -sfn ../policies $(TOOLS_OUT)/../lib/ppc
 
+.PHONY: install-headers
+install-headers: ## install what policies, and readers of the module's events, are written with
+	install -D -m 644 -t $(DESTDIR)/usr/include policies/ppc.h
+	install -D -m 644 -t $(DESTDIR)/usr/include/linux kmod/include/uapi/linux/rfs.h
+	install -d $(DESTDIR)/usr/share/pkgconfig
+	sed 's/@VERSION@/$(VERSION)/' policies/ppc.pc.in > $(DESTDIR)/usr/share/pkgconfig/ppc.pc
+
 # An /etc/cprt.toml that is there is somebody's.
 .PHONY: install-tools
-install-tools: tools ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
+install-tools: tools install-headers ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
 	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
 	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd
 	install -D -m 755 $(TOOLS_OUT)/mount-rfs $(DESTDIR)/usr/sbin/mount.rfs
 	install -D -m 644 -t $(DESTDIR)/usr/lib/ppc $(POLICIES_OUT)/*.so
-	install -D -m 644 -t $(DESTDIR)/usr/include policies/ppc.h
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 $(TOOLS_OUT)/../tools/man/*.1
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 cprt/cprtd.8 tools/mount-rfs/mount.rfs.8
 	install -D -m 644 -t $(DESTDIR)/usr/share/bash-completion/completions $(TOOLS_OUT)/../tools/completions/bash/ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/zsh/vendor-completions $(TOOLS_OUT)/../tools/completions/zsh/_ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/fish/vendor_completions.d $(TOOLS_OUT)/../tools/completions/fish/ppcctl.fish

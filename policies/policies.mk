@@ -20,4 +20,4 @@ policies-rust: rust
 # The header and a compiler are all that a policy in C takes, and no more is used here.
 $(POLICIES_OUT)/shift.so: policies/shift/shift.c policies/ppc.h
 	@install -d $(@D)
-	$(CC) -shared -fPIC -Wall -Wextra -Werror -std=c11 -O2 $(CFLAGS) -Ipolicies -o $@ $<
+	$(CC) -shared -fPIC -Wall -Wextra -Werror -std=c11 -O2 -g $(CFLAGS) -Ipolicies -o $@ $<

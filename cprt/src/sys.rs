@@ -1,5 +1,6 @@
 //! System calls that no safe crate makes; the runtime's one module of unsafe code.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::time::Duration;
@@ -83,6 +84,14 @@ fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Has the kernel load the module of a file system, as a mount of it does.
+pub(crate) fn load_file_system(name: &CStr) {
+    const CLOSE_ON_EXEC: libc::c_uint = 1;
+    // SAFETY: the kernel copies the name, which ends with a zero, and keeps no address.
+    let opened = unsafe { libc::syscall(libc::SYS_fsopen, name.as_ptr(), CLOSE_ON_EXEC) };
+    drop(made(opened));
 }
 
 /// Binds the calling thread to these CPUs, and has it take memory, including the page cache that it

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use crate::backend::{beneath, fuse, observe};
 use crate::control::kind::BackendKind;
 use crate::machine::{mountinfo, probe};
+use crate::sys;
 
 /// A backend, and whether it works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,11 @@ pub fn candidates(directory: &Path) -> Vec<Candidate> {
     best_first(directory).collect()
 }
 
+/// Has the kernel load the module, if it is installed and not loaded, for someone who may mount.
+pub fn load_module() {
+    sys::load_file_system(c"rfs");
+}
+
 /// As [`candidates`], but judges each backend only when the iterator reaches it: trying takes time.
 pub fn best_first(directory: &Path) -> impl Iterator<Item = Candidate> {
     BackendKind::ALL.into_iter().map(|kind| Candidate {
@@ -94,7 +100,7 @@ fn module(directory: &Path) -> Verdict {
     if !probe::lists_file_system(&known, "rfs") {
         return Verdict::no(
             "the module rfs is not loaded",
-            "build and load it: 'make install' and 'modprobe rfs'",
+            "install rfs-dkms, or 'make install', and load it: 'modprobe rfs'",
         );
     }
     if is_root() {

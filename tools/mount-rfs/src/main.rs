@@ -176,6 +176,13 @@ fn directory(given: &Path) -> Result<PathBuf, Failure> {
 
 /// The backend, and a text to append to a line with why it is not a better one.
 fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
+    if line
+        .options
+        .backend
+        .is_none_or(|kind| kind == BackendKind::Module)
+    {
+        select::load_module();
+    }
     let candidates = select::candidates(lower);
     let wanted = |one: &&Candidate| line.options.backend.is_none_or(|kind| kind == one.kind);
     let mut reasons = Vec::new();
