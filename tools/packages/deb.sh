@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Builds the Debian packages of the built tree: deb.sh FOLDER [OPTION...]. The version is that of Cargo.toml, REVISION counts the
-# packages of one version, MAINTAINER answers for them. Fails if lintian, which gets the
-# options, has something against them.
+# Builds the Debian packages of the built tree: deb.sh FOLDER [OPTION...]. REVISION counts the packages of one VERSION,
+# MAINTAINER answers for them. Fails if lintian, which gets the options, has something against them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 out=$(realpath -m "$1")
 shift
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)-${REVISION:-1}
+version=${VERSION:?}-${REVISION:?}
 source=$out/deb/ppc
 # What is built twice from one commit is the same twice.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}

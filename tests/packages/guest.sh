@@ -1,0 +1,218 @@
+#!/bin/bash
+# What an operator does with the packages, in a guest that had none of them: guest.sh runs the steps of this boot and
+# prints a line for each; guest.sh STEP runs one. /run/given has the packages, their successors, a model and its reader.
+set -euo pipefail
+shopt -s inherit_errexit
+
+given=/run/given
+kept=/var/tmp/packages-test
+# The service reads this much.
+all=$((48 << 20))
+
+# As `!`, but a shell that ends at the first failure ends here, too.
+not() {
+	if "$@"; then return 1; fi
+}
+
+# What is not called left behind: logs, caches, what the package manager and the journal keep of all that ever was there.
+files() {
+	find / -xdev \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o \
+		-path /var/lib/systemd -o -path /proc -o -path /sys -o -path /dev \) -prune -o -print
+	find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /run/given \) -prune -o -print
+}
+
+# Starts the service with nothing of the model in memory; what it had to read from the disk itself, in percent.
+cold_start() {
+	sync
+	echo 3 > /proc/sys/vm/drop_caches
+	rm -f /run/model.read
+	systemctl start "model@$1"
+	local read
+	read=$(cat /run/model.read)
+	echo "the service at $1 read $read of $all bytes from the disk itself" >&2
+	echo $((read * 100 / all))
+}
+
+installs() {
+	[[ $(dpkg-query -W 'ppc' 'rfs-dkms' 'libppc-dev' 2> /dev/null | wc -l) == 0 ]]
+	mkdir -p "$kept"
+	files | sort > "$kept/before"
+	getent group | sort > "$kept/groups"
+	dpkg -i $given/packages/*.deb
+	systemctl is-active cprtd
+	systemctl is-enabled cprtd
+	[[ $(stat -c %G /run/cprt/control.sock) == ppc ]]
+	[[ $(dkms status rfs) == *"$(uname -r)"*installed* ]]
+	[[ $(modinfo -F filename rfs) == /lib/modules/*/updates/dkms/rfs.ko ]]
+}
+
+has_what_policies_are_written_with() {
+	# Its flags are words.
+	# shellcheck disable=SC2046
+	cc -shared -fPIC -Wall -Werror $(pkg-config --cflags --libs ppc) -o /tmp/shift.so $given/shift.c
+	printf '#include <linux/rfs.h>\nint version = RFS_VERSION_MAJOR;\n' | cc -c -x c -o /dev/null -
+	ppcctl policy inspect /tmp/shift.so || [[ $? == 4 ]]
+	rm /tmp/shift.so
+}
+
+has_manuals_and_completions() {
+	local page
+	for page in ppcctl.1 ppcctl-run.1 cprtd.8 mount.rfs.8; do
+		zcat /usr/share/man/man?/$page.gz | grep -q '^\.TH'
+	done
+	bash -n /usr/share/bash-completion/completions/ppcctl
+}
+
+# An operator's only hand: where the model is, and who loads it.
+is_set_up() {
+	cp -r $given/model /srv/model
+	mkdir -p /mnt/model /mnt/other
+	echo '/srv/model /mnt/model rfs defaults 0 0' >> /etc/fstab
+	cc -O2 -o /usr/local/bin/reader $given/reader.c
+	cp $given/model@.service /etc/systemd/system
+	systemctl daemon-reload
+	[[ ! -e /sys/module/rfs ]]
+	mount /mnt/model
+	[[ -e /sys/module/rfs && $(findmnt -n -o FSTYPE /mnt/model) == rfs ]]
+	(($(cold_start model) > 90))
+	printf '[mount."/mnt/model"]\npolicy = "/usr/lib/ppc/maio.so"\nsettings = { service = "model=test" }\n' >> /etc/cprt.toml
+	systemctl restart cprtd
+	ppcctl status
+}
+
+is_recorded() {
+	cold_start model
+	for ((i = 0; i < 60; i++)); do
+		[[ -z $(templates) ]] || break
+		sleep 1
+	done
+	templates | grep .
+}
+
+templates() {
+	find /var/lib/ppc/templates -type f | sort
+}
+
+# After a boot that no hand has touched.
+is_there_after_a_boot() {
+	systemctl is-active cprtd
+	[[ -e /sys/module/rfs && $(findmnt -n -o FSTYPE /mnt/model) == rfs ]]
+	ppcctl status | grep -q /mnt/model
+}
+
+is_accelerated() {
+	(($(cold_start model) < 20))
+}
+
+# A registration at run time is what an upgrade might forget.
+is_registered_by_command() {
+	mount -t rfs /srv/model /mnt/other
+	ppcctl reg-policy /mnt/other maio --service model=other
+	cold_start other
+	(($(cold_start other) < 20))
+}
+
+is_upgraded_under_load() {
+	local before main reader rounds
+	before=$(templates | xargs sha256sum)
+	main=$(systemctl show -P MainPID cprtd)
+	while [[ ! -e /run/enough ]]; do
+		sha256sum /mnt/model/*.safetensors /mnt/other/*.safetensors
+		echo 1 > /proc/sys/vm/drop_caches
+	done > /run/sums &
+	reader=$!
+	dpkg -i $given/next/*.deb
+	rounds=$(wc -l < /run/sums)
+	touch /run/enough
+	wait $reader
+	((rounds > 8))
+	# Each sum of a file is the same.
+	(cd /srv/model && sha256sum -- *.safetensors) | sort > /run/expected
+	sed 's|/mnt/[a-z]*/||' /run/sums | sort -u | diff /run/expected -
+	[[ $(dpkg-query -W -f '${Version}' ppc) == *.1-1 ]]
+	[[ $(systemctl show -P MainPID cprtd) != "$main" && $(systemctl is-active cprtd) == active ]]
+	[[ $(dkms status rfs) == rfs/*.1,*"$(uname -r)"*installed* ]]
+	[[ $(dkms status rfs | wc -l) == 1 ]]
+	grep -q '^\[mount."/mnt/model"\]' /etc/cprt.toml
+	ppcctl status
+	(($(ppcctl status | grep -c '/usr/lib/ppc/maio.so\|maio') >= 2))
+	sha256sum --check --quiet <<< "$before"
+}
+
+is_accelerated_after_the_upgrade() {
+	(($(cold_start model) < 20))
+	(($(cold_start other) < 20))
+}
+
+is_removed_with_mounts_in_use() {
+	local main
+	main=$(systemctl show -P MainPID cprtd)
+	dpkg -r ppc rfs-dkms libppc-dev
+	[[ ! -e /proc/$main && ! -e /run/cprt ]]
+	not systemctl is-active cprtd
+	# What is mounted is read on, natively.
+	(($(cold_start other) > 90))
+	# Settings and what was learned are for the next installation.
+	[[ -e /etc/cprt.toml && -n $(templates) ]]
+	[[ ! -e $(modinfo -F filename rfs 2> /dev/null || echo /none) ]]
+	umount /mnt/model /mnt/other
+	modprobe -r rfs 2> /dev/null || rmmod rfs
+}
+
+is_purged() {
+	dpkg -P ppc rfs-dkms libppc-dev
+	rm -r /srv/model /mnt/model /mnt/other /usr/local/bin/reader /etc/systemd/system/model@.service
+	rm -f /run/model.read /run/enough /run/sums /run/expected
+	systemctl daemon-reload
+	files | sort | diff "$kept/before" -
+	getent group | sort | diff "$kept/groups" -
+	[[ ! -e /sys/module/rfs ]]
+	[[ $(systemctl list-unit-files) != *cprtd* ]]
+	[[ -z $(systemctl --failed --plain --no-legend) ]]
+}
+
+# On a system of another kind; what is required there is called otherwise here.
+rpms_install_and_leave() {
+	rpm --initdb
+	files | sort > "$kept/before-rpms"
+	rpm -i --nodeps $given/rpms/*.rpm
+	[[ $(systemctl is-enabled cprtd) == enabled ]]
+	systemctl start cprtd
+	ppcctl status
+	[[ $(stat -c %G /run/cprt/control.sock) == ppc ]]
+	[[ $(dkms status rfs) == *"$(uname -r)"*installed* ]]
+	rpm -V --nodeps ppc rfs-dkms ppc-devel
+	rpm -e --nodeps ppc rfs-dkms ppc-devel
+	not systemctl is-active cprtd
+	# There is no purge: what was learned and the group stay.
+	rmdir /var/lib/cprt
+	files | sort | diff "$kept/before-rpms" -
+	[[ -z $(dkms status rfs) ]]
+}
+
+steps() {
+	if [[ ! -e $kept ]]; then
+		echo installs has_what_policies_are_written_with has_manuals_and_completions is_set_up is_recorded
+	else
+		echo is_there_after_a_boot is_accelerated is_registered_by_command is_upgraded_under_load \
+			is_accelerated_after_the_upgrade is_removed_with_mounts_in_use is_purged rpms_install_and_leave
+	fi
+}
+
+if (($#)); then
+	"$1"
+	exit
+fi
+for step in $(steps); do
+	begin=$SECONDS
+	# A shell of its own, in which a command that fails ends the step.
+	if bash -x "$0" "$step" > /run/step.log 2>&1; then
+		echo "pass packages_$step $((SECONDS - begin)) s"
+		grep '^the service at' /run/step.log || true
+	else
+		echo "fail packages_$step"
+		tail -n 40 /run/step.log
+		journalctl --no-pager -n 40 -u cprtd -o cat | cut -c 1-300
+		break
+	fi
+done
