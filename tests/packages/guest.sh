@@ -14,11 +14,13 @@ not() {
 	if "$@"; then return 1; fi
 }
 
-# What is not called left behind: logs, caches, what the package manager and the journal keep of all that ever was there.
+# What is not called left behind: logs, caches, what the package manager and systemd keep of all that ever was there.
 files() {
 	find / -xdev \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o \
 		-path /var/lib/systemd -o -path /proc -o -path /sys -o -path /dev \) -prune -o -print
-	find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/agetty.reload -o -path /run/log -o -path /run/given \) -prune -o -print
+	# The terminals' own is made whenever they look at the machine's name anew.
+	find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /run/given \
+		-o -path /run/agetty.reload \) -prune -o -print
 }
 
 # Starts the service with nothing of the model in memory; what it had to read from the disk itself, in percent.
@@ -75,7 +77,8 @@ is_set_up() {
 	mount /mnt/model
 	[[ -e /sys/module/rfs && $(findmnt -n -o FSTYPE /mnt/model) == rfs ]]
 	(($(cold_start model) > 90))
-	printf '[mount."/mnt/model"]\npolicy = "/usr/lib/ppc/maio.so"\nsettings = { service = "model=test" }\n' >> /etc/cprt.toml
+	printf '%s\n' '[mount."/mnt/model"]' 'policy = "/usr/lib/ppc/maio.so"' 'settings = { service = "model=test" }' \
+		>> /etc/cprt.toml
 	systemctl restart cprtd
 	ppcctl status
 }
