@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod config;
+pub mod guard;
 pub mod keep;
 pub mod kind;
 pub mod loads;

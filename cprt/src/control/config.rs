@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::control::guard::{KubeletGuard, UnifiedGuard};
 use crate::control::keep::KeepSet;
 use crate::control::kind::BackendKind;
 use crate::control::protocol::{SOCKET, Settings};
@@ -72,6 +73,10 @@ pub struct MemoryConfig {
     pub pressure: u8,
     /// How often evict is called while memory is over the threshold.
     pub interval: TimeSpan,
+    /// The `memory.available` below which kubelet evicts pods.
+    pub kubelet: KubeletGuard,
+    /// Whether a GPU shares the memory, so that only free memory counts as available.
+    pub unified: UnifiedGuard,
 }
 
 /// How loads are made.
@@ -193,6 +198,8 @@ impl Default for MemoryConfig {
             hysteresis: 5,
             pressure: 20,
             interval: TimeSpan(Duration::from_millis(100)),
+            kubelet: KubeletGuard::Auto,
+            unified: UnifiedGuard::Auto,
         }
     }
 }

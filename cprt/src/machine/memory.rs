@@ -41,6 +41,13 @@
 //! and read again. `available` is 0 exactly while memory is over. So a loader goes on until memory is over,
 //! and does not stop where the next chunk would not fit: then evict would never be called.
 //!
+//! # Nodes
+//!
+//! Where kubelet runs, what it counts as used must stay below what makes it evict pods: its working set has recently
+//! used page cache in it, ours or not, which the host's limit leaves out. It is a limit of the
+//! machine, of the cgroup of all pods and of each pod's. Where a GPU shares the machine's memory, it needs memory that
+//! is free, and in large blocks: both are limits of their own. `working_set.rs`, `kubelet.rs` and `guards.rs` say more.
+//!
 //! # Reading it
 //!
 //! [`Watch::sample`] may be called for every chunk by every thread: files stay open and are read at
@@ -49,7 +56,10 @@
 mod cgroup;
 mod decide;
 mod files;
+mod guards;
+mod kubelet;
 mod parse;
+mod working_set;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,6 +69,8 @@ pub use self::cgroup::{Roots, join};
 use self::decide::LimitVerdict;
 pub use self::decide::Pressure;
 use self::files::{Host, Level, PressureFile};
+use self::guards::Guards;
+pub use self::kubelet::{Eviction, EvictionOrigin};
 use crate::control::config;
 
 /// How long a reading stays valid.
@@ -79,6 +91,14 @@ pub enum LimitSource {
     Host,
     /// This memory cgroup.
     Cgroup(Arc<Path>),
+    /// Kubelet's threshold for the memory that it takes for available on this machine.
+    Kubelet(Eviction),
+    /// The working set of this memory cgroup, a pod's or that of all pods.
+    WorkingSet(Arc<Path>),
+    /// What is free, as a GPU shares the memory of the machine.
+    Free,
+    /// What is free in large blocks, likewise.
+    Blocks,
     /// Nothing could be read, not even the host's memory.
     Unknown,
 }
@@ -88,6 +108,10 @@ impl std::fmt::Display for LimitSource {
         match self {
             Self::Host => f.pad("host"),
             Self::Cgroup(dir) => dir.display().fmt(f),
+            Self::Kubelet(_) => f.pad("kubelet"),
+            Self::WorkingSet(dir) => write!(f, "working set of {}", dir.display()),
+            Self::Free => f.pad("free memory"),
+            Self::Blocks => f.pad("large free blocks"),
             Self::Unknown => f.pad("unknown"),
         }
     }
@@ -133,6 +157,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct WatchState {
+    guards: Guards,
     host: Host,
     /// The followed cgroup, then those above it.
     levels: Vec<Level>,
@@ -148,6 +173,7 @@ impl Watch {
     #[must_use]
     pub fn new(config: config::MemoryConfig, roots: Roots) -> Self {
         let inner = WatchState {
+            guards: Guards::default(),
             host: Host::new(&roots.proc),
             levels: Vec::new(),
             pressure: PressureFile::new(&roots.proc),
@@ -197,7 +223,7 @@ impl Watch {
         let mut inner = self.lock();
         let due = inner.fresh_until.is_none_or(|until| now >= until);
         if due {
-            inner.update(now, &self.config);
+            inner.update(now, &self.config, &self.roots);
             inner.ours = ours;
         }
         let state = inner.judge(&self.config, ours);
@@ -234,9 +260,10 @@ impl Watch {
 }
 
 impl WatchState {
-    fn update(&mut self, now: Instant, config: &config::MemoryConfig) {
+    fn update(&mut self, now: Instant, config: &config::MemoryConfig, roots: &Roots) {
+        self.guards.update(now, config, roots);
         let begin = Instant::now();
-        self.host.update(now, &mut self.buffer);
+        self.host.update(now, self.guards.unified, &mut self.buffer);
         for level in &mut self.levels {
             level.update(now, &mut self.buffer);
         }
@@ -249,25 +276,15 @@ impl WatchState {
     fn judge(&mut self, config: &config::MemoryConfig, ours: u64) -> MemoryState {
         // Loads are faster than readings: count what has come in since.
         let new = ours.saturating_sub(self.ours);
-        let host = self.host.limit.judge(config, ours, new);
-        let levels = self.levels.iter_mut().filter_map(|level| {
-            let verdict = level.limit.judge(config, ours, new)?;
-            Some((verdict, Some(&level.dir)))
-        });
-        let tightest = host
-            .map(|verdict| (verdict, None))
+        let tightest = self
+            .verdicts(config, ours, new)
             .into_iter()
-            .chain(levels)
             .min_by_key(|(verdict, _)| verdict.tightness());
         let pressure = self.pressure.judge(config.pressure);
         // Memory of unknown state is not filled.
         let over = tightest.as_ref().is_none_or(|(verdict, _)| verdict.over)
             || pressure.is_some_and(|pressure| pressure.over);
-        let (verdict, source) = match tightest {
-            Some((verdict, Some(dir))) => (verdict, LimitSource::Cgroup(Arc::clone(dir))),
-            Some((verdict, None)) => (verdict, LimitSource::Host),
-            None => (LimitVerdict::default(), LimitSource::Unknown),
-        };
+        let (verdict, source) = tightest.unwrap_or((LimitVerdict::default(), LimitSource::Unknown));
         let left = verdict.threshold.saturating_sub(verdict.used);
         MemoryState {
             limit: verdict.limit,
@@ -278,6 +295,49 @@ impl WatchState {
             pressure,
             source,
         }
+    }
+}
+
+impl WatchState {
+    /// The verdicts on all limits that there are.
+    fn verdicts(
+        &mut self,
+        config: &config::MemoryConfig,
+        ours: u64,
+        new: u64,
+    ) -> Vec<(LimitVerdict, LimitSource)> {
+        let mut verdicts = Vec::new();
+        let mut add = |verdict: Option<LimitVerdict>, source: LimitSource| {
+            verdicts.extend(verdict.map(|verdict| (verdict, source)));
+        };
+        let host = &mut self.host;
+        add(host.limit.judge(config, ours, new), LimitSource::Host);
+        if self.guards.unified {
+            add(host.free.judge(config, ours, new), LimitSource::Free);
+            let config = decide::for_blocks(config);
+            add(host.blocks.judge(&config, ours, new), LimitSource::Blocks);
+        }
+        let thresholds = self.guards.kubelet.as_ref();
+        let total = host.working_set.reading.map_or(0, |reading| reading.limit);
+        if let Some(eviction) = thresholds.and_then(|it| it.highest(total)) {
+            let verdict = host.working_set.judge(config, eviction.below, ours, new);
+            add(verdict, LimitSource::Kubelet(eviction));
+        }
+        for level in &mut self.levels {
+            let source = LimitSource::Cgroup(Arc::clone(&level.dir));
+            add(level.limit.judge(config, ours, new), source);
+            // Kubelet evicts for want of what pods may allocate, too, by the same thresholds.
+            let Some(thresholds) = thresholds else {
+                continue;
+            };
+            let set = &mut level.working_set;
+            let limit = set.reading.map_or(0, |reading| reading.limit);
+            let eviction = thresholds.highest(limit).filter(|_| level.is_kubepods);
+            let below = eviction.map_or(0, |eviction| eviction.below);
+            let source = LimitSource::WorkingSet(Arc::clone(&level.dir));
+            add(set.judge(config, below, ours, new), source);
+        }
+        verdicts
     }
 }
 

@@ -81,6 +81,26 @@ fn a_service_says_what_it_is() {
 }
 
 #[test]
+fn memory_is_guarded_for_kubelet_and_for_gpus() {
+    let text = "[memory]\nkubelet = '7.5%'\nunified = 'on'\n";
+    let config: Config = text.parse().expect("two guards");
+    let part = KubeletGuard::Below(crate::control::guard::Amount::Part(750));
+    assert_eq!(config.memory.kubelet, part);
+    assert_eq!(config.memory.unified, UnifiedGuard::On);
+    // A worker gets it as JSON.
+    let json = serde_json::to_string(&config.memory).expect("it has no odd keys");
+    let memory: MemoryConfig = serde_json::from_str(&json).expect("the same again");
+    assert_eq!(memory, config.memory);
+    for (text, problem) in [
+        ("[memory]\nkubelet = 'some'\n", "or \"off\" to ignore"),
+        ("[memory]\nunified = true\n", "expected a string"),
+    ] {
+        let refused = refused(text);
+        assert!(refused.contains(problem), "{text}: {refused}");
+    }
+}
+
+#[test]
 fn metrics_are_served_beside_the_control_socket_and_at_an_address_if_told() {
     let served = |text: &str| {
         let config: Config = text.parse().expect(text);

@@ -66,6 +66,8 @@ impl Ground {
         let roots = Roots {
             proc: self.path("proc"),
             cgroup: self.path("cgroup"),
+            kubelet: self.path("kubelet"),
+            drivers: self.path("drivers"),
         };
         KeptSets::start_in(&config, roots).expect("a thread")
     }

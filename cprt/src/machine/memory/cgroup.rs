@@ -22,6 +22,10 @@ pub struct Roots {
     pub proc: PathBuf,
     /// Where cgroups are, if `mountinfo` does not say otherwise.
     pub cgroup: PathBuf,
+    /// Kubelet's configuration.
+    pub kubelet: PathBuf,
+    /// Of drivers of PCI devices.
+    pub drivers: PathBuf,
 }
 
 impl Default for Roots {
@@ -29,6 +33,8 @@ impl Default for Roots {
         Self {
             proc: "/proc".into(),
             cgroup: "/sys/fs/cgroup".into(),
+            kubelet: "/var/lib/kubelet/config.yaml".into(),
+            drivers: "/sys/bus/pci/drivers".into(),
         }
     }
 }
@@ -136,6 +142,11 @@ impl Roots {
     }
 
     /// Hierarchies that may have memory, those at the usual place first.
+    /// The roots of hierarchies that can have memory.
+    pub(super) fn points(&self) -> impl Iterator<Item = PathBuf> {
+        self.mounts().into_iter().map(|mount| mount.point)
+    }
+
     fn mounts(&self) -> Vec<Hierarchy> {
         let mut mounts = mountinfo::read(&self.proc)
             .map(parse::hierarchies)

@@ -39,6 +39,18 @@ impl Reading {
         }
     }
 
+    /// Of a host whose GPU takes memory from the same place. Its driver gets none of what the kernel calls
+    /// available, which is cache: allocations fail, or wait for the kernel to drop pages one by one. So all
+    /// cache counts, ours or not, and our loads have to stop while this much is free.
+    pub(super) fn of_free(info: Meminfo, free: u64) -> Self {
+        let limit = info.total.saturating_sub(info.hugetlb);
+        Self {
+            limit,
+            held: limit.saturating_sub(free),
+            cache: 0,
+        }
+    }
+
     fn used(&self, ours: u64, new: u64) -> u64 {
         self.held
             .saturating_add(self.cache.saturating_add(new).min(ours))
@@ -47,11 +59,11 @@ impl Reading {
 
 /// A state with hysteresis: over or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Latch(bool);
+pub(super) struct Latch(bool);
 
 impl Latch {
     /// Sets at `rise`, clears below `fall`, stays as it is between them.
-    fn update(&mut self, value: u64, rise: u64, fall: u64) -> bool {
+    pub(super) fn update(&mut self, value: u64, rise: u64, fall: u64) -> bool {
         self.0 = value >= rise || (self.0 && value >= fall);
         self.0
     }
@@ -104,7 +116,19 @@ impl LimitVerdict {
     }
 }
 
-fn percent(of: u64, percent: u8) -> u64 {
+/// The configuration for memory in large blocks: a quarter of what has to be free has to be in such.
+/// More would be asking too much of a machine that has been running for long, where memory is free in small blocks,
+/// too.
+pub(super) fn for_blocks(config: &config::MemoryConfig) -> config::MemoryConfig {
+    let free = 100_u8.saturating_sub(config.threshold) / 4;
+    config::MemoryConfig {
+        threshold: 100 - free,
+        hysteresis: config.hysteresis.min(free / 2),
+        ..*config
+    }
+}
+
+pub(super) fn percent(of: u64, percent: u8) -> u64 {
     let bytes = u128::from(of) * u128::from(percent) / 100;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

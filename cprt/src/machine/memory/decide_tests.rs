@@ -11,6 +11,7 @@ fn config() -> config::MemoryConfig {
         hysteresis: 5,
         pressure: 20,
         interval: TimeSpan(Duration::from_millis(100)),
+        ..config::MemoryConfig::default()
     }
 }
 
@@ -49,6 +50,7 @@ fn what_is_ours_counts_as_far_as_it_is_there() {
 fn of_a_cgroup() {
     let stat = Stat {
         file: 60,
+        inactive: 0,
         dirty: 10,
         limit: None,
     };
@@ -73,7 +75,9 @@ fn of_the_host() {
     let info = Meminfo {
         total: 1000,
         available: 700,
+        free: 350,
         file: 400,
+        inactive: 0,
         dirty: 50,
         hugetlb: 200,
     };

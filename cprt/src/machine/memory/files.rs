@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::cgroup::is_cgroup;
 use super::decide::{Gauge, Limit, Pressure, Reading};
-use super::parse::{self, Version};
+use super::guards;
+use super::parse::{self, Meminfo, Version};
+use super::working_set::{WorkingSet, WorkingSetLimit};
+use crate::sys::page_size;
 
 /// How long a file that failed, or has no limit, is left alone.
 const RETRY: Duration = Duration::from_secs(1);
@@ -61,13 +64,24 @@ impl Backoff {
     }
 }
 
-/// `/proc/meminfo`
+/// Smaller free blocks are of no use to a GPU that shares the memory: it maps in units of 2 MiB.
+const BLOCK: u64 = 2 << 20;
+
+/// `/proc/meminfo`, and `/proc/buddyinfo` where a GPU shares the memory
 #[derive(Debug)]
 pub(super) struct Host {
     path: PathBuf,
     file: Option<File>,
     rest: Backoff,
     pub(super) limit: Limit,
+    /// As kubelet counts it.
+    pub(super) working_set: WorkingSetLimit,
+    /// Where a GPU shares the memory: what is free, and what of it is in large blocks.
+    pub(super) free: Limit,
+    pub(super) blocks: Limit,
+    block_path: PathBuf,
+    block_file: Option<File>,
+    block_rest: Backoff,
 }
 
 impl Host {
@@ -77,26 +91,60 @@ impl Host {
             file: None,
             rest: Backoff::default(),
             limit: Limit::default(),
+            working_set: WorkingSetLimit::default(),
+            free: Limit::default(),
+            blocks: Limit::default(),
+            block_path: proc.join("buddyinfo"),
+            block_file: None,
+            block_rest: Backoff::default(),
         }
     }
 
-    pub(super) fn update(&mut self, now: Instant, buffer: &mut Vec<u8>) {
+    pub(super) fn update(&mut self, now: Instant, unified: bool, buffer: &mut Vec<u8>) {
         if self.rest.lasts(now) {
             return;
         }
+        (self.free.reading, self.blocks.reading) = (None, None);
         match self.try_read(buffer) {
-            Ok(reading) => self.limit.reading = Some(reading),
+            Ok(info) => {
+                self.limit.reading = Some(Reading::of_host(info));
+                self.working_set.reading = Some(WorkingSet::of_host(info));
+                if unified {
+                    self.free.reading = Some(Reading::of_free(info, info.free));
+                    self.update_blocks(now, info, buffer);
+                }
+            }
             Err(error) => {
-                (self.file, self.limit.reading) = (None, None);
+                self.file = None;
+                (self.limit.reading, self.working_set.reading) = (None, None);
                 self.rest.after(now, &self.path, &error);
             }
         }
     }
 
-    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Reading> {
+    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Meminfo> {
         let file = opened(&mut self.file, || File::open(&self.path))?;
-        let info = parse::meminfo(read(file, buffer)?).ok_or_else(garbage)?;
-        Ok(Reading::of_host(info))
+        parse::meminfo(read(file, buffer)?).ok_or_else(garbage)
+    }
+
+    /// Without the file, what is free counts alone.
+    fn update_blocks(&mut self, now: Instant, info: Meminfo, buffer: &mut Vec<u8>) {
+        if self.block_rest.lasts(now) {
+            return;
+        }
+        match self.try_read_blocks(buffer) {
+            Ok(large) => self.blocks.reading = Some(Reading::of_free(info, large)),
+            Err(error) => {
+                self.block_file = None;
+                self.block_rest.after(now, &self.block_path, &error);
+            }
+        }
+    }
+
+    fn try_read_blocks(&mut self, buffer: &mut Vec<u8>) -> io::Result<u64> {
+        let file = opened(&mut self.block_file, || File::open(&self.block_path))?;
+        let text = read(file, buffer)?;
+        parse::large_blocks(text, BLOCK, page_size()).ok_or_else(garbage)
     }
 }
 
@@ -114,6 +162,11 @@ pub(super) struct Level {
     files: Option<Files>,
     rest: Backoff,
     pub(super) limit: Limit,
+    /// As kubelet counts it, in a pod and in the cgroup of all pods.
+    pub(super) working_set: WorkingSetLimit,
+    is_pod: bool,
+    /// Kubelet's thresholds are of this one as well.
+    pub(super) is_kubepods: bool,
 }
 
 #[derive(Debug)]
@@ -132,6 +185,9 @@ impl Level {
             files: None,
             rest: Backoff::default(),
             limit: Limit::default(),
+            working_set: WorkingSetLimit::default(),
+            is_pod: guards::is_in_kubepods(dir),
+            is_kubepods: guards::is_kubepods(dir),
         }
     }
 
@@ -145,15 +201,17 @@ impl Level {
             return;
         }
         match self.try_read(buffer) {
-            Ok(reading) => {
-                self.limit.reading = reading;
-                if reading.is_none() {
+            Ok(readings) => {
+                self.limit.reading = readings.map(|(reading, _)| reading);
+                self.working_set.reading = readings.map(|(_, set)| set).filter(|_| self.is_pod);
+                if readings.is_none() {
                     // Most cgroups have no limit; a new one may be noticed a little later.
                     self.rest.begin(now);
                 }
             }
             Err(error) => {
-                (self.files, self.limit.reading) = (None, None);
+                self.files = None;
+                (self.limit.reading, self.working_set.reading) = (None, None);
                 if error.kind() == io::ErrorKind::NotFound && is_cgroup(&self.dir) {
                     // The root of v2, or memory is not controlled here: no limit, no news.
                     self.rest.begin(now);
@@ -164,7 +222,7 @@ impl Level {
         }
     }
 
-    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Option<Reading>> {
+    fn try_read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Option<(Reading, WorkingSet)>> {
         let files = opened(&mut self.files, || Files::open(&self.dir))?;
         let mut limit = None;
         for file in &files.limits {
@@ -181,7 +239,8 @@ impl Level {
         let stat = parse::stat(read(&files.stat, buffer)?, files.version).ok_or_else(garbage)?;
         let usage = parse::number(read(&files.usage, buffer)?).ok_or_else(garbage)?;
         let reading = Reading::of_cgroup(limit, usage, stat);
-        Ok((reading.limit < u64::MAX).then_some(reading))
+        let set = WorkingSet::of_cgroup(reading.limit, usage, stat);
+        Ok((reading.limit < u64::MAX).then_some((reading, set)))
     }
 }
 

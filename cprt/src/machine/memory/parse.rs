@@ -23,8 +23,11 @@ pub(super) enum Version {
 pub(super) struct Meminfo {
     pub(super) total: u64,
     pub(super) available: u64,
+    pub(super) free: u64,
     /// On the two lists of file pages.
     pub(super) file: u64,
+    /// On the inactive one of them.
+    pub(super) inactive: u64,
     /// Pages that must be written first.
     pub(super) dirty: u64,
     /// Set aside for huge pages, free or not.
@@ -36,6 +39,8 @@ pub(super) struct Meminfo {
 pub(super) struct Stat {
     /// On the two lists of file pages.
     pub(super) file: u64,
+    /// On the inactive one of them.
+    pub(super) inactive: u64,
     /// Pages that must be written first.
     pub(super) dirty: u64,
     /// v1 only: the least limit of this cgroup and its ancestors, those out of sight among them.
@@ -86,10 +91,13 @@ pub(super) fn meminfo(text: &str) -> Option<Meminfo> {
             .ok()?
             .checked_mul(1024)
     };
+    let inactive = bytes("Inactive(file)")?;
     Some(Meminfo {
         total: bytes("MemTotal")?,
         available: bytes("MemAvailable")?,
-        file: bytes("Active(file)")?.checked_add(bytes("Inactive(file)")?)?,
+        free: bytes("MemFree")?,
+        file: bytes("Active(file)")?.checked_add(inactive)?,
+        inactive,
         dirty: bytes("Dirty")?.checked_add(bytes("Writeback")?)?,
         hugetlb: bytes("Hugetlb").unwrap_or(0),
     })
@@ -120,13 +128,35 @@ pub(super) fn stat(text: &str, version: Version) -> Option<Stat> {
         Version::V1 => bytes("hierarchical_memory_limit").filter(|&bytes| bytes < NO_LIMIT),
         Version::V2 => None,
     };
+    let inactive = bytes(inactive)?;
     Some(Stat {
-        file: bytes(active)?.checked_add(bytes(inactive)?)?,
+        file: bytes(active)?.checked_add(inactive)?,
+        inactive,
         dirty: bytes(dirty)
             .unwrap_or(0)
             .saturating_add(bytes(writeback).unwrap_or(0)),
         limit,
     })
+}
+
+/// The bytes of `/proc/buddyinfo` in free blocks of this size or larger, where pages have `page` bytes.
+pub(super) fn large_blocks(text: &str, block: u64, page: u64) -> Option<u64> {
+    let mut sum = None;
+    for line in lines(text) {
+        // "Node 0, zone   Normal      5      3 ...": the number of free blocks by the power of two of their pages.
+        let (_, zone) = line.split_once(", zone")?;
+        let mut size = page;
+        let mut bytes = 0_u64;
+        for count in zone.split_ascii_whitespace().skip(1) {
+            let count = count.parse::<u64>().ok()?;
+            if size >= block {
+                bytes = bytes.checked_add(count.checked_mul(size)?)?;
+            }
+            size = size.checked_mul(2)?;
+        }
+        sum = Some(bytes.checked_add(sum.unwrap_or(0))?);
+    }
+    sum
 }
 
 /// What v1 says for no limit is `LONG_MAX` rounded down to pages of whatever size.

@@ -70,7 +70,9 @@ fn meminfo_in_bytes() {
     let info = Meminfo {
         total: 24_684_084 << 10,
         available: 23_718_936 << 10,
+        free: 21_895_556 << 10,
         file: (532_204 + 1_227_176) << 10,
+        inactive: 1_227_176 << 10,
         dirty: (11_952 + 8) << 10,
         hugetlb: 2048 << 10,
     };
@@ -84,7 +86,13 @@ fn meminfo_that_makes_no_sense() {
     for text in ["", "\n", "MemTotal: many kB\n", "\0\0\0\0", "MemTotal"] {
         assert_eq!(meminfo(text), None, "{text:?}");
     }
-    for line in ["MemTotal:", "MemAvailable:", "Active(file):", "Dirty:"] {
+    for line in [
+        "MemTotal:",
+        "MemFree:",
+        "MemAvailable:",
+        "Active(file):",
+        "Dirty:",
+    ] {
         assert_eq!(meminfo(&MEMINFO.replace(line, "Other:")), None, "{line}");
     }
     let huge = MEMINFO.replace("24684084", "18446744073709551615");
@@ -95,10 +103,42 @@ fn meminfo_that_makes_no_sense() {
     }));
 }
 
+const BUDDYINFO: &str = "\
+Node 0, zone      DMA      1      1      1      0      2      1      1      0      1      1      3
+Node 0, zone   Normal   4381   2207    790    348    139     59     32     12      8      5    100
+";
+
+#[test]
+fn free_blocks_by_size() {
+    let large = |block| large_blocks(BUDDYINFO, block, 4096);
+    // Orders 9 and 10.
+    assert_eq!(large(2 << 20), Some((1 + 5) * (2 << 20) + 103 * (4 << 20)));
+    assert_eq!(large(4 << 20), Some(103 * (4 << 20)));
+    assert_eq!(large(8 << 20), Some(0));
+    // With pages of 64 KiB, 2 MiB is order 5.
+    let zone = "Node 0, zone Normal 9 9 9 9 9 2 1\n";
+    assert_eq!(large_blocks(zone, 2 << 20, 64 << 10), Some(8 << 20));
+    // The first zone alone, as an answer that was cut would be.
+    let (first, _) = BUDDYINFO.split_at(BUDDYINFO.find('\n').expect("two lines") + 1);
+    assert_eq!(large_blocks(first, 2 << 20, 4096), Some(14 << 20));
+    for text in [
+        "",
+        "\n",
+        "Node 0, zone",
+        "Node 0, zone Normal x\n",
+        "\0\0\n",
+    ] {
+        assert_eq!(large_blocks(text, 1, 1), None, "{text:?}");
+    }
+    let huge = "Node 0, zone Normal 1 18446744073709551615\n";
+    assert_eq!(large_blocks(huge, 1, 4096), None);
+}
+
 #[test]
 fn stat_of_v2() {
     let found = Stat {
         file: 1_250_000,
+        inactive: 1_000_000,
         dirty: 12_288,
         limit: None,
     };
@@ -110,6 +150,7 @@ fn stat_of_v2() {
 fn stat_of_v1_counts_children() {
     let found = Stat {
         file: 991_232,
+        inactive: 491_520,
         dirty: 36_864,
         limit: None,
     };

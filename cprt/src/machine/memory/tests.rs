@@ -52,6 +52,8 @@ impl Tree {
         Roots {
             proc: self.path("proc"),
             cgroup: self.path("cgroup"),
+            kubelet: self.path("kubelet/config.yaml"),
+            drivers: self.path("drivers"),
         }
     }
 
@@ -80,12 +82,25 @@ impl Tree {
     }
 
     fn meminfo(&self, total: u64, available: u64, cache: u64) {
+        self.meminfo_of(total, available, [cache, 0]);
+    }
+
+    /// `cache` is what is active and inactive; the rest of what is available is free.
+    pub(in crate::machine::memory) fn meminfo_of(
+        &self,
+        total: u64,
+        available: u64,
+        cache: [u64; 2],
+    ) {
+        let [active, inactive] = cache;
         let text = format!(
-            "MemTotal: {} kB\nMemAvailable: {} kB\nActive(file): {} kB\nInactive(file): 0 kB\n\
-             Dirty: 0 kB\nWriteback: 0 kB\n",
+            "MemTotal: {} kB\nMemFree: {} kB\nMemAvailable: {} kB\nActive(file): {} kB\n\
+             Inactive(file): {} kB\nDirty: 0 kB\nWriteback: 0 kB\n",
             total << 10,
+            available.saturating_sub(active + inactive) << 10,
             available << 10,
-            cache << 10
+            active << 10,
+            inactive << 10
         );
         self.write("proc/meminfo", &text);
     }
@@ -150,7 +165,7 @@ impl Drop for Tree {
     }
 }
 
-fn mib(state: &MemoryState) -> [u64; 4] {
+pub(in crate::machine::memory) fn mib(state: &MemoryState) -> [u64; 4] {
     [state.limit, state.used, state.threshold, state.available].map(|bytes| bytes / MIB)
 }
 

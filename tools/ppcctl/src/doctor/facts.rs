@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cprt::backend::select::Candidate;
+use cprt::machine::memory::LimitSource;
 use cprt::machine::topology::{CpuSet, PciAddress, Topology};
 
 /// All facts.
@@ -130,9 +131,9 @@ pub(super) struct Memory {
     pub(super) limit: u64,
     pub(super) threshold: u64,
     pub(super) available: u64,
-    /// The cgroup that sets the limit; `None` if it is the host's.
-    pub(super) cgroup: Option<PathBuf>,
-    /// The file of that cgroup that sets the limit.
+    /// What sets the limit.
+    pub(super) source: LimitSource,
+    /// If it is a cgroup, the file of it that sets the limit.
     pub(super) knob: Option<PathBuf>,
 }
 

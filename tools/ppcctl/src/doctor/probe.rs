@@ -13,7 +13,7 @@ use super::facts::{
 };
 use cprt::backend::select;
 use cprt::control::config;
-use cprt::machine::memory;
+use cprt::machine::memory::{self, LimitSource};
 use cprt::machine::probe::{find_program, lists_file_system};
 use cprt::machine::topology::{CpuSet, Topology};
 use cprt::{Error, Result};
@@ -34,6 +34,9 @@ pub(super) struct Roots {
     lib: PathBuf,
     /// The directories of programs.
     path: Vec<PathBuf>,
+    /// Our configuration, and kubelet's.
+    config: PathBuf,
+    kubelet: PathBuf,
 }
 
 impl Default for Roots {
@@ -54,6 +57,8 @@ impl Roots {
             dev: root.join("dev"),
             lib: root.join("lib/modules"),
             path: vec![root.join("usr/bin")],
+            config: root.join("etc/cprt.toml"),
+            kubelet: root.join("var/lib/kubelet/config.yaml"),
         }
     }
 }
@@ -131,21 +136,27 @@ fn limit(roots: &Roots) -> Option<Memory> {
     let of = memory::Roots {
         proc: roots.proc.clone(),
         cgroup: roots.sys.join("fs/cgroup"),
+        kubelet: roots.kubelet.clone(),
+        drivers: roots.sys.join("bus/pci/drivers"),
     };
-    let watch = memory::Watch::new(config::MemoryConfig::default(), of);
+    // The daemon tells about an error in it; here, what it would do without the file has to do.
+    let config = config::Config::read(&roots.config).unwrap_or_default();
+    let watch = memory::Watch::new(config.memory, of);
     watch.follow_process(std::process::id());
     let state = watch.sample(0);
-    let cgroup = match state.source {
-        memory::LimitSource::Unknown => return None,
-        memory::LimitSource::Host => None,
-        memory::LimitSource::Cgroup(dir) => Some(dir.to_path_buf()),
+    let knob = match &state.source {
+        LimitSource::Unknown => return None,
+        LimitSource::Cgroup(dir) | LimitSource::WorkingSet(dir) => Some(knob(dir)),
+        LimitSource::Host | LimitSource::Kubelet(_) | LimitSource::Free | LimitSource::Blocks => {
+            None
+        }
     };
     Some(Memory {
         limit: state.limit,
         threshold: state.threshold,
         available: state.available,
-        knob: cgroup.as_deref().map(knob),
-        cgroup,
+        source: state.source,
+        knob,
     })
 }
 

@@ -3,7 +3,7 @@
 //! [`fine`] is a machine with everything as it should be; a test breaks one part of it and expects the
 //! finding for that.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::diagnosis::Diagnosis;
 use super::facts::{
@@ -13,6 +13,7 @@ use super::facts::{
 use super::*;
 use cprt::backend::select::{Candidate, Verdict};
 use cprt::control::kind::BackendKind;
+use cprt::machine::memory::{Eviction, EvictionOrigin, LimitSource};
 
 mod backend;
 mod kernel;
@@ -82,7 +83,7 @@ fn fine() -> Facts {
             limit: 64 * GIB,
             threshold: 51 * GIB,
             available: 40 * GIB,
-            cgroup: None,
+            source: LimitSource::Host,
             knob: None,
         }),
         machine: machine("node 0 cpus=0-7\nxpu 0 nvidia 0000:18:00.0 node=0 name=H100\n"),

@@ -24,7 +24,10 @@ pub(super) fn little_memory() -> Option<u64> {
 }
 
 fn too_little(memory: &MemoryState) -> Option<u64> {
-    let is_limited = matches!(memory.source, LimitSource::Cgroup(_));
+    let is_limited = matches!(
+        memory.source,
+        LimitSource::Cgroup(_) | LimitSource::WorkingSet(_)
+    );
     (is_limited && memory.limit < LEAST_MEMORY).then_some(memory.limit)
 }
 

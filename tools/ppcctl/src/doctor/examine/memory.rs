@@ -4,6 +4,7 @@ use super::word;
 use crate::doctor::facts::{Facts, Memory};
 use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::config::Bytes;
+use cprt::machine::memory::{Eviction, LimitSource};
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let Some(memory) = &facts.memory else {
@@ -16,17 +17,13 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
 
 fn fits(memory: &Memory, model: u64) -> Finding {
     let finding = |severity, code, text: String| Finding::new(Group::Memory, severity, code, text);
-    let whose = match &memory.cgroup {
-        Some(cgroup) => format!("the memory cgroup {}", cgroup.display()),
-        None => "the machine".to_owned(),
-    };
     let Memory {
         limit,
         threshold,
         available,
         ..
     } = *memory;
-    let sizes = format!("{whose} limits memory to {}", Bytes(limit));
+    let sizes = format!("{} to {}", limits(&memory.source), Bytes(limit));
     if model > threshold {
         let text = format!(
             "The model has {}, and {sizes}, of which {} may be used: it is never cached completely",
@@ -41,14 +38,53 @@ fn fits(memory: &Memory, model: u64) -> Finding {
             Bytes(model),
             Bytes(available)
         );
-        return finding(Severity::Note, "memory-tight", text)
-            .remedy("End other processes that use memory; 'ps aux --sort -rss' lists them");
+        return finding(Severity::Note, "memory-tight", text).remedy(room(&memory.source));
     }
     let text = format!(
         "The model fits: {sizes}, of which {} can be loaded now",
         Bytes(available)
     );
     finding(Severity::Ok, "memory", text)
+}
+
+/// What limits memory, and where that comes from.
+fn limits(source: &LimitSource) -> String {
+    match source {
+        LimitSource::Host | LimitSource::Unknown => "the machine limits memory".to_owned(),
+        LimitSource::Cgroup(dir) => {
+            format!("the memory cgroup {} limits memory", dir.display())
+        }
+        LimitSource::Kubelet(Eviction { below, origin }) => format!(
+            "kubelet, which evicts pods below {} ({origin}) and counts recently used page cache as used, limits memory",
+            Bytes(*below)
+        ),
+        LimitSource::WorkingSet(dir) => format!(
+            "kubelet, which counts recently used page cache as used, limits the working set of the memory cgroup {}",
+            dir.display()
+        ),
+        LimitSource::Free => {
+            "a GPU shares the memory, which must be free for it; the machine limits it".to_owned()
+        }
+        LimitSource::Blocks => {
+            "a GPU shares the memory, which must be in large free blocks for it; the machine limits it".to_owned()
+        }
+    }
+}
+
+/// How more of the limit becomes free.
+fn room(source: &LimitSource) -> &'static str {
+    match source {
+        LimitSource::Host | LimitSource::Unknown | LimitSource::Cgroup(_) => {
+            "End other processes that use memory; 'ps aux --sort -rss' lists them"
+        }
+        LimitSource::Kubelet(_) | LimitSource::WorkingSet(_) | LimitSource::Free => {
+            "Release the page cache of files that are not needed any more: 'ppcctl drop DIRECTORY', or end processes"
+        }
+        LimitSource::Blocks => {
+            "As root: 'echo 1 > /proc/sys/vm/compact_memory'; if that is not enough, release page cache by \
+             'ppcctl drop DIRECTORY'"
+        }
+    }
 }
 
 fn more(memory: &Memory, model: u64) -> String {

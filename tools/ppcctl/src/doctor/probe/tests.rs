@@ -361,6 +361,27 @@ fn homes_of_accelerators_are_read() {
 }
 
 #[test]
+fn the_tightest_limit_and_its_source() {
+    let tree = Tree::new("limit");
+    let meminfo = "MemTotal: 1024000 kB\nMemFree: 51200 kB\nMemAvailable: 901120 kB\n\
+        Active(file): 798720 kB\nInactive(file): 51200 kB\nDirty: 0 kB\nWriteback: 0 kB\n";
+    tree.write("proc/meminfo", meminfo);
+    let source = || limit(&tree.roots()).expect("it is known").source;
+    assert_eq!(source(), LimitSource::Host);
+    let yaml = "evictionHard:\n  memory.available: 50Mi\n";
+    tree.write("var/lib/kubelet/config.yaml", yaml);
+    assert!(matches!(source(), LimitSource::Kubelet(it) if it.below == 50 << 20));
+    // The daemon's configuration counts here, too.
+    tree.write(
+        "etc/cprt.toml",
+        "[memory]\nkubelet = 'off'\nunified = 'on'\n",
+    );
+    assert_eq!(source(), LimitSource::Free);
+    tree.write("etc/cprt.toml", "[memory]\nkubelet = 'perhaps'\n");
+    assert!(matches!(source(), LimitSource::Kubelet(_)));
+}
+
+#[test]
 fn this_machine_is_looked_at() {
     let tree = Tree::new("here");
     tree.write("real/a", "12345");

@@ -164,7 +164,7 @@ fn a_memory_limit_below_the_model() {
         limit: 16 * GIB,
         threshold: 12 * GIB,
         available: 11 * GIB,
-        cgroup: Some("/sys/fs/cgroup/pod".into()),
+        source: LimitSource::Cgroup(Path::new("/sys/fs/cgroup/pod").into()),
         knob: Some("/sys/fs/cgroup/pod/memory.max".into()),
     });
     let parts = [
@@ -187,6 +187,57 @@ fn memory_that_others_have() {
     let mut facts = fine();
     facts.files.bytes = 45 * GIB;
     names(&facts, "memory-tight", Severity::Note, &["40 GiB can be"]);
+}
+
+/// A model of 16 GiB where little memory is left because of this.
+fn little(source: LimitSource) -> Facts {
+    let mut facts = fine();
+    let memory = facts.memory.as_mut().expect("it is known");
+    memory.available = 3 * GIB;
+    memory.source = source;
+    facts
+}
+
+#[test]
+fn memory_that_kubelet_wants_to_be_available() {
+    let eviction = Eviction {
+        below: 500 << 20,
+        origin: EvictionOrigin::Soft,
+    };
+    let facts = little(LimitSource::Kubelet(eviction));
+    let parts = [
+        "kubelet, which evicts pods below 500 MiB (evictionSoft in kubelet's configuration)",
+        "limits memory to 64 GiB",
+        "3 GiB can be",
+        "ppcctl drop",
+    ];
+    names(&facts, "memory-tight", Severity::Note, &parts);
+    let pod = Path::new("/sys/fs/cgroup/kubepods.slice/pod");
+    let facts = little(LimitSource::WorkingSet(pod.into()));
+    let parts = ["working set of the memory cgroup /sys/fs/cgroup/kubepods.slice/pod"];
+    names(&facts, "memory-tight", Severity::Note, &parts);
+}
+
+#[test]
+fn memory_that_a_gpu_needs_free() {
+    let parts = ["a GPU shares the memory", "must be free", "ppcctl drop"];
+    names(
+        &little(LimitSource::Free),
+        "memory-tight",
+        Severity::Note,
+        &parts,
+    );
+    let parts = ["in large free blocks", "compact_memory"];
+    names(
+        &little(LimitSource::Blocks),
+        "memory-tight",
+        Severity::Note,
+        &parts,
+    );
+    let mut facts = little(LimitSource::Free);
+    facts.memory.as_mut().expect("it is known").available = 40 * GIB;
+    let parts = ["The model fits", "a GPU shares"];
+    names(&facts, "memory", Severity::Ok, &parts);
 }
 
 #[test]
