@@ -3,6 +3,7 @@
 //! Nothing here depends on how it is used.
 
 pub(crate) mod files;
+pub(crate) mod image_name;
 pub mod look;
 pub(crate) mod mappings;
 pub mod memory;

@@ -30,6 +30,7 @@ use crate::backend::{Exec, Execs, Told, kernel_tells};
 use crate::control::config::{Config, Executed};
 use crate::control::protocol::{ServicesStatus, Settings};
 use crate::error::{Refusal, RefusalKind};
+use crate::machine::image_name;
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::{Error, Result};
 
@@ -302,7 +303,8 @@ impl State {
             cgroup: &facts.cgroup,
         };
         let mut rules = self.config.service.iter();
-        let rule = rules.find(|(_, rule)| rule.is_started_by(&executed));
+        let image = || image_name::image_name(&facts.cgroup);
+        let rule = rules.find(|(_, rule)| rule.is_started_by(&executed) && rule.is_of_image(image));
         let learnt = || self.known.get(start).is_some_and(|it| it.learnt.is_some());
         rule.map(|(name, _)| name.clone())
             .or_else(|| learnt().then(|| start.to_owned()))

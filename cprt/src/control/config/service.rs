@@ -23,6 +23,8 @@ pub struct ConfiguredService {
     pub unit: Option<String>,
     /// Its cgroup, from the root of cgroups.
     pub cgroup: Option<String>,
+    /// The name of the image of its container; the registry may be left out.
+    pub image: Option<String>,
     /// The directory of the model that it loads; without it, the one that its arguments name.
     pub model: Option<PathBuf>,
     /// Handed to the policy, as in `ppcctl run --set`.
@@ -44,17 +46,18 @@ impl ConfiguredService {
     /// Why this is no valid service, if it is not.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         plain_name(name)?;
-        if [&self.exe, &self.unit, &self.cgroup]
+        if [&self.exe, &self.unit, &self.cgroup, &self.image]
             .iter()
             .all(|it| it.is_none())
         {
-            return Err("set exe, unit or cgroup, or every process would match".to_owned());
+            return Err("set exe, unit, cgroup or image, or every process would match".to_owned());
         }
         let texts = [
             ("exe", &self.exe),
             ("arguments", &self.arguments),
             ("unit", &self.unit),
             ("cgroup", &self.cgroup),
+            ("image", &self.image),
         ];
         for (key, text) in texts {
             let text = text.as_deref();
@@ -85,7 +88,7 @@ impl ConfiguredService {
         Ok(())
     }
 
-    /// Whether this process starts the service.
+    /// Whether this process starts the service, if it is in a container of the [right image](Self::is_of_image).
     #[must_use]
     pub fn is_started_by(&self, process: &Executed<'_>) -> bool {
         let is = |pattern: &Option<String>, text| {
@@ -116,6 +119,15 @@ impl ConfiguredService {
             && is(&self.cgroup, process.cgroup)
     }
 
+    /// Whether it runs in containers from an image of that name, or anywhere. The name is asked for only if that
+    /// matters, as it is in a file.
+    pub fn is_of_image(&self, name: impl FnOnce() -> Option<String>) -> bool {
+        let Some(pattern) = self.image.as_deref() else {
+            return true;
+        };
+        name().is_some_and(|name| fits(pattern, &name) || fits(pattern, without_registry(&name)))
+    }
+
     /// The last part of its program's path; `None` if that may be anything.
     #[must_use]
     pub fn end_of_exe(&self) -> Option<&str> {
@@ -126,6 +138,16 @@ impl ConfiguredService {
 
 fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
+}
+
+/// An image's name as it is written for the usual registry: a registry has a dot or a port in its name.
+fn without_registry(image: &str) -> &str {
+    let is_registry = |first: &str| first.contains(['.', ':']) || first == "localhost";
+    let rest = image
+        .split_once('/')
+        .filter(|(first, _)| is_registry(first));
+    let rest = rest.map_or(image, |(_, rest)| rest);
+    rest.strip_prefix("library/").unwrap_or(rest)
 }
 
 /// The unit of systemd that a cgroup is of, or is in.
@@ -180,6 +202,33 @@ mod tests {
     }
 
     #[test]
+    fn an_image_fits_with_and_without_its_registry() {
+        let name = || Some("docker.io/vllm/vllm-openai:v0.9".to_owned());
+        for (pattern, expected) in [
+            ("vllm/vllm-openai:v0.9", true),
+            ("vllm/vllm-openai:*", true),
+            ("docker.io/vllm/*", true),
+            ("*/vllm-openai:*", true),
+            ("vllm-openai:v0.9", false),
+            ("vllm/vllm-openai", false),
+        ] {
+            let service = service(&format!("image = '{pattern}'"));
+            assert_eq!(service.is_of_image(name), expected, "{pattern}");
+            assert!(!service.is_of_image(|| None), "it is in no container");
+        }
+        assert!(service("exe = 'a'").is_of_image(|| panic!("it does not matter")));
+        for (image, expected) in [
+            ("docker.io/library/redis:7", "redis:7"),
+            ("localhost/a/b", "a/b"),
+            ("host:5000/b@sha256:00", "b@sha256:00"),
+            ("owner/b", "owner/b"),
+            ("b", "b"),
+        ] {
+            assert_eq!(without_registry(image), expected);
+        }
+    }
+
+    #[test]
     fn what_makes_no_service_is_refused() {
         for (name, toml, problem) in [
             ("a b", "exe = 'a'", "a name may"),
@@ -187,6 +236,7 @@ mod tests {
             ("a", "exe = ''", "exe is empty"),
             ("a", "exe = 'bin/a'", "must begin with a slash"),
             ("a", "cgroup = 'a'", "must begin with a slash"),
+            ("a", "image = ''", "image is empty"),
             ("a", "exe = 'a'\nmodel = 'm'", "model must"),
         ] {
             let refused = service(toml).check(name).expect_err(toml);
