@@ -25,7 +25,7 @@ use crate::workers::ExpectedWorker;
 const FIRST: Duration = Duration::from_secs(1);
 /// in any case no longer than this many deadlines of callbacks; `init` has ten.
 const FIRST_DEADLINES: u32 = 5;
-/// How long a load waits for the store, in ns.
+/// How long a load waits for the store, and how soon the store is asked again for a model without files, in ns.
 const SEARCH: u64 = 2_000_000_000;
 
 /// The state of the search in the store.
@@ -38,6 +38,8 @@ pub(super) enum Search {
     Asked(u64),
     /// Answered; the templates have yet to be used.
     Done(Vec<FoundTemplate>),
+    /// Answered at about this time, and there is nothing to load: the model has no files, or they cannot be listed.
+    Vain(u64),
 }
 
 impl Model {
@@ -89,6 +91,12 @@ impl Model {
     /// Whether the forecast for a load that begins now is ready. If files have changed the store is asked
     /// again, as it may have a template of the new ones by now.
     pub(super) fn is_prepared(&mut self, host: &Host<'_>) -> bool {
+        if let Search::Vain(since_ns) = self.search {
+            if host.now() < since_ns + SEARCH {
+                return true;
+            }
+            self.search = Search::Idle;
+        }
         if matches!(self.search, Search::Idle) {
             if !self.has_changed(host) {
                 return true;
@@ -102,10 +110,15 @@ impl Model {
             }
             Search::Done(found) => found,
             // A later answer of the store is for the next load.
-            Search::Asked(_) | Search::Idle if !self.has_changed(host) => return true,
-            Search::Asked(_) | Search::Idle => Vec::new(),
+            Search::Asked(_) | Search::Idle | Search::Vain(_) if !self.has_changed(host) => {
+                return true;
+            }
+            Search::Asked(_) | Search::Idle | Search::Vain(_) => Vec::new(),
         };
         self.prepare(host, found);
+        if self.forecast.files.is_empty() {
+            self.search = Search::Vain(host.now());
+        }
         self.rest(host);
         true
     }

@@ -191,6 +191,25 @@ fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
 }
 
 #[test]
+fn without_files_the_store_is_asked_now_and_then() {
+    let scratch = Scratch::new("vain");
+    let host = host().unlisted();
+    let settings = [("store", scratch.text()), ("leases", "none")];
+    let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");
+    let open = event(&host, Kind::Open, "config.json", 0, 2, 0);
+    maio.prefetch(Some(&open)).expect("a plan");
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(5));
+        maio.prefetch(None).expect("a plan");
+    }
+    let logs = host.logs();
+    let vain = logs
+        .iter()
+        .filter(|(_, text)| text.contains("No files of a model"));
+    assert!((1..4).contains(&vain.count()), "{logs:?}");
+}
+
+#[test]
 fn a_model_may_be_loaded_before_anything_is_opened() {
     let host = host();
     let settings = [("store", "none"), ("leases", "none"), ("begin", "early")];

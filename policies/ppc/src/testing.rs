@@ -22,6 +22,8 @@ struct State {
     files: Vec<Fake>,
     /// The targets of links.
     links: BTreeMap<PathBuf, PathBuf>,
+    /// Its folders may be entered, but not read.
+    unlisted: bool,
     memory: Memory,
     processes: BTreeMap<u32, Xpu>,
     now: u64,
@@ -83,6 +85,13 @@ impl FakeHost {
     #[must_use]
     pub fn link(self, path: &str, target: &str) -> Self {
         self.state().links.insert(path.into(), target.into());
+        self
+    }
+
+    /// Has nothing listed, as in folders that may be entered but not read.
+    #[must_use]
+    pub fn unlisted(self) -> Self {
+        self.state().unlisted = true;
         self
     }
 
@@ -270,6 +279,9 @@ impl Services for FakeHost {
 
     fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>> {
         let state = self.state();
+        if state.unlisted {
+            return Err(Error::Errno(libc::EACCES));
+        }
         let mut entries = BTreeMap::new();
         let sized = |target: &Path| state.files.iter().find(|fake| fake.path == target);
         let links = state.links.iter().filter_map(|(path, target)| {
