@@ -71,12 +71,12 @@ fn a_set_to_keep_has_paths() {
 
 #[test]
 fn a_service_says_what_it_is() {
-    let text = "learn = true\n[service.a]\nexe = 'a'\n[service.b]\nunit = 'b'\n";
-    let config: Config = text.parse().expect("two services");
-    assert!(config.learn && config.service.len() == 2);
+    let text = "learn = true\n[service.a]\nexe = 'a'\n[service.b]\nunit = 'b'\n[service.c]\nimage = 'c:*'\n";
+    let config: Config = text.parse().expect("three services");
+    assert!(config.learn && config.service.len() == 3);
     let problem = refused("[service.a]\narguments = 'x'\n");
     assert!(problem.contains("[service.a]: set exe"), "{problem}");
-    assert!(refused("[service.a]\nimage = 'x'\n").contains("unknown field `image`"));
+    assert!(refused("[service.a]\npod = 'x'\n").contains("unknown field `pod`"));
     assert!(refused("learnt = 'here'\n").contains("must begin with a slash"));
 }
 
