@@ -10,7 +10,7 @@ use cprt::control::keep::{KeepSet, KeepState, KeepStatus};
 use cprt::residency::{Cache, find};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use test_support::{Folder, drop_cached, undisturbed};
+use test_support::{Folder, drop_cached, holds, right, same};
 
 /// How long to wait for anything, on a machine with much else to do.
 const LATEST: Duration = Duration::from_mins(1);
@@ -114,32 +114,6 @@ fn start(config: &Path) -> Child {
         .arg(config)
         .spawn()
         .expect("it was built")
-}
-
-/// Ends an attempt unless both are the same.
-macro_rules! same {
-    ($one:expr, $other:expr $(, $($why:tt)+)?) => {{
-        let (one, other) = (&$one, &$other);
-        if one != other {
-            let why = String::new() $(+ &format!($($why)+))?;
-            return Err(format!("line {}: {one:?} and not {other:?} {why}", line!()));
-        }
-    }};
-}
-
-/// Ends an attempt unless this holds.
-macro_rules! holds {
-    ($what:expr $(, $($why:tt)+)?) => {
-        if !$what {
-            let why = String::new() $(+ &format!($($why)+))?;
-            return Err(format!("line {}: {} {why}", line!(), stringify!($what)));
-        }
-    };
-}
-
-/// Some machines reclaim pages at any time: an attempt during which this one did proves nothing.
-fn right(attempt: impl FnMut() -> Result<(), String>) {
-    undisturbed(attempt, Result::is_ok).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]

@@ -16,5 +16,5 @@ pub use container::Container;
 pub use folder::Folder;
 pub use metrics::{Sample, metrics};
 pub use skip::{skip, skip_part};
-pub use taken::{pages_taken_back, undisturbed};
+pub use taken::{pages_taken_back, right, undisturbed};
 pub use view::{TRUSTED, own_view};

@@ -30,3 +30,36 @@ pub fn undisturbed<T>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> b
     }
     attempt()
 }
+
+/// Makes attempts that end with what is wrong until one is right; panics if one during which the machine reclaimed no
+/// page is not.
+///
+/// # Panics
+///
+/// Something is wrong that no reclaim explains.
+pub fn right(attempt: impl FnMut() -> Result<(), String>) {
+    undisturbed(attempt, Result::is_ok).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Ends an attempt unless both are the same.
+#[macro_export]
+macro_rules! same {
+    ($one:expr, $other:expr $(, $($why:tt)+)?) => {{
+        let (one, other) = (&$one, &$other);
+        if one != other {
+            let why = String::new() $(+ &format!($($why)+))?;
+            return Err(format!("line {}: {one:?} and not {other:?} {why}", line!()));
+        }
+    }};
+}
+
+/// Ends an attempt unless this holds.
+#[macro_export]
+macro_rules! holds {
+    ($what:expr $(, $($why:tt)+)?) => {
+        if !$what {
+            let why = String::new() $(+ &format!($($why)+))?;
+            return Err(format!("line {}: {} {why}", line!(), stringify!($what)));
+        }
+    };
+}

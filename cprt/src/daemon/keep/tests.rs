@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use test_support::{Folder, undisturbed};
+use test_support::{Folder, holds, right, same};
 
 use super::*;
 use crate::residency::{Cache, find};
@@ -114,32 +114,6 @@ fn of(kept: &KeptSets, name: &str) -> KeepStatus {
 fn wait(kept: &KeptSets, name: &str, state: KeepState) -> Result<KeepStatus, String> {
     wait_for(&state.to_string(), kept, || of(kept, name).state == state)?;
     Ok(of(kept, name))
-}
-
-/// Ends an attempt unless both are the same.
-macro_rules! same {
-    ($one:expr, $other:expr $(, $($why:tt)+)?) => {{
-        let (one, other) = (&$one, &$other);
-        if one != other {
-            let why = String::new() $(+ &format!($($why)+))?;
-            return Err(format!("line {}: {one:?} and not {other:?} {why}", line!()));
-        }
-    }};
-}
-
-/// Ends an attempt unless this holds.
-macro_rules! holds {
-    ($what:expr $(, $($why:tt)+)?) => {
-        if !$what {
-            let why = String::new() $(+ &format!($($why)+))?;
-            return Err(format!("line {}: {} {why}", line!(), stringify!($what)));
-        }
-    };
-}
-
-/// Some machines reclaim pages at any time: an attempt during which this one did proves nothing.
-fn right(attempt: impl FnMut() -> Result<(), String>) {
-    undisturbed(attempt, Result::is_ok).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
