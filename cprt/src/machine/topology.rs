@@ -191,7 +191,16 @@ impl Topology {
         if self.xpus.is_empty() {
             return None;
         }
-        self.choose(&processes.evidence(self, pid))
+        let anonymous = |xpu: &Xpu| xpu.kind == Kind::Nvidia && xpu.uuid.is_none();
+        if !self.xpus.iter().any(anonymous) {
+            return self.choose(&processes.evidence(self, pid));
+        }
+        // The driver reports a GPU's UUID only once a process has used it.
+        let mut named = self.clone();
+        for xpu in named.xpus.iter_mut().filter(|xpu| anonymous(xpu)) {
+            sysfs::describe(xpu, &processes.proc, &processes.sys);
+        }
+        named.choose(&processes.evidence(&named, pid))
     }
 
     /// The XPUs with their numbers.

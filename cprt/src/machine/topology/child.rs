@@ -17,7 +17,7 @@ pub(crate) enum TopologyChild {
 impl TopologyChild {
     /// Starts this program as `cprtd topology`, in a process of its own.
     pub(crate) fn start() -> Self {
-        if let Some(plain) = Topology::plain(Path::new("/sys")) {
+        if let Some(plain) = Topology::plain(Path::new("/proc"), Path::new("/sys")) {
             return Self::Plain(plain);
         }
         let child = Command::new("/proc/self/exe")

@@ -55,11 +55,14 @@ impl Processes {
         let process = self.proc.join(pid.to_string());
         let open = open_devices(topology, &process.join("fd"));
         let mut computes = self.computes_by_kfd(topology, pid);
-        // A process with at most one device file open computes nowhere else: then NVML would only
-        // take memory.
-        if open
-            .as_deref()
-            .is_none_or(|open| several(topology, open, Kind::Nvidia))
+        // A process with at most one device file open computes nowhere else. NVML takes memory, seconds where no
+        // program keeps the driver awake, and the driver's locks, for which a service that starts CUDA waits: it is
+        // asked only where the answer decides where memory is.
+        let decides = topology.nodes.iter().filter(|node| node.memory).count() > 1;
+        if decides
+            && open
+                .as_deref()
+                .is_none_or(|open| several(topology, open, Kind::Nvidia))
         {
             computes.extend(self.computes_by_nvml(topology, pid));
         }

@@ -169,3 +169,21 @@ fn this_process_can_be_looked_at() {
     assert!(!evidence.title.is_empty());
     assert!(evidence.reach.is_some());
 }
+
+#[test]
+fn a_gpu_has_its_uuid_once_it_is_used() {
+    let tree = Tree::new("uuid-later");
+    tree.initial_namespace();
+    tree.process(&ALL[..2], "CUDA_VISIBLE_DEVICES=GPU-5c0ffee5");
+    // With one node, the driver's own answer would decide nothing.
+    let text = "node 0 cpus=0-7\nxpu 0 nvidia 0000:01:00.0 node=0 device=nvidia0\n\
+                xpu 1 nvidia 0000:02:00.0 node=0 device=nvidia1\n";
+    let topology: Topology = text.parse().expect("a topology");
+    let processes = tree.processes(unasked);
+    assert_eq!(topology.process_xpu(7, &processes), None);
+    for (address, uuid) in [("0000:01:00.0", "0badcafe"), ("0000:02:00.0", "5c0ffee5")] {
+        let path = format!("proc/driver/nvidia/gpus/{address}/information");
+        tree.write(&path, &format!("GPU UUID: \t GPU-{uuid}-0000\n"));
+    }
+    assert_eq!(topology.process_xpu(7, &processes), Some(1));
+}
