@@ -205,7 +205,7 @@ impl LoaderState {
     fn lacking(&mut self) -> Vec<(usize, usize)> {
         let limit = self.streams.limit();
         let limit = if self.backlog.is_for_background() {
-            1
+            self.backlog.background_at_once()
         } else if self.backlog.is_paused() {
             limit.min(streams::START)
         } else {
@@ -233,7 +233,8 @@ impl LoaderState {
     /// always have one load.
     fn may_load(&self, now: Instant, group: usize) -> bool {
         if self.backlog.is_for_background() {
-            return self.backlog.flying() == 0 && self.pace.may(now, 0, 1);
+            let (flying, limit) = (self.backlog.flying(), self.backlog.background_at_once());
+            return !self.backlog.is_busy() && flying < limit && self.pace.may(now, flying, limit);
         }
         let here = self.backlog.flying_in(group);
         let limit = self.streams.limit();
@@ -385,7 +386,8 @@ impl LoaderShared {
 
     /// Decides what a thread does next. `memory`: the answer, if it has just looked.
     fn turn(&self, state: &mut LoaderState, group: usize, memory: &Looked) -> Turn {
-        let most = state.streams.limit().max(streams::START);
+        let behind = state.backlog.background_at_once();
+        let most = state.streams.limit().max(streams::START).max(behind);
         if self.ending.load(Relaxed) || state.running[group] > most {
             return Turn::End;
         }

@@ -124,12 +124,7 @@ fn watch(
         if waits && !loads {
             waits = false;
             if let Some(model) = &mut model {
-                // Where nothing is known of the start, its process waits for the device as it imports.
-                model.begin(if stats.load_ranges > 0 {
-                    "now"
-                } else {
-                    "early"
-                });
+                model.begin_behind();
             }
         }
         std::thread::sleep(if loads || waits { SOON } else { TICK });
@@ -320,9 +315,10 @@ impl Model {
         }
     }
 
-    /// Has the model loaded before it is opened.
-    fn begin(&self, how: &str) {
-        let settings = Settings::from([("begin".to_owned(), how.to_owned())]);
+    /// Has the model loaded before it is opened, in the background: what the service imports and no earlier start has
+    /// read would wait for the weights.
+    fn begin_behind(&self) {
+        let settings = Settings::from([("begin".to_owned(), "early".to_owned())]);
         // A policy that failed, or that knows no such setting, begins when the model is opened.
         let _ = match self {
             Self::Own(keeper) => keeper.configure(&settings),

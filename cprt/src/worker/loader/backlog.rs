@@ -8,8 +8,8 @@
 //! range of no particular process replaces nothing. One thread loads what several processes want, for all
 //! of them: other threads would only wait for the same pages.
 //!
-//! A priority below 0 is the background: only one such piece is under way at a time, a brief one, and only while
-//! nothing else is, as readers that the policy does not know may wait for the same device.
+//! A priority below 0 is the background: such pieces are under way only while nothing else is, and no more of them at a
+//! time than a reader hardly waits for, as readers that the policy does not know may wait for the same device.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -296,6 +296,17 @@ impl Backlog {
             .flat_map(|group| &group.streams)
             .peekable();
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
+    }
+
+    /// How many pieces may be loaded in the background at once.
+    pub(crate) fn background_at_once(&self) -> usize {
+        self.background.at_once()
+    }
+
+    /// Whether anything is in flight that is not in the background.
+    pub(crate) fn is_busy(&self) -> bool {
+        let mut flying = self.groups.iter().flat_map(|group| &group.flying);
+        flying.any(|flying| flying.chunk.range.priority >= 0)
     }
 
     /// The highest priority of all that waits or is in flight.

@@ -83,15 +83,13 @@ impl Sessions {
         let start = self.start.as_ref().and_then(Session::stats);
         let start = start.unwrap_or_default();
         let waits = start.queued_bytes + start.in_flight_bytes > 0;
-        // If nothing is known of the start, the command waits for the device while it imports.
-        let known = start.load_ranges > 0;
         if let Some(model) = &self.model
             && std::mem::replace(&mut self.model_waits, waits)
             && !waits
         {
+            // In the background: what the command imports and no earlier start has read would wait for the weights.
             // A policy that failed, or does not know this setting, begins when the model is opened.
-            let beginning = if known { "now" } else { "early" };
-            let settings = [("begin".to_owned(), beginning.to_owned())].into();
+            let settings = [("begin".to_owned(), "early".to_owned())].into();
             let _ = model.configure(&settings);
         }
         waits
