@@ -60,7 +60,7 @@ def command(subject: Subject, turn: str, tools: Tools) -> list[str]:
 
 
 def major_faults() -> int:
-    """Those of all processes that have been waited for, and of theirs; the runtime's workers are waited for by none."""
+    """Those of all processes that have been waited for, and of theirs."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_majflt
 
 
@@ -111,3 +111,5 @@ def judge(result: Start, done: subprocess.CompletedProcess, times: tuple[float, 
         if summary.get("policy") != "maio" or summary.get("fault") or not stats:
             result.broken = f"it ran with {summary.get('policy')}: {summary.get('fault')}"
         result.loaded = stats.get("loaded_bytes", 0)
+        # The program's; those of all processes include the runtime's workers, which load by page faults.
+        result.major = summary.get("major_faults", result.major)

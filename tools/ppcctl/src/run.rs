@@ -24,6 +24,7 @@ use cprt::machine::model::{self, Surroundings};
 use cprt::machine::reach::{self, Reach};
 use cprt::session::namespace::{self, User};
 use cprt::session::{Log, Options, Session};
+use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 use crate::args::{Common, Run};
@@ -70,6 +71,8 @@ struct Summary {
     seconds: f64,
     /// Exit status of the command, as a shell reports it.
     exit: i32,
+    /// Page faults for which the command and its children waited for the device.
+    major_faults: i64,
     /// Why the policy ended before the command.
     fault: Option<String>,
     stats: Option<Stats>,
@@ -125,7 +128,7 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     } else {
         Sessions::begin(wanted, options.as_ref(), options_of_start.as_ref())?
     };
-    let began = Instant::now();
+    let (began, faults) = (Instant::now(), major_faults());
     let mut child = match spawn(sessions.user(), &wanted.command) {
         Ok(child) => child,
         Err(failure) => {
@@ -135,9 +138,12 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     };
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let status = wait(&mut child, &signals, &mut sessions, shows)?;
+    // Before the policies end: their workers have page faults, too, by which they load.
+    let major_faults = major_faults() - faults;
     let start = options_of_start.and_then(|it| it.settings.get("start").cloned());
     let summary = Summary {
         start,
+        major_faults,
         ..summary(real, sessions, began.elapsed(), status)
     };
     at_end();
@@ -411,6 +417,7 @@ fn summary(
         passed_over: Vec::new(),
         seconds: took.as_secs_f64(),
         exit: as_shell(status),
+        major_faults: 0,
         fault: None,
         stats: None,
         start_stats: sessions.second().and_then(Session::stats),
@@ -428,6 +435,11 @@ fn summary(
     }
     summary.fault = sessions.end();
     summary
+}
+
+/// Those of all children of this process that it has waited for, and of theirs.
+fn major_faults() -> i64 {
+    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.major_page_faults())
 }
 
 fn as_shell(status: ExitStatus) -> i32 {

@@ -14,7 +14,7 @@ use common::{Ran, ppcctl, scratch};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
-use test_support::{Folder, compile, policies, skip, skip_part};
+use test_support::{Folder, compile, drop_cached, policies, skip, skip_part, undisturbed};
 
 /// A policy that loads much, in a file that only root can change, or why there is none.
 fn policy() -> Result<&'static Path, &'static str> {
@@ -326,6 +326,27 @@ fn a_cache_of_downloads_is_taken_with_the_files_that_its_links_lead_to() {
     );
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.err.lines().any(|it| it == line), "{ran:?}");
+}
+
+#[test]
+fn the_summary_counts_the_page_faults_of_the_command_alone() {
+    let (policy, model) = (policy_or_skip!(), model("run-faults"));
+    // Outside of the model, so that no policy loads it.
+    let (other, program) = (Folder::new("run-faults-other"), PathBuf::from("/bin/true"));
+    let cold = other.write("true", fs::read(program).expect("a program"));
+    fs::set_permissions(&cold, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let faults = || {
+        let mut command = with(policy);
+        command.arg("--json").arg(model.path()).arg("--").arg(&cold);
+        summary(&Ran::of(&mut command))["major_faults"].as_i64()
+    };
+    if drop_cached(&cold).is_err() {
+        skip("the file system keeps all files in memory");
+        return;
+    }
+    assert!(faults() > Some(0), "it was not cached");
+    let again = undisturbed(faults, |again| *again == Some(0));
+    assert_eq!(again, Some(0), "only the policy's worker has had any");
 }
 
 #[test]

@@ -144,6 +144,7 @@ mod tests {
             passed_over: Vec::new(),
             seconds: 2.5,
             exit: 0,
+            major_faults: 0,
             fault: None,
             stats: Some(Stats {
                 load_bytes: 4 << 30,
