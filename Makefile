@@ -143,6 +143,11 @@ gpu-test: rust tools ## what only a GPU can show; without one all of it is skipp
 		gpu='PPC_BENCH=$(abspath $(TOOLS_OUT))/ppc-bench cargo test --locked --package gpu-tests' \
 		torch='$(GPU_PYTHON) -m unittest discover -v -s tests/gpu -p "gpu_*.py"'
 
+# START: options of tests/gpu/gpu_start.py.
+.PHONY: gpu-start
+gpu-start: rust tools ## whole starts of transformers on a GPU: cold, warm, ours first and later
+	@$(GPU_PYTHON) tests/gpu/gpu_start.py $(START)
+
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.
 FUZZ_FLAGS := -C passes=sancov-module \

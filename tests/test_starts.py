@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import os
 import subprocess
 import sys
@@ -10,9 +11,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent / "clients"))
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("clients", "gpu")]
 
 import disk  # noqa: E402
+import gpu_start  # noqa: E402
 import ground  # noqa: E402
 import group  # noqa: E402
 import hostmemory  # noqa: E402
@@ -23,6 +25,7 @@ import packages  # noqa: E402
 import programs  # noqa: E402
 import reclaim  # noqa: E402
 import starts  # noqa: E402
+import weights  # noqa: E402
 from outcomes import Start  # noqa: E402
 
 USUAL = outcomes.USUAL_TURNS
@@ -331,6 +334,21 @@ class Programs(unittest.TestCase):
             self.assertIn('{"digest": "%s"}', program.script)
         words = programs.words(Path("/r"), "true", "postgres")
         self.assertEqual(words[:3], ["chroot", "--userspec=postgres:postgres", "/r"])
+
+
+class OnGpus(unittest.TestCase):
+    def test_a_model_is_about_as_large_as_wanted(self) -> None:
+        for gigabytes in (1, 8, 12):
+            tensors = weights.tensors(gpu_start.shape(gigabytes))
+            size = sum(math.prod(dims) * weights.WIDTH for _, dims in tensors)
+            self.assertAlmostEqual(size / 1e9, gigabytes, delta=0.3)
+
+    def test_major_faults_are_those_of_the_program(self) -> None:
+        one = Start("row", outcomes.LATER, major=470)
+        told = '{"digest": "d"}'
+        summary = '{"policy": "maio", "stats": {"loaded_bytes": 5}, "major_faults": 3}'
+        onestart.judge(one, subprocess.CompletedProcess([], 0, told, summary), (0.0, 1.0))
+        self.assertEqual((one.broken, one.major, one.loaded), ("", 3, 5))
 
 
 if __name__ == "__main__":
