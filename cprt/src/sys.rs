@@ -13,6 +13,7 @@ pub(crate) mod bpf;
 pub(crate) mod btf;
 pub(crate) mod cache;
 pub(crate) mod huge;
+pub(crate) mod maps;
 pub(crate) mod pagemap;
 pub(crate) mod perf;
 pub(crate) mod shared;

@@ -12,6 +12,8 @@ use std::path::Path;
 
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
+use crate::sys::maps::{self, FileMap};
+
 /// A file as stat shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
@@ -62,30 +64,6 @@ impl Mapping {
     }
 }
 
-/// A line of `/proc/PID/maps`.
-#[derive(Debug, PartialEq, Eq)]
-struct Line {
-    mapping: Mapping,
-    inode: u64,
-}
-
-/// `None` for a mapping without a file.
-fn line(text: &str) -> Option<Line> {
-    let mut words = text.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let hex = |word| u64::from_str_radix(word, 16).ok();
-    let (start, end) = (hex(start)?, hex(end)?);
-    let offset = hex(words.nth(1)?)?;
-    let inode: u64 = words.nth(1)?.parse().ok()?;
-    (inode != 0 && start < end).then_some(Line {
-        mapping: Mapping {
-            addresses: start..end,
-            offset,
-        },
-        inode,
-    })
-}
-
 fn is_stacked(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
@@ -94,7 +72,7 @@ fn is_stacked(path: &Path) -> bool {
 /// not look.
 pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mapping> {
     let folder = Path::new("/proc").join(process.to_string());
-    let Ok(text) = fs::read(folder.join("maps")) else {
+    let Ok(found) = maps::of_inode(process, file.inode) else {
         return Vec::new();
     };
     let behind = |mapping: &Mapping| {
@@ -107,13 +85,8 @@ pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mappi
             found.ino() == file.inode && (is_same || is_stacked(&link))
         })
     };
-    String::from_utf8_lossy(&text)
-        .lines()
-        .filter_map(line)
-        .filter(|line| line.inode == file.inode)
-        .map(|line| line.mapping)
-        .filter(behind)
-        .collect()
+    let mapping = |FileMap { addresses, offset }| Mapping { addresses, offset };
+    found.into_iter().map(mapping).filter(behind).collect()
 }
 
 /// All processes but this one that map a file, and where.
@@ -154,29 +127,6 @@ mod tests {
         assert!(locked(text, &(0x7f0_1000..0x7f0_2000)));
         assert!(!locked(text, &(0x7f0_2000..0x7f0_3000)));
         assert!(!locked(text, &(0x1000..0x2000)));
-    }
-
-    #[test]
-    fn lines_are_read_and_what_is_no_file_is_not() {
-        let text = "7f0000001000-7f0000003000 r--s 00002000 fe:00 77   /models/a b (deleted)";
-        let expected = Line {
-            mapping: Mapping {
-                addresses: 0x7f00_0000_1000..0x7f00_0000_3000,
-                offset: 0x2000,
-            },
-            inode: 77,
-        };
-        assert_eq!(line(text), Some(expected));
-        for text in [
-            "7ffd0000-7ffe0000 rw-p 00000000 00:00 0   [stack]",
-            "",
-            "7f-",
-            "zz-7f r--p 0 fe:00 1",
-            "7f-7e r--p 0 fe:00 1",
-            "1000-2000 r--p 0",
-        ] {
-            assert_eq!(line(text), None, "{text}");
-        }
     }
 
     #[test]

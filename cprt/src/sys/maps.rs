@@ -1,0 +1,141 @@
+//! Lists the mappings of a process that have a file with a given inode number.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+/// The mapping at the address, or the next one.
+const COVERING_OR_NEXT: u64 = 0x10;
+const FILE_BACKED: u64 = 0x20;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// A mapping of a file: its addresses, and the offset in the file at which it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileMap {
+    pub(crate) addresses: Range<u64>,
+    pub(crate) offset: u64,
+}
+
+/// The mappings of files with this inode number in a process. From Linux 6.11 on, the kernel is asked for one after the
+/// other: a framework has thousands, and to write the path of each into a text takes ten times as long.
+pub(crate) fn of_inode(process: u32, inode: u64) -> io::Result<Vec<FileMap>> {
+    let mut file = File::open(format!("/proc/{process}/maps"))?;
+    match asked(&file, inode) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+        done => return done,
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(read(&String::from_utf8_lossy(&text), inode))
+}
+
+fn asked(file: &File, inode: u64) -> io::Result<Vec<FileMap>> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    loop {
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: COVERING_OR_NEXT | FILE_BACKED,
+            address: at,
+            ..Query::default()
+        };
+        // SAFETY: the kernel reads and writes the structure, which has the size that it names itself, and neither name
+        // nor build ID is asked for, so it writes nowhere else.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+        if done < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                // There is no more.
+                Some(libc::ENOENT) => Ok(found),
+                _ => Err(error),
+            };
+        }
+        if query.inode == inode {
+            found.push(FileMap {
+                addresses: query.start..query.end,
+                offset: query.offset,
+            });
+        }
+        if query.end <= at {
+            return Ok(found);
+        }
+        at = query.end;
+    }
+}
+
+/// The same by the text of `/proc/PID/maps`.
+fn read(text: &str, inode: u64) -> Vec<FileMap> {
+    let lines = text.lines().filter_map(line);
+    let of_file = lines.filter(|(_, number)| *number == inode);
+    of_file.map(|(mapping, _)| mapping).collect()
+}
+
+/// A mapping and its inode number; `None` for one without a file.
+fn line(text: &str) -> Option<(FileMap, u64)> {
+    let mut words = text.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |word| u64::from_str_radix(word, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    let offset = hex(words.nth(1)?)?;
+    let inode: u64 = words.nth(1)?.parse().ok()?;
+    let addresses = start..end;
+    (inode != 0 && start < end).then_some((FileMap { addresses, offset }, inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_what_is_no_file_is_not() {
+        let text = "7f0000001000-7f0000003000 r--s 00002000 fe:00 77   /models/a b (deleted)";
+        let expected = FileMap {
+            addresses: 0x7f00_0000_1000..0x7f00_0000_3000,
+            offset: 0x2000,
+        };
+        assert_eq!(line(text), Some((expected, 77)));
+        for text in [
+            "7ffd0000-7ffe0000 rw-p 00000000 00:00 0   [stack]",
+            "",
+            "7f-",
+            "zz-7f r--p 0 fe:00 1",
+            "7f-7e r--p 0 fe:00 1",
+            "1000-2000 r--p 0",
+        ] {
+            assert_eq!(line(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn both_ways_find_the_same_mappings_of_this_program() {
+        let own = std::process::id();
+        let program = std::fs::metadata("/proc/self/exe").expect("this program");
+        let text = std::fs::read_to_string(format!("/proc/{own}/maps")).expect("our own");
+        let by_text = read(&text, program.ino());
+        assert!(by_text.len() > 1, "code and data: {text}");
+        assert_eq!(of_inode(own, program.ino()).expect("our own"), by_text);
+        assert_eq!(of_inode(own, u64::MAX).expect("our own"), []);
+    }
+}
