@@ -9,7 +9,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use cprt::control::config::Config;
 
+use crate::failure::Result;
 use crate::pattern::Pattern;
 use crate::setting::Setting;
 
@@ -66,9 +68,20 @@ pub(crate) struct Common {
     /// The control socket of cprtd [default: from its configuration]
     #[arg(long, global = true, value_name = "PATH", env = "PPC_SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
-    /// The configuration of cprtd, which names its socket [default: /etc/cprt.toml]
+    /// The configuration of cprtd, which names its socket and limits loads [default: /etc/cprt.toml]
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
+}
+
+impl Common {
+    /// The configuration that limits what may be loaded on this machine. If the user names none, one that cannot be read
+    /// is no failure.
+    pub(crate) fn limits(&self) -> Result<Config> {
+        match &self.config {
+            Some(path) => Ok(Config::read(path)?),
+            None => Ok(Config::read_default().unwrap_or_default()),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -151,7 +151,7 @@ fn done(Cli { common, command }: Cli) -> Result<Exit> {
             return template::run(common.json, store.as_deref(), command);
         }
         Command::Start { store, command } => {
-            return start::run(common.json, store.as_deref(), command);
+            return start::run(&common, store.as_deref(), command);
         }
     }?;
     Ok(Exit::Done)

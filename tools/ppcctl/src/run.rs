@@ -118,9 +118,10 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     let real = wanted.directory.as_deref().map(directory).transpose()?;
     let real = real.or_else(|| named_model(wanted));
     let real = real.map(|real| reaching(real, wanted.quiet));
-    let options = real.as_deref().map(|real| options(wanted, real));
+    let config = common.limits()?;
+    let options = real.as_deref().map(|real| options(wanted, real, &config));
     let options = options.transpose()?;
-    let options_of_start = start::options(wanted, real.as_deref())?;
+    let options_of_start = start::options(wanted, real.as_deref(), &config)?;
     // Before any thread starts, as threads inherit the signal mask.
     let signals = Signals::take()?;
     let mut sessions = if is_out_of_memory(wanted) {
@@ -235,12 +236,17 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
     }
 }
 
-fn options(wanted: &Run, directory: &Path) -> Result<Options> {
+fn options(wanted: &Run, directory: &Path, config: &Config) -> Result<Options> {
     let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
-    options_with(wanted, directory, settings)
+    options_with(wanted, directory, settings, config)
 }
 
-fn options_with(wanted: &Run, directory: &Path, settings: Settings) -> Result<Options> {
+fn options_with(
+    wanted: &Run,
+    directory: &Path,
+    settings: Settings,
+    config: &Config,
+) -> Result<Options> {
     let cgroup = wanted.cgroup.as_deref().map(setting::full).transpose()?;
     let library = setting::library(&wanted.policy)?;
     // A worker would report a missing library too, but without a backend none is started.
@@ -255,8 +261,7 @@ fn options_with(wanted: &Run, directory: &Path, settings: Settings) -> Result<Op
         library,
         settings,
         cgroup,
-        // The daemon's configuration limits the memory that loads may take on this machine.
-        config: Config::read_default().unwrap_or_default(),
+        config: config.clone(),
     })
 }
 

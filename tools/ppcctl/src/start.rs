@@ -13,7 +13,7 @@ use cprt::control::config::Bytes;
 use maio::template::{Store, Template, TemplateError, TemplateKind};
 use serde::Serialize;
 
-use crate::args::{StartCommand, WhichStart};
+use crate::args::{Common, StartCommand, WhichStart};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::screen::{Table, count, print, print_json, remark};
@@ -70,7 +70,8 @@ impl Line {
     }
 }
 
-pub(crate) fn run(json: bool, store: Option<&Path>, command: StartCommand) -> Result<Exit> {
+pub(crate) fn run(common: &Common, store: Option<&Path>, command: StartCommand) -> Result<Exit> {
+    let json = common.json;
     let root = root_of(store)?;
     let store = Store::at(&root);
     match command {
@@ -80,7 +81,7 @@ pub(crate) fn run(json: bool, store: Option<&Path>, command: StartCommand) -> Re
         StartCommand::Rm { names, node } => remove(&store, &names, node.as_deref())?,
         StartCommand::Replay(wanted) => {
             let template = known(&store, &wanted.which)?;
-            return replay::replay(json, &setting::full(&root)?, &template, &wanted);
+            return replay::replay(common, &setting::full(&root)?, &template, &wanted);
         }
         // It has exit statuses of its own.
         StartCommand::Record(_) => {}

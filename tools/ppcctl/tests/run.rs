@@ -350,6 +350,25 @@ fn the_summary_counts_the_page_faults_of_the_command_alone() {
 }
 
 #[test]
+fn a_configuration_that_the_user_names_limits_loads() {
+    let (policy, model) = (policy_or_skip!(), model("run-config"));
+    let config = model.write("cprt.toml", "[loader]\nthreads = 3\n");
+    let run = |config: &Path| {
+        let mut command = with(policy);
+        command.arg("--json").arg("--config").arg(config);
+        Ran::of(command.arg(model.path()).args(["--", "true"]))
+    };
+    let ran = run(&config);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if backend_here(&[]).is_some() {
+        assert_eq!(summary(&ran)["stats"]["streams"], 3, "{ran:?}");
+    }
+    let ran = run(Path::new("/none/cprt.toml"));
+    assert_eq!(ran.code, Some(125), "{ran:?}");
+    assert!(ran.err.contains("/none/cprt.toml"), "{ran:?}");
+}
+
+#[test]
 fn json_is_a_summary_and_quiet_is_nothing() {
     let (policy, model) = (policy_or_skip!(), model("run-said"));
     let quiet = Ran::of(

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cprt::control::config::{Bytes, Config, TimeSpan};
+use cprt::control::config::{Bytes, TimeSpan};
 use cprt::control::stats::Stats;
 use cprt::residency::{CacheFile, Found, LeftOut, Part, Warming, distinct};
 use maio::template::Store;
@@ -77,10 +77,7 @@ struct Planned {
 
 pub(crate) fn warm(common: &Common, wanted: &Warm) -> Result<Exit> {
     let interrupts = Interrupts::take()?;
-    let config = match &common.config {
-        Some(path) => Config::read(path)?,
-        None => Config::read_default().unwrap_or_default(),
-    };
+    let config = common.limits()?;
     let found = files(&wanted.paths)?;
     let planned = plan(&found.files, wanted)?;
     let began = Instant::now();

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use cprt::control::config::Config;
 use cprt::control::start_name::start_name;
 use cprt::session::{Options, Session};
 use maio::service::{parse, service_id};
@@ -15,7 +16,11 @@ use crate::setting;
 
 /// The options of a session for the start; the model's directory has a session of its own. `None` if there is a model
 /// and the policy is not known to tell the two apart.
-pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Options>> {
+pub(super) fn options(
+    wanted: &Run,
+    model: Option<&Path>,
+    config: &Config,
+) -> Result<Option<Options>> {
     let mut settings = setting::collect(wanted.settings.clone())?;
     let is_maio = is_maio(&wanted.policy);
     if model.is_some() && (!is_maio || settings.contains_key("start")) {
@@ -32,7 +37,7 @@ pub(super) fn options(wanted: &Run, model: Option<&Path>) -> Result<Option<Optio
             settings.insert("without".to_owned(), model.display().to_string());
         }
     }
-    super::options_with(wanted, Path::new("/"), settings).map(Some)
+    super::options_with(wanted, Path::new("/"), settings, config).map(Some)
 }
 
 /// Whether the model is to be loaded before it is opened: the command will open it soon, and imports take longer.

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::timeline::Timeline;
 use super::verify::{Fate, look};
-use crate::args::Replay;
+use crate::args::{Common, Replay};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::run::policy_log;
@@ -63,7 +63,7 @@ struct Outcome {
 }
 
 pub(super) fn replay(
-    json: bool,
+    common: &Common,
     store: &Path,
     template: &Template,
     wanted: &Replay,
@@ -71,15 +71,15 @@ pub(super) fn replay(
     let timeline = Timeline::of(template)?;
     let fates = look(template, &timeline);
     let mut outcome = Outcome::expected(template, &timeline, &fates);
-    let options = options(store, template, wanted)?;
+    let options = options(store, template, wanted, common.limits()?)?;
     let began = Instant::now();
     let session = Session::of_children(&options, &policy_log(wanted.quiet))?;
-    let shows = !wanted.quiet && !json && io::stderr().is_terminal();
+    let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let stats = wait(&session, timeline.ranges.len() as u64, shows);
     outcome.seconds = began.elapsed().as_secs_f64();
     outcome.fault = session.end();
     outcome.came(&stats.unwrap_or_default());
-    if json {
+    if common.json {
         print_json(&outcome)?;
     } else {
         for line in outcome.remarks() {
@@ -96,7 +96,7 @@ pub(super) fn replay(
     })
 }
 
-fn options(store: &Path, template: &Template, wanted: &Replay) -> Result<Options> {
+fn options(store: &Path, template: &Template, wanted: &Replay, config: Config) -> Result<Options> {
     let settings = [
         ("start", template.service.clone()),
         ("node", template.node.clone()),
@@ -112,7 +112,7 @@ fn options(store: &Path, template: &Template, wanted: &Replay) -> Result<Options
         library: setting::library(&wanted.policy)?,
         settings,
         cgroup: wanted.cgroup.as_deref().map(setting::full).transpose()?,
-        config: Config::read_default().unwrap_or_default(),
+        config,
     })
 }
 
