@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
+mod ahead;
 pub(crate) mod beneath;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -19,6 +20,7 @@ pub(crate) mod observe;
 pub(crate) mod pagecache;
 pub mod select;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use beneath::Beneath;
 pub(crate) use module::Module;
 pub(crate) use observe::{Exec, Execs, Observe, Start, Told, kernel_tells};

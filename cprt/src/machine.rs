@@ -13,3 +13,4 @@ pub mod probe;
 pub(crate) mod ranges;
 pub mod reach;
 pub mod topology;
+pub(crate) mod view;

@@ -4,14 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cprt::control::config::Config;
+use cprt::control::config::{Config, NriConfig};
 
 const HELP: &str = "\
 The daemon of the cache policy runtime: hosts the policies that ppcctl registers.
 
-Usage: cprtd [--config FILE]
+Usage: cprtd [--config FILE] [--nri]
 
       --config FILE  read FILE instead of /etc/cprt.toml, which is optional
+      --nri          learn of containers from containerd or CRI-O before they run, at
+                     /var/run/nri/nri.sock unless nri.socket of the configuration says otherwise
   -h, --help         print this help
   -V, --version      print the version
 
@@ -21,7 +23,7 @@ Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wr
 
 /// What this process is to do.
 enum Role {
-    Daemon(Option<PathBuf>),
+    Daemon { config: Option<PathBuf>, nri: bool },
     Worker,
     Topology,
     Look(PathBuf),
@@ -46,11 +48,17 @@ fn main() -> ExitCode {
             cprt::machine::topology::Topology::detect().map(|topology| print!("{topology}"))
         }
         Role::Look(path) => cprt::machine::look::run(&path),
-        Role::Daemon(config) => {
+        Role::Daemon { config, nri } => {
             cprt::daemon::logging::to_stderr();
-            let read = || match &config {
-                Some(path) => Config::read(path),
-                None => Config::read_default(),
+            let read = || {
+                let mut config = match &config {
+                    Some(path) => Config::read(path)?,
+                    None => Config::read_default()?,
+                };
+                if nri && config.nri.socket.as_os_str().is_empty() {
+                    config.nri.socket = NriConfig::SOCKET.into();
+                }
+                Ok(config)
             };
             read().and_then(|now| cprt::daemon::socket::run(now, read))
         }
@@ -68,18 +76,32 @@ fn role(arguments: &[OsString]) -> Result<Role, String> {
     let text: Vec<_> = arguments.iter().map(|it| it.to_string_lossy()).collect();
     let text: Vec<&str> = text.iter().map(AsRef::as_ref).collect();
     match text[..] {
-        [] => Ok(Role::Daemon(None)),
         ["-h" | "--help"] => Ok(Role::Say(HELP)),
         ["-V" | "--version"] => Ok(Role::Say(concat!("cprtd ", env!("CARGO_PKG_VERSION")))),
         // The daemon calls these; the mount is an argument so that ps shows it.
         ["worker", _] => Ok(Role::Worker),
         ["topology"] => Ok(Role::Topology),
         ["look", _] => Ok(Role::Look(PathBuf::from(&arguments[1]))),
-        ["--config", _] => Ok(Role::Daemon(Some(PathBuf::from(&arguments[1])))),
-        ["--config"] => Err("--config needs a file".to_owned()),
-        [first, ..] => match first.strip_prefix("--config=") {
-            Some(path) if text.len() == 1 => Ok(Role::Daemon(Some(path.into()))),
-            _ => Err(format!("no such argument: {}", text.join(" "))),
-        },
+        _ => daemon(arguments),
     }
+}
+
+fn daemon(arguments: &[OsString]) -> Result<Role, String> {
+    let (mut config, mut nri) = (None, false);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.to_string_lossy();
+        match text.as_ref() {
+            "--nri" => nri = true,
+            "--config" => match rest.next() {
+                Some(path) => config = Some(path.into()),
+                None => return Err("--config needs a file".to_owned()),
+            },
+            other => match other.strip_prefix("--config=") {
+                Some(path) => config = Some(path.into()),
+                None => return Err(format!("no such argument: {other}")),
+            },
+        }
+    }
+    Ok(Role::Daemon { config, nri })
 }

@@ -58,6 +58,8 @@ pub struct Config {
     pub keep: BTreeMap<String, ConfiguredKeep>,
     /// The file in which those sets are kept that `ppcctl keep add` has made.
     pub kept: PathBuf,
+    /// How runtimes report containers.
+    pub nri: NriConfig,
 }
 
 /// How much memory loads may take.
@@ -128,6 +130,16 @@ pub struct MetricsConfig {
     pub address: Option<SocketAddr>,
 }
 
+/// How containerd and CRI-O report containers before these run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NriConfig {
+    /// The socket of the runtime; empty for none.
+    pub socket: PathBuf,
+    /// The file in which is kept how containers have started.
+    pub containers: PathBuf,
+}
+
 /// A policy to register.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -187,6 +199,21 @@ impl Default for Config {
             learnt: "/var/lib/cprt/learnt.json".into(),
             keep: BTreeMap::new(),
             kept: "/var/lib/cprt/kept.json".into(),
+            nri: NriConfig::default(),
+        }
+    }
+}
+
+impl NriConfig {
+    /// Where runtimes have their socket.
+    pub const SOCKET: &str = "/var/run/nri/nri.sock";
+}
+
+impl Default for NriConfig {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::new(),
+            containers: "/var/lib/cprt/containers.json".into(),
         }
     }
 }
@@ -371,7 +398,13 @@ impl Config {
             ("state", &self.state),
             ("learnt", &self.learnt),
             ("kept", &self.kept),
+            ("nri.containers", &self.nri.containers),
+            ("nri.socket", &self.nri.socket),
         ];
+        // An empty one is none.
+        let own = own
+            .into_iter()
+            .filter(|(key, path)| *key != "nri.socket" || !path.as_os_str().is_empty());
         let own = own.map(|(key, path)| (key.to_owned(), path));
         let mounts = self.mount.iter().flat_map(|(mount, registration)| {
             let key = format!("[mount.\"{}\"]", mount.display());
@@ -383,7 +416,6 @@ impl Config {
             ]
         });
         match own
-            .into_iter()
             .chain(mounts.flatten())
             .find(|(_, path)| !path.is_absolute())
         {

@@ -142,6 +142,7 @@ impl Registry {
             }
             BackendSource::Observe { .. }
             | BackendSource::Start { .. }
+            | BackendSource::Ahead { .. }
             | BackendSource::Fuse { .. } => true,
         };
         if same {

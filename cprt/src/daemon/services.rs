@@ -3,6 +3,8 @@
 //! ```text
 //! execs: the kernel reports a program ─ facts: /proc ─ which service ─ pace ─▶ start: a worker that stands by
 //!                                                   └─ learning: what starts often and reads much
+//! containers: a runtime reports one ┬ created ─ remembered ─▶ ahead: a worker that loads
+//!                                   └ started ─▶ facts, as above
 //! ```
 //!
 //! The worker that records and loads is that of `ppcctl run`, with the same policy and the same templates. It loads its
@@ -19,6 +21,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use self::ahead::Ahead;
+pub(super) use self::containers::{ContainerFacts, ContainerNews};
+use self::containers::{Inbox, Memory};
 use self::facts::Facts;
 use self::known::{Known, Learnt};
 use self::learning::Learning;
@@ -30,10 +35,11 @@ use crate::backend::{Exec, Execs, Told, kernel_tells};
 use crate::control::config::{Config, Executed};
 use crate::control::protocol::{ServicesStatus, Settings};
 use crate::error::{Refusal, RefusalKind};
-use crate::machine::image_name;
 use crate::worker::handle::{LoadedWorker, WorkerHandle};
 use crate::{Error, Result};
 
+mod ahead;
+mod containers;
 mod facts;
 mod known;
 mod learning;
@@ -57,6 +63,8 @@ struct Shared {
     topology: String,
     registry: Weak<Registry>,
     wake: EventFd,
+    /// What runtimes report of containers.
+    inbox: Inbox,
     state: Mutex<State>,
 }
 
@@ -72,6 +80,10 @@ struct State {
     pace: Pace,
     learning: Learning,
     under_way: Vec<UnderWay>,
+    /// How containers started.
+    memory: Memory,
+    /// Workers that load the files of containers that have no process yet.
+    ahead: Vec<Ahead>,
     threads: Vec<JoinHandle<()>>,
     ending: bool,
 }
@@ -80,7 +92,11 @@ struct State {
 struct UnderWay {
     service: String,
     process: u32,
+    /// The container whose first process it is, as its runtime has it.
+    container: Option<String>,
     handle: Option<Arc<WorkerHandle>>,
+    /// Its container has been stopped.
+    stopped: bool,
 }
 
 impl Services {
@@ -101,6 +117,8 @@ impl Services {
             pace: Pace::default(),
             learning: Learning::default(),
             under_way: Vec::new(),
+            memory: Memory::default(),
+            ahead: Vec::new(),
             threads: Vec::new(),
             ending: false,
         };
@@ -109,6 +127,7 @@ impl Services {
                 topology,
                 registry: Arc::downgrade(registry),
                 wake,
+                inbox: Inbox::default(),
                 state: Mutex::new(state),
             }),
             thread: Mutex::default(),
@@ -166,6 +185,15 @@ impl Services {
         Ok(())
     }
 
+    /// Passes on what a runtime reports of a container. It never waits.
+    pub(super) fn container(&self, news: ContainerNews) {
+        if self.shared.inbox.put(news) {
+            self.shared.wake();
+        } else {
+            log::warn!("Too many containers start at once: one is left alone");
+        }
+    }
+
     /// The status of the services; `None` if none is configured.
     pub(crate) fn status(&self) -> Option<ServicesStatus> {
         self.shared.status()
@@ -176,8 +204,9 @@ impl Services {
         let (standby, handles) = {
             let mut state = self.shared.state();
             state.ending = true;
-            let under_way = state.under_way.iter();
-            let handles: Vec<_> = under_way.filter_map(|it| it.handle.clone()).collect();
+            let under_way = state.under_way.iter().map(|it| &it.handle);
+            let ahead = state.ahead.iter().map(|it| &it.handle);
+            let handles: Vec<_> = under_way.chain(ahead).filter_map(Clone::clone).collect();
             (state.standby.take(), handles)
         };
         self.shared.wake();
@@ -267,6 +296,9 @@ impl State {
             self.known.insert(name, known);
         }
         self.off = None;
+        if !config.nri.socket.as_os_str().is_empty() {
+            self.memory = Memory::read(&config.nri.containers);
+        }
         self.config = config;
     }
 
@@ -303,7 +335,7 @@ impl State {
             cgroup: &facts.cgroup,
         };
         let mut rules = self.config.service.iter();
-        let image = || image_name::image_name(&facts.cgroup);
+        let image = || facts.image_name();
         let rule = rules.find(|(_, rule)| rule.is_started_by(&executed) && rule.is_of_image(image));
         let learnt = || self.known.get(start).is_some_and(|it| it.learnt.is_some());
         rule.map(|(name, _)| name.clone())
@@ -398,6 +430,10 @@ impl Shared {
             if let Err(error) = self.sleep(execs.as_deref(), looks) {
                 return self.switch_off(&error.to_string());
             }
+            // A container is reported before its program is executed.
+            for news in self.inbox.take() {
+                self.hear_container(news);
+            }
             let mut all = execs.map(|it| it.take()).unwrap_or_default();
             for exec in all.drain(..) {
                 self.hear(&exec);
@@ -421,13 +457,19 @@ impl Shared {
 
     /// A program has been executed.
     fn hear(self: &Arc<Self>, exec: &Exec) {
-        let Some(facts) = facts::of(exec.process, &exec.path) else {
-            return;
-        };
+        if let Some(facts) = facts::of(exec.process, &exec.path) {
+            self.consider(facts);
+        }
+    }
+
+    /// A process executes a program, or is about to: follows it if that starts a service.
+    fn consider(self: &Arc<Self>, facts: Facts) {
+        let process = facts.life.process;
         let start = facts.start_name();
         let mut state = self.state();
         let Some(service) = state.service_of(&facts, &start) else {
-            if state.config.learn {
+            // A container's program is reported when it is executed, too.
+            if state.config.learn && facts.container.is_none() {
                 state
                     .learning
                     .seen(&start, &facts.program, facts.life, Instant::now());
@@ -435,26 +477,29 @@ impl Shared {
             return;
         };
         let under_way: Vec<_> = state.under_way.iter().map(|it| it.process).collect();
-        if facts::is_attended(exec.process, &under_way) {
+        if facts::is_attended(process, &under_way) {
             return;
         }
         let rule = state.config.service.get(&service);
         let rule = rule.cloned().unwrap_or_default();
         let start = said_name(&rule.settings).unwrap_or(start);
+        state.remember(&facts, &service, &start);
         if !state.is_attended_to(&service, &start, facts.life) {
             return;
         }
         state.under_way.push(UnderWay {
             service: service.clone(),
-            process: exec.process,
+            process,
+            container: facts.container.as_ref().map(|it| it.id.clone()),
             handle: None,
+            stopped: false,
         });
         // Where memory is short, the kernel may have killed it.
         let standby = state.standby.take().and_then(LoadedWorker::if_alive);
         drop(state);
         if let Some(standby) = &standby {
             // Before all else: the process does not wait.
-            standby.follow(exec.process);
+            standby.follow(process);
         }
         let plan = Plan {
             service,
@@ -469,15 +514,23 @@ impl Shared {
         let (shared, process) = (Arc::clone(self), plan.facts.life.process);
         let (service, name) = (plan.service.clone(), plan.start.clone());
         let begun = start::thread("start", move || start::attend(&shared, &plan, standby));
+        if !self.keep(begun) {
+            self.state().over(&service, &name, process, true);
+        }
+    }
+
+    /// Keeps a thread until it has ended; false if it could not be started.
+    fn keep(&self, thread: Result<JoinHandle<()>>) -> bool {
         let mut state = self.state();
         state.threads.retain(|thread| !thread.is_finished());
-        match begun {
+        match thread {
             Ok(thread) => state.threads.push(thread),
             Err(error) => {
                 log::error!("{}", crate::error::chain(&error));
-                state.over(&service, &name, process, true);
+                return false;
             }
         }
+        true
     }
 
     /// Looks at processes that may be learned from.

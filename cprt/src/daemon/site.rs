@@ -119,6 +119,7 @@ impl Site {
                 BackendSource::Module { device } => format!("rfs{device}"),
                 BackendSource::Observe { .. }
                 | BackendSource::Start { .. }
+                | BackendSource::Ahead { .. }
                 | BackendSource::Fuse { .. } => String::new(),
             },
             state: MountState::Native,
@@ -160,7 +161,9 @@ impl From<RfsMount> for Site {
 pub(super) const fn kind(source: &BackendSource) -> BackendKind {
     match source {
         BackendSource::Module { .. } => BackendKind::Module,
-        BackendSource::Observe { .. } | BackendSource::Start { .. } => BackendKind::Observe,
+        BackendSource::Observe { .. }
+        | BackendSource::Start { .. }
+        | BackendSource::Ahead { .. } => BackendKind::Observe,
         BackendSource::Fuse { .. } => BackendKind::Fuse,
     }
 }

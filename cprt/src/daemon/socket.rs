@@ -7,7 +7,7 @@
 use std::io::BufReader;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,6 +23,7 @@ use crate::control::wire;
 use crate::daemon::keep::KeptSets;
 use crate::daemon::metrics::{Addresses, MetricsServer};
 use crate::daemon::notify::Notify;
+use crate::daemon::nri::NriPlugin;
 use crate::daemon::peer::{self, Peer};
 use crate::daemon::registry::{RegistrationRequest, Registry};
 use crate::daemon::services::Services;
@@ -60,7 +61,9 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     registry.restore();
     let services = Arc::new(Services::new(&registry, topology)?);
     let kept = Arc::new(KeptSets::start(&config)?);
+    let runtime = config.nri.socket.clone();
     services.apply(config);
+    let nri = plugin(runtime, &services)?;
     let of_mounts = Arc::clone(&registry);
     spawn("mounts", move || {
         if let Err(error) = wanted::follow(&of_mounts) {
@@ -93,10 +96,23 @@ pub fn run(config: Config, again: impl Fn() -> Result<Config>) -> Result<()> {
     }
     // The next daemon may begin now, while this one ends its workers.
     let _ = std::fs::remove_file(&socket);
+    if let Some(nri) = nri {
+        nri.end();
+    }
     services.end();
     registry.end();
     kept.end();
     Ok(())
+}
+
+/// Has the services know of containers before these run, from the runtime at this socket, if one is configured.
+fn plugin(runtime: PathBuf, services: &Arc<Services>) -> Result<Option<NriPlugin>> {
+    if runtime.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let services = Arc::clone(services);
+    let pass = Box::new(move |news| services.container(news));
+    NriPlugin::start(runtime, pass).map(Some)
 }
 
 fn block_signals() -> Result<SigSet> {

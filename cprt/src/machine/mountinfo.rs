@@ -183,13 +183,29 @@ pub(crate) fn image(mounts: &[Mount]) -> String {
     let Some(root) = top(mounts, Path::new("/")) else {
         return String::new();
     };
-    let layers = root.options.split(',').filter_map(|option| {
+    let layers = lower_layers(root);
+    let own = usize::from(layers.len() > 1);
+    [&[root.kind.as_str()], &layers[own..]].concat().join(":")
+}
+
+/// The layers below a container's root directory, the topmost first, as paths of the host; none if it is no overlayfs,
+/// or if they were mounted from within another directory, by paths from there. Pure.
+pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
+    let root = top(mounts, Path::new("/")).filter(|root| root.kind == "overlay");
+    let layers = root.map(lower_layers).unwrap_or_default();
+    if layers.iter().all(|it| it.starts_with('/')) {
+        layers.into_iter().map(PathBuf::from).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+fn lower_layers(overlay: &Mount) -> Vec<&str> {
+    let layers = overlay.options.split(',').filter_map(|option| {
         let rest = option.strip_prefix("lowerdir")?;
         rest.strip_prefix("+=").or_else(|| rest.strip_prefix('='))
     });
-    let layers: Vec<_> = layers.flat_map(|it| it.split(':')).collect();
-    let own = usize::from(layers.len() > 1);
-    [&[root.kind.as_str()], &layers[own..]].concat().join(":")
+    layers.flat_map(|it| it.split(':')).collect()
 }
 
 /// The topmost mount at a path, as the kernel lists it now.
@@ -388,6 +404,10 @@ garbage
         assert_eq!(places("/usr/bin"), paths(&["/var/lib/merged/usr/bin"]));
         assert_eq!(image(&theirs), "overlay:/l/b:/l/a");
         assert_eq!(image(&ours), "ext4");
+        assert_eq!(layers(&theirs), paths(&["/l/own", "/l/b", "/l/a"]));
+        assert!(layers(&ours).is_empty());
+        let within = parse(b"1 0 0:60 / / rw - overlay o rw,lowerdir=2/fs:1/fs,upperdir=3/fs\n");
+        assert!(layers(&within).is_empty());
         let one = parse(b"1 0 0:60 / / rw - overlay o rw,lowerdir+=/l/a,upperdir=/u\n");
         assert_eq!(image(&one), "overlay:/l/a");
     }

@@ -17,6 +17,7 @@ use crate::control::protocol::{EventLine, Settings};
 use crate::control::stats::Stats;
 use crate::control::wire;
 use crate::error::Refusal;
+use crate::machine::view::Place;
 use crate::worker::stop::{First, Stop};
 use crate::{Error, Result};
 
@@ -81,6 +82,8 @@ pub(crate) enum BackendSource {
     /// It is all that the children of this process read; `None`: all that the process of [`Order::Follow`] and
     /// its children read.
     Start { parent: Option<u32> },
+    /// It is what a container will see that has no process yet.
+    Ahead { places: Vec<Place> },
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,

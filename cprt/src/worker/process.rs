@@ -21,7 +21,7 @@ use ppc::host::Table;
 use ppc::{Kind, Kinds};
 
 use crate::backend::fuse::mirror;
-use crate::backend::{Backend, Beneath, Module, Observe, Start, fuse};
+use crate::backend::{Ahead, Backend, Beneath, Module, Observe, Start, fuse};
 use crate::control::stats::{Counters, Stats};
 use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
@@ -362,6 +362,7 @@ fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
                 parent.ok_or_else(|| Error::Protocol("A start without a process".into()))?;
             Arc::new(Start::of_children(parent)?)
         }
+        BackendSource::Ahead { places } => Arc::new(Ahead::open(places)?),
         BackendSource::Fuse {
             lower,
             options,

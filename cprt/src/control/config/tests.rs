@@ -20,7 +20,14 @@ fn the_sample_is_the_defaults() {
 /// Takes the keys from the parser's error about an unknown one.
 #[test]
 fn the_sample_shows_every_key() {
-    for table in ["", "[memory]\n", "[loader]\n", "[worker]\n", "[metrics]\n"] {
+    for table in [
+        "",
+        "[memory]\n",
+        "[loader]\n",
+        "[worker]\n",
+        "[metrics]\n",
+        "[nri]\n",
+    ] {
         let problem = refused(&format!("{table}no-such-key = 1\n"));
         let (_, known) = problem.split_once(", expected").expect("known keys");
         let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
+use super::containers::ContainerFacts;
 use crate::control::start_name::{start_name, start_name_in};
+use crate::machine::image_name;
 use crate::machine::mappings::Identity;
 use crate::machine::model::{self, Surroundings};
 use crate::machine::mountinfo::{self, Mount};
@@ -17,6 +19,8 @@ use crate::machine::reach::{self, Reach};
 
 /// Upper bound on bytes read of a command line or an environment.
 const LONGEST: u64 = 128 << 10;
+/// Where CRI-O keeps what it knows of a container while that runs.
+const CRIO: &str = "/run/containers/storage/overlay-containers";
 /// Upper bound on ancestors of a process that are looked at.
 const ANCESTORS: usize = 64;
 
@@ -30,6 +34,8 @@ pub(super) struct Facts {
     pub(super) cgroup: String,
     /// Identifies the image of its container; `None` if its root directory is ours.
     pub(super) image: Option<String>,
+    /// What its runtime says of its container, if the process has yet to execute the program.
+    pub(super) container: Option<Box<ContainerFacts>>,
 }
 
 impl Facts {
@@ -40,6 +46,17 @@ impl Facts {
             Some(image) => start_name_in(image, &self.program, &arguments),
             None => start_name(&self.program, &arguments),
         }
+    }
+
+    /// The name of the image of its container.
+    pub(super) fn image_name(&self) -> Option<String> {
+        let said = self.container.as_ref().and_then(|it| it.image.clone());
+        said.or_else(|| image_name::image_name(&self.cgroup))
+    }
+
+    /// The layers of its container's root directory, on the host.
+    pub(super) fn layers(&self) -> Vec<PathBuf> {
+        mountinfo::layers(&mounts_of(self.life.process))
     }
 
     /// The arguments as text.
@@ -103,8 +120,48 @@ pub(super) fn of(process: u32, executed: &Path) -> Option<Facts> {
         arguments: arguments(executed.as_os_str(), is_script, words),
         program: program.to_string_lossy().into_owned(),
         cgroup: own_cgroup(&cgroup).to_owned(),
-        image: (!shares(process, "root")).then(|| mountinfo::image(&mounts_of(process))),
+        image: image(process),
+        container: None,
     })
+}
+
+/// The facts of a container's first process, which waits to execute the container's program; `None` if it has gone, or
+/// the program is not there.
+pub(super) fn of_container(container: Box<ContainerFacts>) -> Option<Facts> {
+    let process = container.process.or_else(|| first_process(&container.id))?;
+    let life = Life::of(process)?;
+    let (program, arguments) = container.arguments.split_first()?;
+    let here = folder(process).join("cwd").read_link().ok()?;
+    let program = if program.contains('/') {
+        std::path::absolute(here.join(program)).ok()?
+    } else {
+        let path = container.environment.iter();
+        let path = path.filter_map(|it| it.strip_prefix("PATH=")).next_back()?;
+        let mut places = path.split(':').map(|it| Path::new(it).join(program));
+        places.find(|it| it.is_absolute() && inside(process, it).is_some())?
+    };
+    let cgroup = String::from_utf8(read(&folder(process).join("cgroup"))?).ok()?;
+    Some(Facts {
+        life,
+        program: program.to_string_lossy().into_owned(),
+        arguments: arguments.iter().map(OsString::from).collect(),
+        cgroup: own_cgroup(&cgroup).to_owned(),
+        image: image(process),
+        container: Some(container),
+    })
+}
+
+/// The first process of a container of CRI-O, which does not name it to plugins.
+fn first_process(container: &str) -> Option<u32> {
+    let is_plain = container.bytes().all(|it| it.is_ascii_alphanumeric());
+    let folder = Path::new(CRIO).join(container);
+    let file = is_plain.then(|| folder.join("userdata/pidfile"))?;
+    String::from_utf8(read(&file)?).ok()?.trim().parse().ok()
+}
+
+/// Identifies the image of the container that a process is in.
+fn image(process: u32) -> Option<String> {
+    (!shares(process, "root")).then(|| mountinfo::image(&mounts_of(process)))
 }
 
 /// The mounts that a process sees.
@@ -264,7 +321,11 @@ fn named_model(facts: &Facts) -> Option<PathBuf> {
     let process = facts.life.process;
     let folder = folder(process);
     let here = folder.join("cwd").read_link().ok()?;
-    let environment = words(&read(&folder.join("environ")).unwrap_or_default());
+    let environment = match &facts.container {
+        // Its process has that of the runtime until it executes the program.
+        Some(container) => container.environment.iter().map(OsString::from).collect(),
+        None => words(&read(&folder.join("environ")).unwrap_or_default()),
+    };
     let is_ours = shares(process, "root") && shares(process, "ns/mnt");
     let theirs = (!is_ours).then(|| mounts_of(process));
     // For a container: where we see the path, through one of its volumes or its root directory.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::facts::Life;
@@ -147,35 +148,45 @@ pub(super) fn add(all: &mut BTreeMap<String, Known>, learnt: Learnt) {
 
 /// The learned services that were saved last; none, if they cannot be read.
 pub(super) fn read(path: &Path) -> Vec<Learnt> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            log::warn!("Reading {}: {error}", path.display());
-            return Vec::new();
-        }
-    };
-    let learnt: Vec<Learnt> = serde_json::from_slice(&text).unwrap_or_else(|error| {
-        log::warn!("{}: {error}; learning begins anew", path.display());
-        Vec::new()
-    });
+    let learnt: Vec<Learnt> = read_json(path, "learning begins anew");
     learnt.into_iter().take(LEARNT).collect()
 }
 
-/// Saves the learned services, by rename, so that the file is always complete.
+/// Saves the learned services.
 pub(super) fn write(path: &Path, all: &BTreeMap<String, Known>) {
     let learnt: Vec<_> = all.values().filter_map(|it| it.learnt.as_ref()).collect();
+    write_json(path, &learnt);
+}
+
+/// What was saved last; nothing, if it cannot be read, which has the given consequence.
+pub(super) fn read_json<T: DeserializeOwned + Default>(path: &Path, consequence: &str) -> T {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return T::default(),
+        Err(error) => {
+            log::warn!("Reading {}: {error}; {consequence}", path.display());
+            return T::default();
+        }
+    };
+    serde_json::from_slice(&text).unwrap_or_else(|error| {
+        log::warn!("{}: {error}; {consequence}", path.display());
+        T::default()
+    })
+}
+
+/// Saves this by rename, so that the file is always complete.
+pub(super) fn write_json(path: &Path, what: &impl Serialize) {
     let write = || -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
         let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&learnt)?)?;
+        std::fs::write(&new, serde_json::to_vec_pretty(what)?)?;
         std::fs::rename(&new, path)
     };
     if let Err(error) = write() {
         log::warn!(
-            "Writing {}: {error}; learning will begin anew",
+            "Writing {}: {error}; the next daemon begins anew",
             path.display()
         );
     }

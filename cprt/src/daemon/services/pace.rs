@@ -79,6 +79,15 @@ impl Pace {
         Verdict::Attend
     }
 
+    /// Whether it is worth loading files ahead of a start that is yet to come: neither is one of this name under way, nor
+    /// does it start again and again.
+    pub(super) fn expects(&self, name: &str, now: Instant) -> bool {
+        let is_recent = |&&then: &&Instant| now.saturating_duration_since(then) < WINDOW;
+        let recent = self.recent.get(name);
+        let recent = recent.map_or(0, |times| times.iter().filter(is_recent).count());
+        recent < STARTS && !self.under_way.iter().any(|it| it == name)
+    }
+
     pub(super) fn over(&mut self, name: &str) {
         self.under_way.retain(|it| it != name);
     }
@@ -119,6 +128,19 @@ mod tests {
         for seconds in (500..1000).step_by(16) {
             assert_eq!(at(seconds), Verdict::Attend, "{seconds}");
         }
+    }
+
+    #[test]
+    fn what_is_under_way_or_loops_is_not_expected() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        assert!(pace.expects("a", start));
+        for _ in 0..STARTS {
+            assert_eq!(pace.begin("a", start), Verdict::Attend);
+            assert!(!pace.expects("a", start));
+            pace.over("a");
+        }
+        assert!(!pace.expects("a", start) && pace.expects("b", start));
+        assert!(pace.expects("a", start + WINDOW));
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Plan {
 }
 
 impl Shared {
-    fn job(&self, at: PathBuf, source: BackendSource, settings: Settings) -> Job {
+    pub(super) fn job(&self, at: PathBuf, source: BackendSource, settings: Settings) -> Job {
         let state = self.state();
         let library = state.library.clone();
         Job::new(
@@ -191,6 +191,9 @@ impl Shared {
         let under_way = state.under_way.iter_mut();
         for it in under_way.filter(|it| it.process == process) {
             it.handle = Some(Arc::clone(handle));
+            if it.stopped {
+                handle.exit();
+            }
         }
         if let Some(known) = state.known.get_mut(&plan.service) {
             known.totals.ready(process, Instant::now());
