@@ -147,6 +147,12 @@ gpu-test: rust tools ## what only a GPU can show; without one all of it is skipp
 .PHONY: gpu-start
 gpu-start: rust tools ## whole starts of transformers on a GPU: cold, warm, ours first and later
 	@$(GPU_PYTHON) tests/gpu/gpu_start.py $(START)
+# Outside of `make test`, as containerd comes from Debian's mirror; once. NRI=2.x for one version of it.
+NRI :=
+.PHONY: nri-test
+nri-test: tools ## a real containerd with NRI, 1.7 and 2.x: files are there before a container runs; as root
+	@sh tests/vm/deps.sh python3 python3-grpcio runc
+	@tests/nri/nri.py $(TOOLS_OUT) $(NRI)
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.
