@@ -41,10 +41,10 @@ struct Names {
 }
 
 impl Ahead {
-    /// An error if none of the directories is there.
-    pub(crate) fn open(places: &[Place]) -> Result<Self> {
+    /// The places are below this root directory. An error if none of their directories is there.
+    pub(crate) fn open(root: &Path, places: &[Place]) -> Result<Self> {
         let system = |doing| move |source| Error::System { doing, source };
-        let view = View::open(places);
+        let view = View::open(root, places);
         if view.is_empty() {
             let source = io::ErrorKind::NotFound.into();
             return Err(system("Opening the layers of a container")(source));
@@ -185,7 +185,8 @@ mod tests {
         drop_cached(&file).expect("to drop it");
         let layers = vec![folder.path().join("layer")];
         let at = "/".into();
-        let ahead = Ahead::open(&[Place { at, layers }]).expect("a layer");
+        let root = Path::new("/");
+        let ahead = Ahead::open(root, &[Place { at, layers }]).expect("a layer");
         let id = ahead.open(Path::new("usr/lib/a.so")).expect("a number");
         assert_eq!(ahead.open(Path::new("/usr/lib/a.so")).ok(), Some(id));
         let span = Span {
@@ -208,6 +209,6 @@ mod tests {
         assert!(matches!(ahead.path(FileId(0)), Err(Fault::Stale)));
         ahead.interrupt();
         assert_eq!(ahead.events(&mut Vec::new()).ok(), Some(Flow::On));
-        assert!(Ahead::open(&[]).is_err());
+        assert!(Ahead::open(root, &[]).is_err());
     }
 }

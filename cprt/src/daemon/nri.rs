@@ -97,7 +97,9 @@ async fn stay(socket: &Path, pass: &Pass) {
         match UnixStream::connect(socket).await {
             Ok(stream) => {
                 waits = false;
-                match talk(stream, pass).await {
+                let peer = stream.peer_cred().ok().and_then(|it| it.pid());
+                let runtime = peer.and_then(|it| u32::try_from(it).ok());
+                match talk(stream, runtime, pass).await {
                     Ok(()) => log::info!("The runtime at {at} has closed the connection"),
                     Err(gone) => log::warn!("The runtime at {at}: {gone}"),
                 }
@@ -124,9 +126,10 @@ enum Gone {
 /// Talks to a runtime until it closes the connection.
 async fn talk(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    runtime: Option<u32>,
     pass: &Pass,
 ) -> std::result::Result<(), Gone> {
-    let mut conversation = Conversation::default();
+    let mut conversation = Conversation::with(runtime);
     send(&mut stream, &Conversation::begin()).await?;
     let mut room = vec![0; ROOM];
     loop {

@@ -27,15 +27,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Opens the directories that are there. Those of a place none of which can be opened hide what is below it.
-    pub(crate) fn open(places: &[Place]) -> Self {
-        Self::within(host(), places)
-    }
-
-    fn within(host: &Path, places: &[Place]) -> Self {
+    /// Opens the directories that are there, by their paths below a root directory: [`root_of`] the process that names
+    /// them. Those of a place none of which can be opened hide what is below it.
+    pub(crate) fn open(root: &Path, places: &[Place]) -> Self {
         let ours = |layer: &PathBuf| {
             let inner = layer.strip_prefix("/").ok()?;
-            Tree::of_root(&host.join(inner)).ok()
+            Tree::of_root(&root.join(inner)).ok()
         };
         let open = |place: &Place| {
             let trees = place.layers.iter().filter_map(ours).collect();
@@ -75,17 +72,19 @@ impl View {
     }
 }
 
-/// Where the host's files are: our own root directory, or that of the machine's first process if we are in a container.
-fn host() -> &'static Path {
+/// The root directory of a process that names paths, as seen from here: our own, unless the process has other mounts.
+/// The runtime of containers runs on the host, while we may be in a container ourselves.
+pub(crate) fn root_of(process: Option<u32>) -> PathBuf {
     let namespace = |process: &str| {
         let path = Path::new("/proc").join(process).join("ns/mnt");
         path.metadata().ok().map(|it| Identity::of(&it))
     };
-    let (own, first) = (namespace("self"), namespace("1"));
-    if first.is_some() && own != first {
-        Path::new("/proc/1/root")
+    let process = process.map(|it| it.to_string()).unwrap_or_default();
+    let theirs = namespace(&process);
+    if theirs.is_some() && theirs != namespace("self") {
+        Path::new("/proc").join(process).join("root")
     } else {
-        Path::new("/")
+        PathBuf::from("/")
     }
 }
 
@@ -129,7 +128,7 @@ mod tests {
             place("/models", &["volume"]),
             place("/models/gone", &["none"]),
         ];
-        let view = View::within(folder.path(), &places);
+        let view = View::open(folder.path(), &places);
         assert!(!view.is_empty());
         for (path, expected) in [
             ("/a", Some("lower a")),
@@ -145,6 +144,13 @@ mod tests {
         ] {
             assert_eq!(text(&view, path).as_deref(), expected, "{path}");
         }
-        assert!(View::within(folder.path(), &[place("/", &["none"])]).is_empty());
+        assert!(View::open(folder.path(), &[place("/", &["none"])]).is_empty());
+    }
+
+    #[test]
+    fn a_process_with_our_mounts_has_our_root_directory() {
+        for process in [None, Some(std::process::id()), Some(u32::MAX)] {
+            assert_eq!(root_of(process), Path::new("/"), "{process:?}");
+        }
     }
 }

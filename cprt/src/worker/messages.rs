@@ -83,7 +83,11 @@ pub(crate) enum BackendSource {
     /// its children read.
     Start { parent: Option<u32> },
     /// It is what a container will see that has no process yet.
-    Ahead { places: Vec<Place> },
+    Ahead {
+        /// Where the paths of the places begin.
+        root: PathBuf,
+        places: Vec<Place>,
+    },
     /// The worker mounts a mirror of `lower` there.
     Fuse {
         lower: PathBuf,

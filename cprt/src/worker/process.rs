@@ -362,7 +362,7 @@ fn take(directory: &Path, source: &BackendSource) -> Result<Arc<dyn Backend>> {
                 parent.ok_or_else(|| Error::Protocol("A start without a process".into()))?;
             Arc::new(Start::of_children(parent)?)
         }
-        BackendSource::Ahead { places } => Arc::new(Ahead::open(places)?),
+        BackendSource::Ahead { root, places } => Arc::new(Ahead::open(root, places)?),
         BackendSource::Fuse {
             lower,
             options,

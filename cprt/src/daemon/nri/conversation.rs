@@ -60,12 +60,21 @@ pub(super) struct Heard {
 }
 
 /// A connection to a runtime.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Conversation {
     incoming: Incoming,
+    /// The runtime's process, if the kernel names it.
+    runtime: Option<u32>,
 }
 
 impl Conversation {
+    pub(super) fn with(runtime: Option<u32>) -> Self {
+        Self {
+            incoming: Incoming::default(),
+            runtime,
+        }
+    }
+
     /// The first word, which is ours.
     pub(super) fn begin() -> Vec<u8> {
         let register = RegisterPluginRequest {
@@ -93,7 +102,7 @@ impl Conversation {
         for message in messages {
             match (message.connection, message.kind) {
                 (PLUGIN, REQUEST) => {
-                    let answer = answer(&message.content, &mut heard.news);
+                    let answer = self.answer(&message.content, &mut heard.news);
                     let answer = Message {
                         kind: RESPONSE,
                         content: answer.encode_to_vec(),
@@ -107,6 +116,99 @@ impl Conversation {
         }
         Ok(heard)
     }
+
+    /// Answers a call, and adds the news in it.
+    fn answer(&self, content: &[u8], news: &mut Vec<News>) -> Response {
+        let Ok(Request {
+            method, payload, ..
+        }) = Request::decode(content)
+        else {
+            return Response::default();
+        };
+        let payload = &payload[..];
+        let mut payload_of_answer = Vec::new();
+        match method.as_str() {
+            "Configure" => {
+                let asked = ConfigureRequest::decode(payload).unwrap_or_default();
+                news.push(News::Runtime {
+                    name: asked.runtime_name,
+                    version: asked.runtime_version,
+                });
+                let events = [CREATE, START, STOP].map(|event| 1 << (event - 1));
+                let wanted = ConfigureResponse {
+                    events: events.iter().sum(),
+                };
+                payload_of_answer = wanted.encode_to_vec();
+            }
+            "Synchronize" => {
+                // Containers that run already have started.
+                let asked = SynchronizeRequest::decode(payload).unwrap_or_default();
+                payload_of_answer = SynchronizeResponse { more: asked.more }.encode_to_vec();
+            }
+            "CreateContainer" => news.extend(self.of(payload, CREATE)),
+            "StartContainer" => news.extend(self.of(payload, START)),
+            "StopContainer" => news.extend(self.of(payload, STOP)),
+            "StateChange" => {
+                let changed = StateChangeEvent::decode(payload).unwrap_or_default();
+                news.extend(self.news_of(changed.event, changed.pod, changed.container));
+            }
+            "Shutdown" => {}
+            _ => {
+                return Response {
+                    status: Some(Status {
+                        code: UNIMPLEMENTED,
+                        message: format!("{NAME} has no {method}"),
+                    }),
+                    payload: Vec::new(),
+                };
+            }
+        }
+        Response {
+            status: None,
+            payload: payload_of_answer,
+        }
+    }
+
+    fn of(&self, payload: &[u8], event: i32) -> Option<News> {
+        let asked = ContainerRequest::decode(payload).ok()?;
+        self.news_of(event, asked.pod, asked.container)
+    }
+
+    fn news_of(
+        &self,
+        event: i32,
+        pod: Option<PodSandbox>,
+        container: Option<Container>,
+    ) -> Option<News> {
+        let container = container.filter(|it| !it.id.is_empty())?;
+        let news = match event {
+            CREATE => ContainerNews::Created(self.facts(pod, container)),
+            START => ContainerNews::Started(self.facts(pod, container)),
+            STOP => ContainerNews::Stopped(container.id),
+            _ => return None,
+        };
+        Some(News::Container(news))
+    }
+
+    fn facts(&self, pod: Option<PodSandbox>, container: Container) -> Box<ContainerFacts> {
+        let pod = pod.unwrap_or_default();
+        let image = container.image.map(|it| it.name);
+        let image = image.or_else(|| noted_image(container.annotations));
+        let mounts = container.mounts.into_iter();
+        Box::new(ContainerFacts {
+            name: [pod.namespace, pod.name, container.name].join("/"),
+            id: container.id,
+            image: image.filter(|it| !it.is_empty()),
+            arguments: container.args,
+            environment: container.env,
+            volumes: mounts
+                .filter(|it| it.source.starts_with('/') && it.destination.starts_with('/'))
+                .map(|it| (it.destination.into(), it.source.into()))
+                .collect(),
+            process: (container.pid > 0).then_some(container.pid),
+            runtime: self.runtime,
+        })
+    }
 }
 
 /// The answer to our registration.
@@ -117,93 +219,6 @@ fn accepted(content: &[u8]) -> Result<(), Failure> {
         Some(status) => Err(Failure::Refused(status.message)),
         None => Ok(()),
     }
-}
-
-/// Answers a call, and adds the news in it.
-fn answer(content: &[u8], news: &mut Vec<News>) -> Response {
-    let Ok(Request {
-        method, payload, ..
-    }) = Request::decode(content)
-    else {
-        return Response::default();
-    };
-    let payload = &payload[..];
-    let mut payload_of_answer = Vec::new();
-    match method.as_str() {
-        "Configure" => {
-            let asked = ConfigureRequest::decode(payload).unwrap_or_default();
-            news.push(News::Runtime {
-                name: asked.runtime_name,
-                version: asked.runtime_version,
-            });
-            let events = [CREATE, START, STOP].map(|event| 1 << (event - 1));
-            let wanted = ConfigureResponse {
-                events: events.iter().sum(),
-            };
-            payload_of_answer = wanted.encode_to_vec();
-        }
-        "Synchronize" => {
-            // Containers that run already have started.
-            let asked = SynchronizeRequest::decode(payload).unwrap_or_default();
-            payload_of_answer = SynchronizeResponse { more: asked.more }.encode_to_vec();
-        }
-        "CreateContainer" => news.extend(of(payload, CREATE)),
-        "StartContainer" => news.extend(of(payload, START)),
-        "StopContainer" => news.extend(of(payload, STOP)),
-        "StateChange" => {
-            let changed = StateChangeEvent::decode(payload).unwrap_or_default();
-            news.extend(news_of(changed.event, changed.pod, changed.container));
-        }
-        "Shutdown" => {}
-        _ => {
-            return Response {
-                status: Some(Status {
-                    code: UNIMPLEMENTED,
-                    message: format!("{NAME} has no {method}"),
-                }),
-                payload: Vec::new(),
-            };
-        }
-    }
-    Response {
-        status: None,
-        payload: payload_of_answer,
-    }
-}
-
-fn of(payload: &[u8], event: i32) -> Option<News> {
-    let asked = ContainerRequest::decode(payload).ok()?;
-    news_of(event, asked.pod, asked.container)
-}
-
-fn news_of(event: i32, pod: Option<PodSandbox>, container: Option<Container>) -> Option<News> {
-    let container = container.filter(|it| !it.id.is_empty())?;
-    let news = match event {
-        CREATE => ContainerNews::Created(facts(pod, container)),
-        START => ContainerNews::Started(facts(pod, container)),
-        STOP => ContainerNews::Stopped(container.id),
-        _ => return None,
-    };
-    Some(News::Container(news))
-}
-
-fn facts(pod: Option<PodSandbox>, container: Container) -> Box<ContainerFacts> {
-    let pod = pod.unwrap_or_default();
-    let image = container.image.map(|it| it.name);
-    let image = image.or_else(|| noted_image(container.annotations));
-    let mounts = container.mounts.into_iter();
-    Box::new(ContainerFacts {
-        name: [pod.namespace, pod.name, container.name].join("/"),
-        id: container.id,
-        image: image.filter(|it| !it.is_empty()),
-        arguments: container.args,
-        environment: container.env,
-        volumes: mounts
-            .filter(|it| it.source.starts_with('/') && it.destination.starts_with('/'))
-            .map(|it| (it.destination.into(), it.source.into()))
-            .collect(),
-        process: (container.pid > 0).then_some(container.pid),
-    })
 }
 
 fn noted_image(mut annotations: HashMap<String, String>) -> Option<String> {

@@ -146,6 +146,7 @@ fn known(process: Option<u32>) -> Box<ContainerFacts> {
         environment: vec!["PATH=/bin".into()],
         volumes: vec![("/models".into(), "/srv/models".into())],
         process,
+        runtime: None,
     })
 }
 
@@ -167,7 +168,7 @@ fn a_container_is_reported_from_its_creation_to_its_end() {
     let (pass, news) = passing();
     run_async(async {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let plugin = tokio::spawn(async move { talk(ours, &pass).await });
+        let plugin = tokio::spawn(async move { talk(ours, None, &pass).await });
         let mut runtime = FakeRuntime::new(theirs);
         let registered = runtime.accept().await;
         assert_eq!(
@@ -225,7 +226,7 @@ fn newer_runtimes_name_the_image_themselves() {
     let mut new = request(7);
     let container = new.container.as_mut().expect("one");
     container.image = Some(Image { name: "b:2".into() });
-    let heard = Conversation::default().take(&call(1, "StartContainer", &new));
+    let heard = Conversation::with(None).take(&call(1, "StartContainer", &new));
     let heard = heard.expect("a call").news;
     let [News::Container(ContainerNews::Started(facts))] = &heard[..] else {
         panic!("{heard:?}");
@@ -238,7 +239,7 @@ fn a_runtime_that_refuses_the_plugin_says_why() {
     let (pass, _news) = passing();
     run_async(async {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let plugin = tokio::spawn(async move { talk(ours, &pass).await });
+        let plugin = tokio::spawn(async move { talk(ours, None, &pass).await });
         let mut runtime = FakeRuntime::new(theirs);
         let message = runtime.next().await;
         let status = Status {
@@ -271,7 +272,7 @@ fn the_answer_comes_though_the_news_are_held_up() {
     let plugin = std::thread::spawn(move || {
         run_async(async move {
             let ours = UnixStream::from_std(ours).expect("a socket");
-            talk(ours, &pass).await
+            talk(ours, None, &pass).await
         })
     });
     run_async(async {
@@ -302,7 +303,10 @@ fn it_comes_back_to_a_runtime_that_was_restarted() {
             runtime.accept().await;
             runtime.call("StartContainer", &request(pid)).await;
             let told = news.recv_timeout(LATEST).expect("in time");
-            assert_eq!(told, ContainerNews::Started(known(Some(pid))));
+            let mut expected = known(Some(pid));
+            // This process is both.
+            expected.runtime = Some(std::process::id());
+            assert_eq!(told, ContainerNews::Started(expected));
         });
         std::fs::remove_file(&path).expect("ours");
     }
@@ -311,7 +315,7 @@ fn it_comes_back_to_a_runtime_that_was_restarted() {
 
 /// What a conversation makes of bytes; answers have whole frames.
 fn heard(bytes: &[u8]) -> std::result::Result<Heard, Failure> {
-    Conversation::default().take(bytes)
+    Conversation::with(None).take(bytes)
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use super::facts::{self, Facts};
 use super::{POLICY, Shared, State, start};
 use crate::control::protocol::Settings;
 use crate::daemon::trust::Trusted;
-use crate::machine::view::Place;
+use crate::machine::view;
 use crate::worker::handle::{self, RunningWorker, WorkerEnd, WorkerHandle, WorkerNews};
 use crate::worker::messages::BackendSource;
 use crate::worker::stop::Stop;
@@ -43,7 +43,8 @@ struct Plan {
     name: String,
     service: String,
     settings: Settings,
-    places: Vec<Place>,
+    source: BackendSource,
+    began: Instant,
 }
 
 impl State {
@@ -118,11 +119,15 @@ impl Shared {
         });
         drop(state);
         let plan = Plan {
+            began: Instant::now(),
             container: container.id.clone(),
             name: container.name.clone(),
             service: found.service,
             settings,
-            places: container.view(&found.layers),
+            source: BackendSource::Ahead {
+                root: view::root_of(container.runtime),
+                places: container.view(&found.layers),
+            },
         };
         let shared = Arc::clone(self);
         if !self.keep(start::thread("ahead", move || shared.load_ahead(plan))) {
@@ -159,10 +164,7 @@ impl Shared {
     }
 
     fn try_ahead(self: &Arc<Self>, plan: Plan) -> Result<()> {
-        let source = BackendSource::Ahead {
-            places: plan.places,
-        };
-        let job = self.job("/".into(), source, plan.settings);
+        let job = self.job("/".into(), plan.source, plan.settings);
         let library = Trusted::open(&job.library, nix::unistd::geteuid().as_raw())?;
         let stop = Arc::new(Stop::new()?);
         let printed = Box::new(|line: String| log::info!("{POLICY} of a container prints: {line}"));
@@ -174,7 +176,7 @@ impl Shared {
         if !self.is_expected_still(&plan.container, &handle) {
             handle.exit();
         }
-        let (began, mut bytes) = (Instant::now(), 0);
+        let mut bytes = 0;
         let end = std::thread::scope(|scope| {
             let watched = scope.spawn(|| until_loaded(&handle));
             let end = process.attend(&handle, true, |news| match news {
@@ -186,7 +188,7 @@ impl Shared {
             let _ = watched.join();
             end
         });
-        let (mib, ms) = (bytes >> 20, began.elapsed().as_millis());
+        let (mib, ms) = (bytes >> 20, plan.began.elapsed().as_millis());
         let (name, service) = (plan.name, plan.service);
         log::info!("{service}: {mib} MiB loaded for container {name} within {ms} ms");
         match end {

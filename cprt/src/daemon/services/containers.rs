@@ -38,6 +38,8 @@ pub(crate) struct ContainerFacts {
     pub(crate) volumes: Vec<(PathBuf, PathBuf)>,
     /// Its first process, if there is one and the runtime names it.
     pub(crate) process: Option<u32>,
+    /// The runtime's own process: paths of the host are those that it sees.
+    pub(crate) runtime: Option<u32>,
 }
 
 /// What becomes of a container.
@@ -172,6 +174,7 @@ mod tests {
             environment: Vec::new(),
             volumes: vec![("/models".into(), "/srv/models".into())],
             process: None,
+            runtime: None,
         }
     }
 
