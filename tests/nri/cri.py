@@ -40,11 +40,6 @@ def encoded(fields: Fields) -> bytes:
     return out
 
 
-def pairs(values: dict[str, str]) -> list[Fields]:
-    """A map, or a list of keys and values."""
-    return [{1: key, 2: value} for key, value in values.items()]
-
-
 def decoded(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message."""
     at = 0
@@ -121,22 +116,18 @@ class Pod:
         image: str,
         command: list[str],
         *,
-        environment: dict[str, str] | None = None,
         mounts: list[Fields] | None = None,
-        capabilities: list[str] | None = None,
+        memory: int = 0,
+        security: Fields | None = None,
     ) -> str:
-        """Makes a container; its ID."""
-        security: Fields = {3: self.options}
-        if capabilities is not None:
-            security[1] = {1: capabilities, 2: ["ALL"]}
+        """Makes a container, with this limit of memory, and more of a security context; its ID."""
         config: Fields = {
             1: {1: name},
             2: {1: image},
             3: command,
-            6: pairs(environment or {}),
             7: mounts or [],
             11: f"{name}.log",
-            15: {2: security},
+            15: {1: {4: memory}, 2: {**(security or {}), 3: self.options}},
         }
         request = {1: self.id, 2: config, 3: self.config}
         return self.runtime._id("CreateContainer", request)
@@ -152,6 +143,7 @@ class Pod:
         status = self.runtime.call("ContainerStatus", {1: container})
         code = field(status, 1, 7)
         assert isinstance(code, int)
+        # 2 is the state of those that have exited.
         return code if field(status, 1, 3) == 2 else None
 
     def remove(self, container: str) -> None:

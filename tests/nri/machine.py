@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from cri import Runtime  # noqa: E402
 # Debian's releases, by the version of containerd that they have. Debian 12 has 1.6, which knows no NRI.
 SUITES = {"1.7": "trixie", "2.x": "forky"}
 IMAGE = "docker.io/library/ppc-start:1"
+OURS = "docker.io/library/ppc:test"
 DISK_MIB = 1024
 READ_AHEAD_KIB = 128
 LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
@@ -90,11 +92,13 @@ class Disk:
                 path = os.path.join(folder, name)
                 if not os.path.isfile(path) or os.path.islink(path):
                     continue
-                file = os.open(path, os.O_RDONLY)
                 try:
-                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(file)
+                    file = os.open(path, os.O_RDONLY)
+                except FileNotFoundError:
+                    # Of a container that is being removed.
+                    continue
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(file)
 
     def close(self) -> None:
         run("umount", "--lazy", self.path)
@@ -107,7 +111,15 @@ def libraries(programs: list[Path]) -> set[Path]:
     return {Path(found) for found in LIBRARY.findall(said)}
 
 
-def contents(extra: dict[str, bytes]) -> dict[str, bytes]:
+# Content, and when it was changed: Python compiles modules anew that are younger than what was compiled of them.
+Files = dict[str, tuple[bytes, int]]
+
+
+def of_disk(paths: dict[str, Path]) -> Files:
+    return {name: (path.read_bytes(), int(path.stat().st_mtime)) for name, path in paths.items()}
+
+
+def contents(extra: dict[str, bytes]) -> Files:
     """The files of the image: Debian's Python, `sleep`, and what the test adds."""
     python = Path("/usr/bin/python3").resolve()
     library = Path(f"/usr/lib/{python.name}")
@@ -121,16 +133,27 @@ def contents(extra: dict[str, bytes]) -> dict[str, bytes]:
     found = {str(path)[1:]: path for path in [*files, *compiled, *needed]}
     found["usr/bin/python3"] = python
     found["bin/sleep"] = Path("/bin/sleep")
-    return {name: path.read_bytes() for name, path in found.items()} | extra
+    return of_disk(found) | {name: (data, 0) for name, data in extra.items()}
 
 
-def image(files: dict[str, bytes], path: Path) -> None:
+def programs_of(folder: Path) -> Files:
+    """The files of the image of cprtd, as tools/packages/oci.py has them, without what only a debugger needs."""
+    library = next(path for path in (folder / "libmaio.so", folder.parent / "policies/maio.so") if path.exists())
+    ours = {"usr/sbin/cprtd": folder / "cprtd", "usr/bin/ppcctl": folder / "ppcctl", "usr/lib/ppc/maio.so": library}
+    needed = of_disk({str(path)[1:]: path for path in libraries(list(ours.values()))})
+    with tempfile.TemporaryDirectory() as stripped:
+        for name, path in ours.items():
+            run("strip", "--strip-debug", "-o", Path(stripped) / path.name, path)
+        return needed | of_disk({name: Path(stripped) / path.name for name, path in ours.items()})
+
+
+def image(files: Files, path: Path, name: str = IMAGE) -> None:
     """Writes an image of one layer, in the layout of OCI."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.mode, entry.size, entry.mtime = 0o755, len(data), 1_600_000_000
+        for place, (data, changed) in files.items():
+            entry = tarfile.TarInfo(place)
+            entry.mode, entry.size, entry.mtime = 0o755, len(data), changed
             tar.addfile(entry, io.BytesIO(data))
     blobs: dict[str, bytes] = {}
 
@@ -143,7 +166,7 @@ def image(files: dict[str, bytes], path: Path) -> None:
         "architecture": "amd64",
         "os": "linux",
         # Runs as the container of the pod itself, which waits.
-        "config": {"Entrypoint": ["/bin/sleep"], "Cmd": ["infinity"], "Env": ["PATH=/usr/bin:/bin"]},
+        "config": {"Entrypoint": ["/bin/sleep"], "Cmd": ["infinity"], "Env": ["PATH=/usr/sbin:/usr/bin:/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(out.getvalue()).hexdigest()}"]},
     }
     manifest = {
@@ -152,12 +175,12 @@ def image(files: dict[str, bytes], path: Path) -> None:
         "layers": [blob(out.getvalue(), "layer.v1.tar")],
     }
     described = blob(json.dumps(manifest).encode(), "manifest.v1+json")
-    described["annotations"] = {"io.containerd.image.name": IMAGE, "org.opencontainers.image.ref.name": "1"}
+    described["annotations"] = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "1"}
     blobs["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
     blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [described]}).encode()
     with tarfile.open(path, "w") as tar:
-        for name, data in blobs.items():
-            entry = tarfile.TarInfo(name)
+        for place, data in blobs.items():
+            entry = tarfile.TarInfo(place)
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
 
@@ -165,7 +188,7 @@ def image(files: dict[str, bytes], path: Path) -> None:
 class Node:
     """A containerd that runs, with the image."""
 
-    def __init__(self, version: str, place: Path, disk: Disk, archive: Path) -> None:
+    def __init__(self, version: str, place: Path, disk: Disk, archives: list[Path]) -> None:
         self.place, self.programs = place, containerd(version) / "usr/bin"
         config = place / "containerd.toml"
         config.write_text(CONFIG.format(disk=disk.path, place=place, image=IMAGE))
@@ -183,7 +206,8 @@ class Node:
         self.socket = place / "containerd.sock"
         try:
             wait_for("containerd", self._answers)
-            self.ctr("images", "import", archive)
+            for archive in archives:
+                self.ctr("images", "import", archive)
             wait_for("CRI", self._is_ready)
         except BaseException:
             self.close()
