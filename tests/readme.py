@@ -32,7 +32,7 @@ OURS = {"ppcctl": "ppcctl", "ppc-bench": "ppc-bench", "mount.rfs": "mount-rfs"}
 PRINTING = re.compile(r"--help|--list|^service-id .")
 # Commands of the system, whose arguments are not checked. policies/ppc/tests/readme.rs runs the commands of
 # policies/README.md that begin with these as they stand.
-SYSTEM = {"apt", "cc", "cd", "cp", "echo", "modprobe", "mount", "sed", "sh", "sync", "systemctl", "tsort"}
+SYSTEM = {"apt", "cc", "cd", "cp", "echo", "helm", "modprobe", "mount", "sed", "sh", "sync", "systemctl", "tsort"}
 # Starts of inline code that is a command.
 COMMANDS = {"make", "cargo", "python3", *OURS}
 

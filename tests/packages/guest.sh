@@ -186,6 +186,21 @@ is_purged() {
 	[[ -z $(systemctl --failed --plain --no-legend) ]]
 }
 
+# The lines of "On a fleet", as they stand, where the packages are as after 'make packages'.
+does_what_the_readme_has() {
+	local tree=/var/tmp/readme lines=/var/tmp/readme.sh
+	mkdir -p $tree/target
+	ln -sfn $given/packages $tree/target/packages
+	cp -r $given/model /srv/model
+	# The quotes of Markdown, not of the shell.
+	# shellcheck disable=SC2016
+	sed -n '/^\*\*On a fleet\*\*/,/^```$/p' $given/README.md | sed '1,/^```sh$/d; /^```$/d' > $lines
+	[[ $(wc -l < $lines) == 10 ]]
+	(cd $tree && bash -euxo pipefail $lines)
+	[[ ! -e /usr/bin/ppcctl && ! -e /etc/cprt.toml && ! -e /var/lib/ppc ]]
+	rm -r /srv/model $tree $lines
+}
+
 # On a system of another kind; what is required there is called otherwise here.
 rpms_install_and_leave() {
 	rpm --initdb
@@ -210,7 +225,8 @@ steps() {
 		echo installs has_what_policies_are_written_with has_manuals_and_completions is_set_up is_recorded
 	else
 		echo is_there_after_a_boot is_accelerated is_registered_by_command is_upgraded_under_load \
-			is_accelerated_after_the_upgrade is_removed_with_mounts_in_use is_purged rpms_install_and_leave
+			is_accelerated_after_the_upgrade is_removed_with_mounts_in_use is_purged does_what_the_readme_has \
+			rpms_install_and_leave
 	fi
 }
 

@@ -151,6 +151,7 @@ def give(packages: Path, later: Path, image: Path) -> None:
         for file in ("guest.sh", "reader.c", "model@.service"):
             shutil.copy(HERE / file, given)
         shutil.copy(TREE / "policies/shift/shift.c", given)
+        shutil.copy(TREE / "README.md", given)
         write_model(given / "model")
         make_disk(given, image, "128M")
 
