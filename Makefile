@@ -147,6 +147,7 @@ gpu-test: rust tools ## what only a GPU can show; without one all of it is skipp
 .PHONY: gpu-start
 gpu-start: rust tools ## whole starts of transformers on a GPU: cold, warm, ours first and later
 	@$(GPU_PYTHON) tests/gpu/gpu_start.py $(START)
+
 # Outside of `make test`, as containerd comes from Debian's mirror; once. NRI=2.x for one version of it.
 NRI :=
 .PHONY: nri-test
