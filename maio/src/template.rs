@@ -27,7 +27,7 @@ pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
 pub use error::TemplateError;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
 pub use nodes::{FoundTemplate, learn};
-pub use store::{Store, StoreEntry, Summary, default_root, this_node, valid_name};
+pub use store::{Stamp, Store, StoreEntry, Summary, default_root, this_node, valid_name};
 pub use view::{FileView, GroupView, View};
 
 use crate::{Extent, PAGE};

@@ -3,7 +3,10 @@
 //! Nodes may share the root, and for some it may be read-only. Each node writes its own template, by
 //! renaming, so that readers see either the old one or the new one. Names of temporary files begin with a
 //! dot, unlike names of nodes.
+//!
+//! What other nodes of a fleet have recorded may be in a folder of the store (`fleet`), with the same structure.
 
+mod fleet;
 mod life;
 mod recent;
 #[cfg(test)]
@@ -19,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::{Group, MAX_BYTES, Template, TemplateError, TemplateKind};
+pub use fleet::Stamp;
 use trust::{TrustedFolder, untrusted};
 
 const SUFFIX: &str = ".maio";
@@ -129,27 +133,21 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// The template of a service on a node; `None` if there is none.
+    /// The template of a service on a node; `None` if there is none. Without one in the store itself, that of the fleet
+    /// by this name.
     ///
     /// Its place decides which node it belongs to: a copy of another node's template is this node's.
     ///
     /// # Errors
     /// Why it cannot be used.
     pub fn load(&self, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
-        let name = file_name(node)?;
-        let Some(folder) = TrustedFolder::open(&self.root, checked(service)?)? else {
-            return Ok(None);
-        };
-        let bytes = match folder.read(&name) {
-            Err(TemplateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
-            bytes => bytes?,
-        };
-        let mut template = Template::from_bytes(&bytes)?;
-        service.clone_into(&mut template.service);
-        node.clone_into(&mut template.node);
-        Ok(Some(template))
+        match load_from(&self.root, service, node)? {
+            Some(template) => Ok(Some(template)),
+            None => match self.fleet_folder() {
+                Some(fleet) => load_from(&fleet, service, node),
+                None => Ok(None),
+            },
+        }
     }
 
     /// The usable templates that other nodes have of a service, the newest first: only those saved after `since`,
@@ -163,7 +161,7 @@ impl Store {
         node: &str,
         since: Option<SystemTime>,
     ) -> Result<impl Iterator<Item = Template>, TemplateError> {
-        let mut found = nodes(&self.folder(service)?)?;
+        let mut found = self.nodes(service)?;
         found.retain(|kept| kept.node != node && since.is_none_or(|since| kept.modified > since));
         let mut left = MAX_BYTES as u64;
         let fits = move |kept: &StoredFile| match left.checked_sub(kept.bytes) {
@@ -181,7 +179,7 @@ impl Store {
     /// # Errors
     /// Of the name or of reading the directory.
     pub fn load_all(&self, service: &str) -> Result<impl Iterator<Item = Template>, TemplateError> {
-        let found = nodes(&self.folder(service)?)?;
+        let found = self.nodes(service)?;
         Ok(self.newest_first(service, found, |_| true))
     }
 
@@ -202,6 +200,18 @@ impl Store {
     /// [`TemplateError::ReadOnly`] where nothing can be kept; otherwise what is wrong with the template or
     /// the disk.
     pub fn save(&self, template: &Template) -> Result<(), TemplateError> {
+        self.save_of(template, None)
+    }
+
+    /// The same, of a template that was saved at that time elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`Store::save`].
+    pub fn save_copy(&self, template: &Template, saved: SystemTime) -> Result<(), TemplateError> {
+        self.save_of(template, Some(saved))
+    }
+
+    fn save_of(&self, template: &Template, saved: Option<SystemTime>) -> Result<(), TemplateError> {
         let folder = self.folder(&template.service)?;
         let name = file_name(&template.node)?;
         let bytes = template.to_bytes()?;
@@ -218,7 +228,7 @@ impl Store {
         // If another folder takes its path from now on, nothing is written there.
         let folder = trusted.within();
         let temporary = folder.join(temporary_name(&template.node));
-        let written = write(&temporary, &bytes)
+        let written = write(&temporary, &bytes, saved)
             .and_then(|now| fs::rename(&temporary, folder.join(name)).map(|()| now));
         let now = written.map_err(|error| {
             let _ = fs::remove_file(&temporary);
@@ -248,8 +258,8 @@ impl Store {
     /// Of reading the directories. A root that does not exist is empty.
     pub fn list(&self) -> Result<Vec<StoreEntry>, TemplateError> {
         let mut entries = Vec::new();
-        for service in names(&self.root)?.filter(|name| valid_name(name)) {
-            for kept in nodes(&self.root.join(&service))? {
+        for service in self.services()? {
+            for kept in self.nodes(&service)? {
                 let state = match self.load(&service, &kept.node) {
                     Ok(None) => continue,
                     Ok(Some(template)) => Ok(Summary::of(&template)),
@@ -302,6 +312,24 @@ impl Store {
     }
 }
 
+/// A template of the store at this root.
+fn load_from(root: &Path, service: &str, node: &str) -> Result<Option<Template>, TemplateError> {
+    let name = file_name(node)?;
+    let Some(folder) = TrustedFolder::open(root, checked(service)?)? else {
+        return Ok(None);
+    };
+    let bytes = match folder.read(&name) {
+        Err(TemplateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        bytes => bytes?,
+    };
+    let mut template = Template::from_bytes(&bytes)?;
+    service.clone_into(&mut template.service);
+    node.clone_into(&mut template.node);
+    Ok(Some(template))
+}
+
 fn checked(name: &str) -> Result<&str, TemplateError> {
     if valid_name(name) {
         Ok(name)
@@ -322,7 +350,7 @@ fn temporary_name(node: &str) -> String {
 }
 
 /// Writes a new file to the disk. Returns when it was changed, by the clock of its file system.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<SystemTime> {
+fn write(path: &Path, bytes: &[u8], saved: Option<SystemTime>) -> io::Result<SystemTime> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -330,8 +358,12 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<SystemTime> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
         .open(path)?;
     file.write_all(bytes)?;
+    let now = file.metadata()?.modified()?;
+    if let Some(saved) = saved {
+        file.set_modified(saved.min(now))?;
+    }
     file.sync_all()?;
-    file.metadata()?.modified()
+    Ok(now)
 }
 
 fn sync(folder: &Path) -> io::Result<()> {
@@ -392,7 +424,7 @@ fn is_link(path: &Path) -> bool {
 }
 
 /// The names in a directory that are UTF-8. None if it does not exist or is no directory.
-fn names(folder: &Path) -> Result<impl Iterator<Item = String>, TemplateError> {
+fn names(folder: &Path) -> Result<impl Iterator<Item = String> + use<>, TemplateError> {
     let entries = match fs::read_dir(folder) {
         Err(error)
             if matches!(
