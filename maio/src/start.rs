@@ -11,6 +11,7 @@
 mod blocks;
 mod closure;
 mod dynamic;
+mod elsewhere;
 mod expected;
 mod next;
 mod object;
@@ -502,13 +503,16 @@ fn is_left_out(files: &FileTable, number: u32, without: Option<&str>) -> bool {
     inner.is_some_and(|inner| inner.starts_with('/'))
 }
 
-/// The files and reads of the last starts; nothing if the start is to be recorded anew.
+/// The files and reads of the last starts, or of those of other nodes; nothing if the start is to be recorded anew.
 fn known(host: &Host<'_>, config: &Config, name: &str) -> (Vec<Identity>, Vec<Group>) {
     let store = match config.recording {
         Recording::Auto | Recording::Never => config.store.as_ref(),
         Recording::Always => None,
     };
-    let found = store.and_then(|store| find(host, store, name, &config.node));
+    let found = store.and_then(|store| {
+        let own = find(host, store, name, &config.node);
+        own.or_else(|| elsewhere::find(host, store, name, &config.node))
+    });
     found.map_or_else(Default::default, |it| (it.files, it.groups))
 }
 

@@ -107,6 +107,39 @@ fn what_a_start_read_is_loaded_for_the_next_in_the_order_of_first_touch() {
 }
 
 #[test]
+fn a_start_that_another_node_has_recorded_is_loaded_if_its_files_are_here() {
+    let scratch = Scratch::new("elsewhere");
+    let touched = [
+        ("usr/bin/python3", 0, 64 * KIB),
+        ("usr/lib/a.so", 0, 4 * KIB),
+    ];
+    let [start_, store, _, leases] = scratch.settings();
+    let there = [start_, store, ("node", "there"), leases];
+    assert_eq!(start_with(&host(), &there, &touched), []);
+    let of_others = |size: u64| {
+        let host = FakeHost::new()
+            .file("usr/bin/python3", size)
+            .file("usr/lib/a.so", size);
+        let settings = [start_, store, ("node", "new"), leases, ("record", "never")];
+        start_with(&host, &settings, &[]).len()
+    };
+    assert_eq!(of_others(4097 * KIB), 0, "other files");
+    let host = host();
+    let loaded = start(&host, &scratch, &touched);
+    let expected = [
+        (host.id("usr/bin/python3"), 0, 64 * KIB),
+        (host.id("usr/lib/a.so"), 0, 4 * KIB),
+    ];
+    assert_eq!(loaded, expected);
+    let own = scratch.kept().expect("a template");
+    assert_eq!(
+        (own.groups.len(), own.loads),
+        (2, 2),
+        "its own goes on from there"
+    );
+}
+
+#[test]
 fn what_died_half_way_is_kept_only_if_it_read_enough() {
     let (host, scratch) = (host(), Scratch::new("least"));
     let [start_, store, node, leases] = scratch.settings();
