@@ -34,7 +34,13 @@ impl Store {
     /// The store of the fleet's templates in this one, for the program that keeps it.
     #[must_use]
     pub fn fleet(&self) -> Self {
-        Self::at(self.root.join(FOLDER))
+        Self::at(self.fleet_path())
+    }
+
+    /// The path of that folder, which need not exist.
+    #[must_use]
+    pub fn fleet_path(&self) -> PathBuf {
+        self.root.join(FOLDER)
     }
 
     /// All that this store itself has, the fleet's not included, without reading or checking it.
@@ -126,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_fleets_templates_are_other_nodes_and_never_replace_ones_own() {
-        let folder = Folder::new("maio-fleet");
+        let folder = Folder::new("maio-fleet-own");
         let store = Store::at(folder.path());
         let hour_ago = SystemTime::now() - Duration::from_hours(1);
         store.save(&of("here")).expect("to save");
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_service_may_be_the_fleets_alone() {
-        let folder = Folder::new("maio-fleet");
+        let folder = Folder::new("maio-fleet-alone");
         let store = Store::at(folder.path());
         store.fleet().save(&of("fleet-1")).expect("to save");
         assert_eq!(found(&store), ["fleet-1"]);
@@ -173,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_fleet_that_anyone_could_have_made_is_not_believed() {
-        let folder = Folder::new("maio-fleet");
+        let folder = Folder::new("maio-fleet-made");
         let store = Store::at(folder.path());
         store.fleet().save(&of("fleet-1")).expect("to save");
         let fleet = folder.path().join(FOLDER);
@@ -191,7 +197,7 @@ mod tests {
         if !nix::unistd::geteuid().is_root() {
             return test_support::skip("only root may have others let go of files");
         }
-        let folder = Folder::new("maio-fleet");
+        let folder = Folder::new("maio-fleet-owner");
         let store = Store::at(folder.path());
         store.fleet().save(&of("fleet-1")).expect("to save");
         let fleet = folder.path().join(FOLDER);
