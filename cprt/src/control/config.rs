@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::Error as _;
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::control::guard::{KubeletGuard, UnifiedGuard};
@@ -60,6 +60,8 @@ pub struct Config {
     pub kept: PathBuf,
     /// How runtimes report containers.
     pub nri: NriConfig,
+    /// How templates are shared; the program `ppc-store` reads that, and knows what is wrong with it.
+    pub fleet: IgnoredAny,
 }
 
 /// How much memory loads may take.
@@ -200,6 +202,7 @@ impl Default for Config {
             keep: BTreeMap::new(),
             kept: "/var/lib/cprt/kept.json".into(),
             nri: NriConfig::default(),
+            fleet: IgnoredAny,
         }
     }
 }
