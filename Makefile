@@ -68,8 +68,8 @@ install-dkms: ## hand the module to DKMS, which rebuilds it for every kernel
 	$(if $(DESTDIR),,dkms add rfs/$(VERSION) && dkms install rfs/$(VERSION))
 
 .PHONY: tools
-tools: rust policies ## build cprtd, ppcctl and mount.rfs into target/release, man pages and completions into target/tools
-	@cargo build --quiet --locked --release --package cprt --package ppcctl --package mount-rfs
+tools: rust policies ## build cprtd, ppcctl, ppc-store and mount.rfs into target/release, man pages and completions into target/tools
+	@cargo build --quiet --locked --release --package cprt --package ppcctl --package mount-rfs --package ppc-store
 	@$(TOOLS_OUT)/ppcctl generate $(TOOLS_OUT)/../tools
 	@mkdir -p $(TOOLS_OUT)/../lib && ln -sfn ../policies $(TOOLS_OUT)/../lib/ppc
 
@@ -82,18 +82,18 @@ install-headers: ## install what policies, and readers of the module's events, a
 
 # An /etc/cprt.toml that is there is somebody's.
 .PHONY: install-tools
-install-tools: tools install-headers ## install cprtd, ppcctl, mount.rfs, the policies and what belongs to them
+install-tools: tools install-headers ## install cprtd, ppcctl, ppc-store, mount.rfs, the policies and what belongs to them
 	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
-	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd
+	install -D -m 755 -t $(DESTDIR)/usr/sbin $(TOOLS_OUT)/cprtd $(TOOLS_OUT)/ppc-store
 	install -D -m 755 $(TOOLS_OUT)/mount-rfs $(DESTDIR)/usr/sbin/mount.rfs
 	install -D -m 644 -t $(DESTDIR)/usr/lib/ppc $(POLICIES_OUT)/*.so
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 $(TOOLS_OUT)/../tools/man/*.1
-	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 cprt/cprtd.8 tools/mount-rfs/mount.rfs.8
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 cprt/cprtd.8 tools/mount-rfs/mount.rfs.8 tools/ppc-store/ppc-store.8
 	install -D -m 644 -t $(DESTDIR)/usr/share/bash-completion/completions $(TOOLS_OUT)/../tools/completions/bash/ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/zsh/vendor-completions $(TOOLS_OUT)/../tools/completions/zsh/_ppcctl
 	install -D -m 644 -t $(DESTDIR)/usr/share/fish/vendor_completions.d $(TOOLS_OUT)/../tools/completions/fish/ppcctl.fish
 	install -D -m 644 -t $(DESTDIR)/usr/share/ppc cprt/metrics/grafana.json
-	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system cprt/cprtd.service
+	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system cprt/cprtd.service tools/ppc-store/ppc-store.service
 	install -D -m 644 cprt/cprt.sysusers $(DESTDIR)/usr/lib/sysusers.d/cprt.conf
 	[[ -e $(DESTDIR)/etc/cprt.toml ]] || install -D -m 644 cprt/cprt.toml $(DESTDIR)/etc/cprt.toml
 	$(if $(DESTDIR),,@echo "next: systemd-sysusers; systemctl daemon-reload; systemctl enable --now cprtd")
@@ -159,6 +159,10 @@ nri-test: tools ## a real containerd with NRI, 1.7 and 2.x: files are there befo
 .PHONY: kubernetes-test
 kubernetes-test: ## the chart is what the plain manifests were rendered of, and valid by the schemas of Kubernetes' API
 	@tests/kubernetes/kubernetes.py
+# Servers from PyPI, in ~/.cache/ppc/store, made once: outside of `make test`, which takes no network.
+.PHONY: store-test
+store-test: rust ## ppc-store against real servers of S3 and WebDAV
+	@tests/store.py cargo test --locked --package ppc-store --test servers
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.
@@ -246,7 +250,8 @@ check-scripts: check-deps ## shellcheck, Python syntax
 
 .PHONY: check-readmes
 check-readmes: rust ## each command in a README, as it stands there
-	@cargo build --quiet --locked --package ppcctl --package ppc-bench --package mount-rfs
+	@cargo build --quiet --locked --package ppcctl --package ppc-bench --package ppc-store \
+		--package mount-rfs
 	@tests/readme.py
 
 .PHONY: check-prose

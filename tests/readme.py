@@ -27,7 +27,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 ASSIGNMENT = re.compile(r"\w+=")
 # What each name in a README is built as.
-OURS = {"ppcctl": "ppcctl", "ppc-bench": "ppc-bench", "mount.rfs": "mount-rfs"}
+OURS = {"ppcctl": "ppcctl", "ppc-bench": "ppc-bench", "mount.rfs": "mount-rfs", "ppc-store": "ppc-store"}
 # Commands that only print.
 PRINTING = re.compile(r"--help|--list|^service-id .")
 # Commands of the system, whose arguments are not checked. policies/ppc/tests/readme.rs runs the commands of
