@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # What is installed; their normal dependencies are linked into it.
-SHIPPED = ("cprt", "ppcctl", "mount-rfs", "maio", "ppc-eager", "ppc-null", "ppc-precache", "ppc-readahead")
+SHIPPED = ("cprt", "ppcctl", "mount-rfs", "ppc-store", "maio", "ppc-eager", "ppc-null", "ppc-precache", "ppc-readahead")
 # Where a crate may be used under one of several licences, MIT's is the one that is granted on.
 CHOICES = (("*MIT*",), ("LICEN[CS]E*", "license*", "COPYING*"))
 NO_TEXT = "(These come without a text; the file copyright has that of MIT and says where Apache's is.)"
