@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the tests of ppc-store that need servers of S3 and of WebDAV: store.py CARGO...
 
-The servers are moto's and wsgidav, from PyPI, in an environment of their own in the cache; it is made once, which takes a
-network.
+The servers are moto's and wsgidav, from PyPI, in an environment of their own in the cache; it is made once, which
+takes a network.
 """
 
 from __future__ import annotations

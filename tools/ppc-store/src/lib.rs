@@ -1,7 +1,8 @@
 //! Shares MAIO's templates among the nodes of a fleet, through object storage.
 //!
-//! MAIO reads and writes a directory, and has no network. This program has one: it copies what other nodes have recorded
-//! into the folder of that directory which MAIO reads as the fleet's, and what this node has recorded into the storage.
+//! MAIO reads and writes a directory, and has no network. This program has one: it copies what other nodes have
+//! recorded into the folder of that directory which MAIO reads as the fleet's, and what this node has recorded into the
+//! storage.
 //!
 //! ```text
 //! config ─▶ serve ─ pace: when the next round is ─▶ round

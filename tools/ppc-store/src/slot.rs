@@ -1,8 +1,8 @@
 //! Under which name a template is shared. Pure.
 //!
 //! Nodes that load the same files by the same workers have the same name for what they record, so a fleet keeps one
-//! template of a service and not one for each node. Nodes that share the workers of one model, and revisions of it, have
-//! names of their own.
+//! template of a service and not one for each node. Nodes that share the workers of one model, and revisions of it,
+//! have names of their own.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! A fleet of up to a thousand nodes that share one storage: the rounds of the product, an hour or two of them, by a clock
-//! that leaps from one event to the next.
+//! A fleet of up to a thousand nodes that share one storage: the rounds of the product, an hour or two of them, by a
+//! clock that leaps from one event to the next.
 //!
 //! cargo test -p ppc-store --test fleet -- --nocapture --test-threads 1
 

@@ -1,4 +1,5 @@
-//! Object storage in memory, at a distance: each request takes a while, is counted, and fails while the storage is down.
+//! Object storage in memory, at a distance: each request takes a while, is counted, and fails while the storage is
+//! down.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -151,7 +152,7 @@ impl ObjectStore for Storage {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // The stream outlives this borrow: what it shows is what is there when it is made, and the wait is the listing's.
+        // The stream outlives this borrow: what it shows is what is there when it is made.
         let objects: Vec<_> = self
             .inner
             .list(prefix)
