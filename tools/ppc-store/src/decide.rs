@@ -40,8 +40,8 @@ pub struct Incoming {
 pub fn incoming(listed: &[Listed], known: &Known, held: &BTreeSet<Place>, budget: u64) -> Incoming {
     let mut newest: Vec<&Listed> = listed.iter().collect();
     newest.sort_by(|one, other| {
-        let key = |it: &Listed| (it.modified_s, it.place.clone());
-        key(other).cmp(&key(one))
+        let key = (other.modified_s, &other.place);
+        key.cmp(&(one.modified_s, &one.place))
     });
     let mut plan = Incoming::default();
     let mut wanted = BTreeSet::new();

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::storage::BEGIN_S;
 
 /// Ranges that a worker reads: few, as a thousand nodes examine each template.
-const RANGES: u32 = 100;
+const RANGES: u32 = 20;
 
 /// When a node has recorded its services, and when it has found the records right, from the beginning.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ pub(crate) fn templates(services: usize) -> Rc<Vec<Template>> {
         let range = |range: u32| Extent {
             file: range % 4,
             // Not in order, so that they are as hard to pack as those of a model.
-            first: (range * 61 % RANGES) * 256,
+            first: (range * 13 % RANGES) * 256,
             pages: 1 + range * 7 % 250,
         };
         let ranges: Vec<_> = (0..RANGES).map(range).collect();
