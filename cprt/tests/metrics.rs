@@ -16,10 +16,8 @@ use cprt::control::protocol::{MountStats, Status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
-use test_support::{Folder, Sample, TRUSTED, drop_cached, metrics, own_view, skip};
+use test_support::{Folder, Sample, TRUSTED, drop_cached, metrics, own_view, skip, wait_for};
 
-/// How long to wait for anything, on a machine with much else to do.
-const LATEST: Duration = Duration::from_mins(1);
 /// The size of the file that is read.
 const SIZE: usize = 512 << 10;
 /// The size of the model.
@@ -112,11 +110,7 @@ impl Ground {
         });
         // The daemon has the library open by the time it says that the worker is up.
         let up = |samples: &[Sample]| sum(samples, "ppc_worker_up") > 0.0;
-        let until = Instant::now() + LATEST;
-        while !ground.samples().is_some_and(|it| up(&it)) {
-            assert!(Instant::now() < until, "the policy does not come");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for("the policy", || ground.samples().filter(|it| up(it)));
         Some(ground)
     }
 
@@ -143,17 +137,6 @@ fn get(mut stream: impl Read + Write, path: &str, accept: &str) -> (String, Stri
     stream.read_to_string(&mut text).expect("a response");
     let (head, body) = text.split_once("\r\n\r\n").expect("both");
     (head.to_owned(), body.to_owned())
-}
-
-fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + LATEST;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The sum of all series of this name.

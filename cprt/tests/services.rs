@@ -15,10 +15,10 @@ use cprt::control::start_name::start_name;
 use maio::template::{Store, Template, this_node};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use test_support::{Container, Folder, TRUSTED, drop_cached, own_view, skip, undisturbed};
+use test_support::{
+    Container, Folder, TRUSTED, drop_cached, own_view, skip, undisturbed, wait_for,
+};
 
-/// How long to wait for anything, on a machine with much else to do.
-const LATEST: Duration = Duration::from_mins(1);
 /// The size of each file.
 const SIZE: u64 = 512 << 10;
 
@@ -210,17 +210,6 @@ fn cached(path: &Path) -> u64 {
     let ran = fincore.arg(path).output().expect("util-linux");
     let text = String::from_utf8(ran.stdout).expect("a number");
     text.trim().parse().expect("a number")
-}
-
-fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + LATEST;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A service that waits for a line before it goes on.

@@ -13,10 +13,7 @@ use cprt::control::protocol::{MountState, PolicyStatus, Status};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use test_support::{Folder, TRUSTED, compile, own_view, skip};
-
-/// How long to wait for anything, on a machine with much else to do.
-pub(crate) const LATEST: Duration = Duration::from_secs(30);
+use test_support::{Folder, LATEST, TRUSTED, compile, own_view, skip, wait_for};
 
 /// The folder where policies are built, which each test sees at [`TRUSTED`].
 fn policies() -> PathBuf {
@@ -214,15 +211,4 @@ pub(crate) fn bind(what: &Path, at: &Path) {
 
 pub(crate) fn unbind(at: &Path) {
     umount2(at, MntFlags::MNT_DETACH).expect("it is mounted");
-}
-
-pub(crate) fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + LATEST;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

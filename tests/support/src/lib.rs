@@ -9,6 +9,7 @@ mod metrics;
 mod skip;
 mod taken;
 mod view;
+mod waiting;
 
 pub use cold::drop_cached;
 pub use compile::{compile, policies};
@@ -18,3 +19,4 @@ pub use metrics::{Sample, metrics};
 pub use skip::{skip, skip_part};
 pub use taken::{pages_taken_back, right, undisturbed};
 pub use view::{TRUSTED, own_view};
+pub use waiting::{LATEST, wait_for};
