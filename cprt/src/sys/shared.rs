@@ -1,19 +1,17 @@
 //! Mapped files: of the kernel, or of several processes.
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags};
 
-/// A mapping shared with the kernel or with other processes, unmapped when dropped.
+use super::mapping::Mapping;
+
+/// A mapping shared with the kernel or with other processes.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    start: NonNull<u8>,
-    length: usize,
-}
+pub(crate) struct Shared(Mapping);
 
 // SAFETY: the memory is valid in every thread until it is unmapped on drop.
 unsafe impl Send for Shared {}
@@ -37,43 +35,35 @@ impl Shared {
         protection: ProtFlags,
         flags: MapFlags,
     ) -> io::Result<Self> {
-        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
-        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
-        let start = unsafe { mmap(None, size, protection, flags, fd, offset) }?;
-        Ok(Self {
-            start: start.cast(),
-            length,
-        })
+        let mapping = Mapping::new(fd, offset as u64, length, protection, flags)?;
+        Ok(Self(mapping))
+    }
+
+    const fn start(&self) -> NonNull<u8> {
+        self.0.start().cast()
     }
 
     /// A number that both sides read and write.
     pub(crate) fn number(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.length);
+        assert!(at.is_multiple_of(8) && at + 8 <= self.0.length());
         // SAFETY: it is within the mapping and aligned, by the assertion and because mappings begin
         // at a page; it lives as long as `self`, and is only ever used as an atomic number.
-        unsafe { self.start.add(at).cast::<AtomicU64>().as_ref() }
+        unsafe { self.start().add(at).cast::<AtomicU64>().as_ref() }
     }
 
     /// Appends a copy of bytes that the other side has written and does not change meanwhile.
     pub(crate) fn copy(&self, at: usize, length: usize, into: &mut Vec<u8>) {
-        assert!(at.checked_add(length).is_some_and(|end| end <= self.length));
+        let whole = self.0.length();
+        assert!(at.checked_add(length).is_some_and(|end| end <= whole));
         into.reserve(length);
         let end = into.len();
         // SAFETY: the bytes are within the mapping, by the assertion; the vector has room for them,
         // and they are initialised when its length says so.
         unsafe {
             let room = into.as_mut_ptr().add(end);
-            std::ptr::copy_nonoverlapping(self.start.add(at).as_ptr(), room, length);
+            std::ptr::copy_nonoverlapping(self.start().add(at).as_ptr(), room, length);
             into.set_len(end + length);
         }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no reference to it outlives `self`.
-        let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }
 
@@ -89,7 +79,7 @@ impl Constant {
     }
 
     pub(crate) const fn bytes(&self) -> &[u8] {
-        let Shared { start, length } = self.0;
+        let (start, length) = (self.0.start(), self.0.0.length());
         // SAFETY: `length` bytes are mapped for reading until `self` is dropped, and nothing changes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
     }

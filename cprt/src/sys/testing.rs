@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -10,7 +9,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags};
+
+use super::mapping::Mapping;
 
 pub(crate) use test_support::{skip, skip_part};
 
@@ -53,70 +54,45 @@ pub(crate) fn warm(path: &Path) {
 }
 
 /// A whole file, mapped.
-pub(crate) struct Mapped {
-    start: NonNull<libc::c_void>,
-    length: usize,
-}
+pub(crate) struct Mapped(Mapping);
 
 impl Mapped {
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::UnexpectedEof)?;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
-        let start = unsafe {
-            mmap(
-                None,
-                size,
-                ProtFlags::PROT_READ,
-                MapFlags::MAP_SHARED,
-                file,
-                0,
-            )
-        }?;
-        Ok(Self { start, length })
+        let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED);
+        Ok(Self(Mapping::new(file, 0, length, protection, flags)?))
     }
 
-    pub(crate) fn length(&self) -> usize {
-        self.length
+    pub(crate) const fn length(&self) -> usize {
+        self.0.length()
     }
 
     pub(crate) fn address(&self) -> u64 {
-        self.start.addr().get() as u64
+        self.0.start().addr().get() as u64
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) const fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for reading as long as `self` lives; tests change no mapped file.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length) }
+        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr().cast(), self.length()) }
     }
 
     /// The number of its pages in the page cache.
     pub(crate) fn resident(&self) -> io::Result<usize> {
-        let page = usize::try_from(super::page_size()).unwrap_or(4096);
-        let mut pages = vec![0u8; self.length.div_ceil(page)];
-        // SAFETY: the vector has a byte for each page of the mapping.
-        match unsafe { libc::mincore(self.start.as_ptr(), self.length, pages.as_mut_ptr()) } {
-            0 => Ok(pages.iter().filter(|&&page| page & 1 != 0).count()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let mut pages = Vec::new();
+        self.0.resident(super::page_size(), &mut pages)?;
+        Ok(pages.iter().filter(|&&page| page & 1 != 0).count())
     }
 
     /// Touches each page of a range.
     pub(crate) fn sum(&self, range: Range<usize>) -> u64 {
-        assert!(range.end <= self.length);
-        let start: NonNull<u8> = self.start.cast();
+        assert!(range.end <= self.length());
+        let start: NonNull<u8> = self.0.start().cast();
         range
             .step_by(4096)
             // SAFETY: it is within the mapping, by the assertion above, and tests do not truncate
             // their files.
             .map(|at| u64::from(unsafe { start.add(at).read_volatile() }))
             .sum()
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no reference to it outlives `self`.
-        let _ = unsafe { munmap(self.start, self.length) };
     }
 }
 

@@ -3,60 +3,38 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::ptr::NonNull;
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise};
 
-/// The mapping.
+use super::mapping::Mapping;
+
+/// The part.
 #[derive(Debug)]
-pub(crate) struct Window {
-    start: NonNull<libc::c_void>,
-    length: usize,
-}
+pub(crate) struct Window(Mapping);
 
 impl Window {
     /// Maps a range that begins at a page and is not empty.
     pub(crate) fn of(file: &File, range: &Range<u64>) -> io::Result<Self> {
         let too_long = |_| io::Error::from_raw_os_error(libc::EFBIG);
         let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(too_long)?;
-        let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
-        let offset = libc::off_t::try_from(range.start).map_err(too_long)?;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
-        let start = unsafe {
-            mmap(
-                None,
-                size,
-                ProtFlags::PROT_READ,
-                MapFlags::MAP_SHARED,
-                file,
-                offset,
-            )
-        }?;
-        let window = Self { start, length };
+        let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED);
+        let mapping = Mapping::new(file, range.start, length, protection, flags)?;
         // A copy brings in no page beside those that it copies, and does not make them look used.
         // SAFETY: the advice changes no content of the mapping, which is ours.
-        unsafe { madvise(start, length, MmapAdvise::MADV_RANDOM) }?;
-        Ok(window)
+        unsafe { madvise(mapping.start(), length, MmapAdvise::MADV_RANDOM) }?;
+        Ok(Self(mapping))
     }
 
     /// Which of its pages are cached: an entry for each, of which the lowest bit counts.
     pub(crate) fn resident(&self, page: u64, pages: &mut Vec<u8>) -> io::Result<()> {
-        let count = (self.length as u64).div_ceil(page);
-        pages.clear();
-        pages.resize(usize::try_from(count).unwrap_or(0), 0);
-        // SAFETY: the kernel writes a byte for each page of the mapping, and `pages` has as many.
-        match unsafe { libc::mincore(self.start.as_ptr(), self.length, pages.as_mut_ptr()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        self.0.resident(page, pages)
     }
 
     /// Has the kernel bring in huge pages at once.
     pub(crate) fn prefer_huge(&self) -> io::Result<()> {
         // SAFETY: the advice changes no content of the mapping, which is ours.
-        Ok(unsafe { madvise(self.start, self.length, MmapAdvise::MADV_HUGEPAGE) }?)
+        Ok(unsafe { madvise(self.0.start(), self.0.length(), MmapAdvise::MADV_HUGEPAGE) }?)
     }
 
     /// Has the kernel map the pages of a part that begins at a page, and waits until they are there.
@@ -64,10 +42,10 @@ impl Window {
         let outside = |_| io::ErrorKind::InvalidInput;
         let from = usize::try_from(part.start).map_err(outside)?;
         let to = usize::try_from(part.end).map_err(outside)?;
-        if from >= to || to > self.length {
+        if from >= to || to > self.0.length() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let start = self.start.as_ptr().wrapping_byte_add(from);
+        let start = self.0.start().as_ptr().wrapping_byte_add(from);
         // SAFETY: the pages are those of this mapping, whose content stays what it is; a page that cannot be read is
         // an error of the call.
         match unsafe { libc::madvise(start, to - from, libc::MADV_POPULATE_READ) } {
@@ -79,13 +57,13 @@ impl Window {
     /// Copies what is there from `at` on, the kernel reading pages that are not cached, and returns how much that is:
     /// less than asked for where the file has become shorter.
     pub(crate) fn copy(&self, at: usize, into: &mut [u8]) -> io::Result<usize> {
-        let length = into.len().min(self.length.saturating_sub(at));
+        let length = into.len().min(self.0.length().saturating_sub(at));
         let local = libc::iovec {
             iov_base: into.as_mut_ptr().cast(),
             iov_len: length,
         };
         let remote = libc::iovec {
-            iov_base: self.start.as_ptr().wrapping_byte_add(at),
+            iov_base: self.0.start().as_ptr().wrapping_byte_add(at),
             iov_len: length,
         };
         // SAFETY: the kernel writes at most `length` bytes to `into`, which has them, and reads the mapping itself: a
@@ -101,13 +79,6 @@ impl Window {
                 error => Err(error),
             },
         }
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing refers to it.
-        let _ = unsafe { munmap(self.start, self.length) };
     }
 }
 
