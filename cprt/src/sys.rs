@@ -14,6 +14,7 @@ pub(crate) mod btf;
 pub(crate) mod cache;
 pub(crate) mod huge;
 pub(crate) mod maps;
+mod mapping;
 pub(crate) mod pagemap;
 pub(crate) mod perf;
 pub(crate) mod shared;

@@ -273,7 +273,7 @@ impl fmt::Display for MountState {
 }
 
 /// A registered policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyStatus {
     /// The policy's name for itself.
     pub name: String,

@@ -20,15 +20,10 @@ fn mount(path: &Path, state: MountState) -> MountStatus {
     let policy = PolicyStatus {
         name: "maio".into(),
         version: "0.1.0".into(),
-        library: "/usr/lib/ppc/maio.so".into(),
-        settings: [].into(),
         backend: "observe".into(),
-        features: vec![],
         worker: Some(4711),
-        cgroup: None,
         crashes: 2,
-        last_fault: None,
-        log: vec![],
+        ..PolicyStatus::default()
     };
     MountStatus {
         path: path.into(),

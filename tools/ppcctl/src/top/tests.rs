@@ -16,16 +16,8 @@ const GIB: u64 = 1 << 30;
 fn mount(path: &str, state: MountState) -> MountStatus {
     let policy = PolicyStatus {
         name: "maio".into(),
-        version: "0.1.0".into(),
-        library: "/usr/lib/ppc/maio.so".into(),
-        settings: [].into(),
         backend: "observe".into(),
-        features: vec![],
-        worker: None,
-        cgroup: None,
-        crashes: 0,
-        last_fault: None,
-        log: vec![],
+        ..PolicyStatus::default()
     };
     MountStatus {
         path: path.into(),
