@@ -125,9 +125,16 @@ impl Roots {
 
     pub(super) fn place(&self, pid: u32) -> Result<CgroupPlace> {
         let path = self.proc.join(pid.to_string()).join("cgroup");
-        let text = fs::read(&path).map_err(|source| Error::Read { path, source })?;
+        let failed = |source| Error::Read {
+            path: path.clone(),
+            source,
+        };
+        let text = fs::read(&path).map_err(failed)?;
         let mounts = self.mounts();
         let Membership { memory, unified } = parse::membership(&text);
+        if memory.as_deref() == Some(Path::new("/")) && self.is_ending(pid) {
+            return Err(failed(io::ErrorKind::NotFound.into()));
+        }
         let unified = unified.and_then(|path| locate(&mounts, Version::V2, &path));
         // Nor in its hierarchy of v2, if memory is in v1 but not visible here.
         let memory = match memory {
@@ -141,12 +148,26 @@ impl Roots {
         })
     }
 
-    /// Hierarchies that may have memory, those at the usual place first.
+    /// Whether a process is ending: the kernel then shows it in the root of each hierarchy of v1.
+    fn is_ending(&self, pid: u32) -> bool {
+        const PF_EXITING: u64 = 4;
+
+        let text = fs::read_to_string(self.proc.join(pid.to_string()).join("stat"));
+        let text = text.unwrap_or_default();
+        // The name of the program, in brackets, may have any characters.
+        let fields = text
+            .rsplit_once(')')
+            .map(|(_, rest)| rest.split_whitespace());
+        let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & PF_EXITING != 0)
+    }
+
     /// The roots of hierarchies that can have memory.
     pub(super) fn points(&self) -> impl Iterator<Item = PathBuf> {
         self.mounts().into_iter().map(|mount| mount.point)
     }
 
+    /// Hierarchies that may have memory, those at the usual place first.
     fn mounts(&self) -> Vec<Hierarchy> {
         let mut mounts = mountinfo::read(&self.proc)
             .map(parse::hierarchies)

@@ -47,6 +47,23 @@ fn process_of_hybrid() {
 }
 
 #[test]
+fn process_that_ends_in_v1() {
+    let tree = Tree::hybrid();
+    let root = tree.cgroup_v1("", u64::MAX, 0, 0);
+    let process = |pid, flags| {
+        tree.process(pid, "5:memory:/\n0::/\n");
+        let stat = format!("{pid} (a) R b) Z 1 1 1 0 -1 {flags} 0 0\n");
+        tree.write(&format!("proc/{pid}/stat"), &stat);
+    };
+    process(7, 0x0040_0040);
+    process(8, 0x0040_0044);
+    assert_eq!(tree.roots().cgroup_of(7).expect("reads"), Some(root));
+    tree.roots()
+        .cgroup_of(8)
+        .expect_err("it has left its cgroup");
+}
+
+#[test]
 fn process_in_a_container() {
     let tree = Tree::v2();
     let own = tree.cgroup_v2("", "1000", 0);
