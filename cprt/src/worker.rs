@@ -15,6 +15,7 @@ pub(crate) mod handle;
 pub(crate) mod keeper;
 pub(crate) mod loader;
 pub(crate) mod messages;
+mod others;
 mod output;
 mod parting;
 pub(crate) mod plan;

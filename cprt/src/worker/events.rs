@@ -15,6 +15,7 @@ use crate::worker::budget::Budget;
 use crate::worker::guest::Guest;
 use crate::worker::loader::Loader;
 use crate::worker::messages::{Note, Outbox};
+use crate::worker::others::OtherWorkers;
 use crate::worker::queue::{Queue, Task};
 use crate::worker::watchdog::Watchdog;
 
@@ -46,6 +47,7 @@ pub(super) struct EventsThread {
     pub(super) payer: Arc<AtomicU32>,
     /// Moves the worker into that process's cgroup where the backend cannot charge it.
     pub(super) guest: Arc<Guest>,
+    pub(super) others: OtherWorkers,
     /// `None` if the worker has a cgroup of its own, which pays.
     pub(super) readers: Option<FirstReaders>,
 }
@@ -121,6 +123,7 @@ impl EventsThread {
                 }
                 Err(fault) => return Some(format!("its events cannot be read: {fault}")),
             }
+            self.others.leave_out(&mut events);
             if events.is_empty() {
                 continue;
             }
@@ -157,6 +160,7 @@ impl EventsThread {
             if self.backend.events(events).is_err() || events.is_empty() {
                 break;
             }
+            self.others.leave_out(events);
             self.hear(events, paths);
         }
     }

@@ -21,6 +21,7 @@ use crate::daemon::trust::Trusted;
 use crate::error::{Refusal, RefusalKind};
 use crate::worker::child::{ChildEnd, WorkerChild};
 use crate::worker::messages::{Inbox, Job, Note, Order, Outbox, ends};
+use crate::worker::others;
 use crate::worker::output;
 use crate::worker::stop::{self, First, Stop};
 use crate::{Error, Result};
@@ -157,8 +158,8 @@ pub(crate) fn load(
     let (ours, theirs) = UnixStream::pair().map_err(system("Making a socket"))?;
     let (output, their_output) = std::io::pipe().map_err(system("Making a pipe"))?;
     let library = library.file().try_clone();
-    let child = Command::new("/proc/self/exe")
-        .arg("worker")
+    let child = Command::new(others::PROGRAM)
+        .arg(others::WORD)
         .arg(&job.mount)
         .env_clear()
         .env("MALLOC_ARENA_MAX", "2")

@@ -35,6 +35,7 @@ use crate::worker::loader::{Loader, ThreadGroup, devices};
 use crate::worker::messages::{
     BackendSource, EXIT_PANICKED, EXIT_SOCKET_CLOSED, Inbox, Job, Note, Order, Outbox, ends,
 };
+use crate::worker::others::OtherWorkers;
 use crate::worker::parting;
 use crate::worker::policy_thread::PolicyThread;
 use crate::worker::queue::{Queue, Task};
@@ -189,10 +190,7 @@ impl Worker {
         outbox: &Arc<Outbox>,
     ) -> Result<Self> {
         let topology: Topology = job.topology.parse()?;
-        let watch = Watch::new(job.memory, Roots::default());
-        if let Some(cgroup) = &job.cgroup {
-            watch.follow_cgroup(cgroup);
-        }
+        let watch = watch(job);
         let queue = Arc::new(Queue::new(job.worker.queue as usize));
         let counters = Arc::new(Counters::default());
         let places = places(&topology);
@@ -256,6 +254,7 @@ impl Worker {
             ending: Arc::default(),
             payer,
             guest,
+            others: OtherWorkers::default(),
             readers: job.cgroup.is_none().then(FirstReaders::default),
         };
         watched(&watchdog, outbox)?;
@@ -404,6 +403,16 @@ fn thread(
             doing: "Starting a thread",
             source,
         })
+}
+
+/// What limits the page cache. Until a reader is known, what is loaded is charged to this process.
+fn watch(job: &Job) -> Watch {
+    let watch = Watch::new(job.memory, Roots::default());
+    match &job.cgroup {
+        Some(cgroup) => watch.follow_cgroup(cgroup),
+        None => drop(watch.follow_process(std::process::id())),
+    }
+    watch
 }
 
 /// Starts the watchdog's thread. On a fault, it reports the fault and ends this process.
