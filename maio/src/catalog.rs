@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ppc::{
@@ -22,6 +23,7 @@ use ppc::{
 use crate::config::{Beginning, Config, Recording, beginning};
 use crate::host::{HostLibrary, files_below};
 use crate::models::{ModelKey, models_among, repository, snapshot};
+use crate::peers::Members;
 use crate::policy::{Model, Share};
 use routes::{Route, Routes, reference};
 
@@ -36,6 +38,8 @@ const COUNTED: usize = 64;
 #[derive(Debug)]
 pub struct Maio {
     config: Config,
+    /// Which readers are those of other services; `None` where services do not publish anything.
+    members: Option<Arc<Members>>,
     /// The mount's model, if it is known before anything is opened.
     prime: Option<usize>,
     /// The mount holds no other model.
@@ -66,9 +70,12 @@ impl Policy for Maio {
 
     fn init(host: &Host<'_>, settings: &mut Settings, plan: &mut Plan<'_>) -> Result<Self> {
         let config = Config::from_settings(settings)?;
+        // Others are to know this process before it opens anything.
+        let members = members(host, &config);
         let models = models_of(host);
         let (prime, is_alone) = prime(host, &models);
         let mut maio = Self {
+            members,
             config,
             prime: None,
             is_alone,
@@ -82,7 +89,8 @@ impl Policy for Maio {
         match prime {
             Some(key) => {
                 let (config, alone) = (maio.config.clone(), maio.is_plain(&key));
-                let model = Model::open_first(host, config, key.clone(), alone, plan)?;
+                let members = maio.members.clone();
+                let model = Model::open_first(host, config, key.clone(), alone, members, plan)?;
                 maio.prime = Some(maio.add(key, Some(model)));
             }
             None => maio.explain(host, maio.config.beginning),
@@ -216,7 +224,8 @@ impl Maio {
                 ..config
             };
             let alone = self.is_plain(&key);
-            self.slots[slot].model = Some(Model::open(host, config, key, alone)?);
+            let model = Model::open(host, config, key, alone, self.members.clone())?;
+            self.slots[slot].model = Some(model);
         }
         Ok(Some(slot))
     }
@@ -363,6 +372,21 @@ impl Maio {
                  opened; to load one before that, mount its folder"
             );
             host.log(Level::Info, line);
+        }
+    }
+}
+
+/// Joins the other services of this node. It happens once, at the beginning, as another service has to know of this one
+/// before that one's readers are heard here.
+fn members(host: &Host<'_>, config: &Config) -> Option<Arc<Members>> {
+    let directory = config.leases.as_ref()?;
+    match Members::join(directory, config.process) {
+        Ok(members) => Some(Arc::new(members)),
+        Err(error) => {
+            let line =
+                format_args!("Other services' readers are not told apart from this one's: {error}");
+            host.log(Level::Debug, line);
+            None
         }
     }
 }

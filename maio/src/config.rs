@@ -40,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) store: Option<Store>,
     /// Where services of this node publish what they still need; `None`: this service does not.
     pub(crate) leases: Option<PathBuf>,
+    /// The process from which the readers of this service descend, if that is known.
+    pub(crate) process: Option<u32>,
     /// How many workers share each layer; `None`: as in the command of the first reader.
     pub(crate) tp: Option<u32>,
     pub(crate) recording: Recording,
@@ -89,6 +91,7 @@ impl Config {
             node,
             store: path(settings, "store", default_root)?.map(Store::at),
             leases: path(settings, "leases", default_directory)?,
+            process: process(settings)?,
             tp,
             recording,
             beginning,
@@ -97,6 +100,15 @@ impl Config {
             priority: priority(settings)?,
         })
     }
+}
+
+fn process(settings: &mut Settings) -> Result<Option<u32>> {
+    let Some(text) = settings.text("process") else {
+        return Ok(None);
+    };
+    let number = text.parse().ok().filter(|&it| it > 0);
+    let number = number.ok_or_else(|| problem("process", &text, "not the number of a process"))?;
+    Ok(Some(number))
 }
 
 fn priority(settings: &mut Settings) -> Result<i32> {
@@ -220,6 +232,7 @@ mod tests {
             ("idle", "0", "3600"),
             ("store", "here", "absolute"),
             ("leases", "x", "absolute"),
+            ("process", "0", "process"),
         ] {
             let error = config(&[(key, value)]).expect_err("refused").to_string();
             assert!(error.contains(key) && error.contains(part), "{error}");

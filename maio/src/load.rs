@@ -234,6 +234,19 @@ impl Load {
         self.window.held() * PAGE
     }
 
+    /// How many bytes readers have yet to come past.
+    pub(crate) fn left(&self) -> u64 {
+        if self.quiet || self.is_in_vain() {
+            return 0;
+        }
+        self.pieces.total().saturating_sub(self.window.passed()) * PAGE
+    }
+
+    /// How many bytes it may hold by now, with so many left.
+    pub(crate) fn reserved(&self, left: u64) -> u64 {
+        self.held().max(left.min(self.window.budget() * PAGE))
+    }
+
     /// Whether any process has read more than a little of it.
     pub(crate) fn has_workers(&self) -> bool {
         !self.workers().is_empty()

@@ -26,6 +26,7 @@ use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, NodeWatch};
 use crate::load::{Advice, Forecast, Load, Outcome, Processes};
 use crate::models::ModelKey;
+use crate::peers::{Belongs, Demand};
 use crate::predict::{is_small, kind};
 use crate::save::TemplateThread;
 use crate::template::Template;
@@ -45,7 +46,7 @@ const BEACONS: u64 = 64;
 const CACHED: u64 = 99;
 /// Priority of loads whose reader has not come: they do not hold up others.
 const BACKGROUND: i32 = -1;
-/// How often claims are exchanged with other services, in ns.
+/// How often claims are exchanged with other services, in ns; how much memory each takes, with each tick.
 const EXCHANGE: u64 = 1_000_000_000;
 /// How often dropped ranges are checked, in ns: without the module, mapped pages stay until they are
 /// unmapped.
@@ -91,6 +92,11 @@ pub(crate) struct Model {
     alert: bool,
     wanted: (Kinds, u64),
     others: Vec<Share>,
+    /// What other services take of the memory; and since when the load waits for them to say that.
+    demands: Vec<Demand>,
+    unheard_ns: Option<u64>,
+    /// How many bytes the readers of the load had yet to come past when that was last found out.
+    left: u64,
     /// Bytes that are going to be read.
     total: u64,
 }
@@ -141,8 +147,18 @@ impl Model {
     /// Takes the threads' answers.
     fn collect(&mut self, host: &Host<'_>) {
         match (self.node.collect(), &mut self.load) {
-            (Some(Ok(claims)), Some(load)) => load.set_claims(claims),
-            (Some(Err(line)), _) => host.log(Level::Debug, line),
+            (Some(Ok(heard)), Some(load)) => {
+                load.set_claims(heard.claims);
+                (self.demands, self.unheard_ns) = (heard.demands, None);
+                let memory = self.memory(host);
+                if let Some(load) = &mut self.load {
+                    load.set_memory(memory);
+                }
+            }
+            (Some(Err(line)), _) => {
+                (self.demands, self.unheard_ns) = (Vec::new(), None);
+                host.log(Level::Debug, line);
+            }
             _ => {}
         }
         let found = self.templates.as_ref().and_then(|it| it.collect(host));
@@ -244,6 +260,12 @@ impl Model {
     }
 
     fn advise(&mut self, host: &Host<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        if self
+            .unheard_ns
+            .is_some_and(|since| host.now() < since + PATIENCE)
+        {
+            return Ok(());
+        }
         let Some(load) = &mut self.load else {
             return Ok(());
         };
@@ -313,6 +335,11 @@ impl Model {
             return Ok(());
         }
         let found_direct = waiting.ticket.and_then(|it| self.node.take_direct(it));
+        match self.node.owner(event.process) {
+            Belongs::Elsewhere => return Ok(()),
+            Belongs::Unclear if self.load.is_none() => return Ok(()),
+            _ => {}
+        }
         let Some(number) = self.files.number(host, event.file) else {
             return Ok(());
         };
@@ -432,7 +459,7 @@ impl Model {
     fn take_up(&mut self, host: &Host<'_>, load: Load) -> Result<()> {
         self.load = Some(load);
         self.join_peers(host);
-        self.exchange_claims(host);
+        self.exchange(host, true, true);
         self.listen(host, true);
         host.wake(TICK)
     }
@@ -445,13 +472,28 @@ impl Model {
         let numbers = (0..).zip(self.forecast.files.iter());
         let keys = numbers.map(|(number, _)| self.files.key(host, number));
         self.node.join_peers(directory, keys.collect());
+        // Before they have said what they take of the memory, nothing is loaded.
+        self.demands.clear();
+        self.unheard_ns = Some(host.now());
     }
 
-    fn exchange_claims(&mut self, host: &Host<'_>) {
-        self.exchanged_ns = host.now();
-        if let Some(load) = self.load.as_ref().filter(|_| self.config.leases.is_some()) {
-            self.node.exchange(load.claims());
+    /// Tells other services how much memory this load takes, and perhaps what it has yet to read; `waits` for what they
+    /// say.
+    fn exchange(&mut self, host: &Host<'_>, claims: bool, waits: bool) {
+        let Some(load) = self.load.as_ref().filter(|_| self.config.leases.is_some()) else {
+            return;
+        };
+        let claims = claims.then(|| load.claims());
+        if claims.is_some() {
+            (self.exchanged_ns, self.left) = (host.now(), load.left());
         }
+        let demand = Demand {
+            held: load.reserved(self.left),
+            total: self.left.max(load.held()),
+            limit: memory(host).limit,
+            priority: self.config.priority,
+        };
+        self.node.exchange(demand, claims, waits);
     }
 
     fn is_cached(&mut self, host: &Host<'_>) -> bool {
@@ -487,9 +529,7 @@ impl Model {
             if now >= self.looked_ns + LOOK_AGAIN {
                 self.recheck_dropped(host, None);
             }
-            if now >= self.exchanged_ns + EXCHANGE {
-                self.exchange_claims(host);
-            }
+            self.exchange(host, now >= self.exchanged_ns + EXCHANGE, false);
             return host.wake(TICK);
         }
         if let Some(mut load) = self.load.take() {
@@ -532,6 +572,7 @@ impl Model {
     fn finish(&mut self, host: &Host<'_>, mut load: Load) {
         self.report(host, &mut load);
         self.node.end_load();
+        self.demands.clear();
         let seats = load.seats(self.recording == Recorded::Whole);
         self.late.serve(seats.into_iter());
         let Outcome {

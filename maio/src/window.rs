@@ -268,6 +268,10 @@ impl Window {
         self.budget = pages;
     }
 
+    pub(crate) const fn budget(&self) -> u64 {
+        self.budget
+    }
+
     /// Checks which of the pieces dropped since the last call are still `there`: mapped ones are, without the
     /// module. If they are too many they are left to the kernel, and the pieces ahead are loaded once more, to
     /// be held.

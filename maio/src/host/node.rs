@@ -1,9 +1,10 @@
-//! Facts that events lack: the ranks of readers, which of them are gone or read directly, and what other
-//! services have yet to read. A thread finds them, in `/proc` and the leases.
+//! Facts that events lack: the ranks of readers, which of them are gone, read directly or belong to other services, and
+//! what those have yet to read. A thread finds them, in `/proc` and the leases.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ppc::Waker;
@@ -11,7 +12,7 @@ use ppc::ranks::Layout;
 
 use super::processes;
 use super::thread::{IoThread, Reply};
-use crate::peers::{Claims, FileKey, Peers};
+use crate::peers::{Belongs, Claims, Demand, FileKey, Heard, Members, Peers};
 
 /// Upper bound on processes that are remembered.
 const MOST_PROCESSES: usize = 1 << 14;
@@ -26,7 +27,8 @@ enum NodeQuestion {
     },
     Gone(Vec<u32>),
     Join(u64, PathBuf, Vec<Option<FileKey>>),
-    Exchange(Claims),
+    /// With claims if these may have changed; `bool`: the policy waits for the answer.
+    Exchange(Demand, Option<Claims>, bool),
     Leave,
 }
 
@@ -35,6 +37,7 @@ enum NodeQuestion {
 struct ProcessWords {
     rank: Option<u32>,
     layout: Option<Layout>,
+    owner: Belongs,
 }
 
 #[derive(Debug)]
@@ -43,7 +46,7 @@ enum NodeAnswer {
     Direct(u64, bool),
     Gone(HashSet<u32>),
     /// Valid for the numbered load only, as files have other numbers in the next one.
-    Claims(u64, Result<Claims, String>),
+    Heard(u64, Result<Heard, String>),
 }
 
 /// The answers up to now. Ranks and dead processes are kept for one load only, as process numbers are reused.
@@ -59,12 +62,14 @@ pub(crate) struct NodeWatch {
     looks: bool,
     /// How many loads have been announced to other services.
     load: u64,
+    members: Option<Arc<Members>>,
 }
 
 impl NodeWatch {
-    pub(crate) fn start(waker: Waker) -> io::Result<Self> {
+    pub(crate) fn start(waker: Waker, members: Option<Arc<Members>>) -> io::Result<Self> {
         let mut peers = None;
-        let answer = move |question| find_out(question, &mut peers);
+        let known = members.clone();
+        let answer = move |question| find_out(question, &mut peers, known.as_deref());
         Ok(Self {
             thread: IoThread::start("maio-node", waker, answer)?,
             asked: HashSet::new(),
@@ -74,11 +79,12 @@ impl NodeWatch {
             gone: HashSet::new(),
             looks: false,
             load: 0,
+            members,
         })
     }
 
-    /// Takes the thread's answers; returns the latest claims of other services.
-    pub(crate) fn collect(&mut self) -> Option<Result<Claims, String>> {
+    /// Takes the thread's answers; returns the latest of what other services say.
+    pub(crate) fn collect(&mut self) -> Option<Result<Heard, String>> {
         let answers = self.thread.take().into_iter();
         answers.filter_map(|answer| self.sort(answer)).last()
     }
@@ -89,7 +95,7 @@ impl NodeWatch {
         answer.map(|answer| self.sort(answer)).is_some()
     }
 
-    fn sort(&mut self, answer: NodeAnswer) -> Option<Result<Claims, String>> {
+    fn sort(&mut self, answer: NodeAnswer) -> Option<Result<Heard, String>> {
         match answer {
             NodeAnswer::Words(process, words) => {
                 self.words.insert(process, words);
@@ -98,7 +104,7 @@ impl NodeWatch {
                 self.direct.insert(ticket, direct);
             }
             NodeAnswer::Gone(gone) => (self.gone, self.looks) = (gone, false),
-            NodeAnswer::Claims(load, claims) => return Some(claims).filter(|_| load == self.load),
+            NodeAnswer::Heard(load, heard) => return Some(heard).filter(|_| load == self.load),
         }
         None
     }
@@ -125,13 +131,24 @@ impl NodeWatch {
         self.words.contains_key(&process)
     }
 
-    /// Takes a process to have no rank, as the answer took too long.
+    /// Takes a process to have no rank, as the answer took too long; it may be another service's.
     pub(crate) fn give_up_rank(&mut self, process: u32) {
-        self.words.entry(process).or_default();
+        let unseen = || ProcessWords {
+            owner: (self.members.as_ref()).map_or(Belongs::Here, |it| it.owner_unseen()),
+            ..ProcessWords::default()
+        };
+        self.words.entry(process).or_insert_with(unseen);
     }
 
     pub(crate) fn rank(&self, process: u32) -> Option<u32> {
         self.words.get(&process)?.rank
+    }
+
+    /// Whose reader a process is, as far as is known.
+    pub(crate) fn owner(&self, process: u32) -> Belongs {
+        self.words
+            .get(&process)
+            .map_or(Belongs::Here, |it| it.owner)
     }
 
     /// How the service of a process splits its model, if that is known.
@@ -180,9 +197,11 @@ impl NodeWatch {
             .ask(NodeQuestion::Join(self.load, directory, keys));
     }
 
-    /// Publishes what this service has yet to read.
-    pub(crate) fn exchange(&self, claims: Claims) {
-        self.thread.ask(NodeQuestion::Exchange(claims));
+    /// Publishes how much memory this service takes, and what it has yet to read if that may have changed; `waits` if
+    /// the policy waits for what the others say.
+    pub(crate) fn exchange(&self, demand: Demand, claims: Option<Claims>, waits: bool) {
+        let question = NodeQuestion::Exchange(demand, claims, waits);
+        self.thread.ask(question);
     }
 
     /// The load is over.
@@ -195,12 +214,17 @@ impl NodeWatch {
     }
 }
 
-fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<NodeAnswer> {
+fn find_out(
+    question: NodeQuestion,
+    peers: &mut Option<(u64, Peers)>,
+    members: Option<&Members>,
+) -> Reply<NodeAnswer> {
     match question {
         NodeQuestion::Rank(process) => {
             let words = ProcessWords {
                 rank: processes::read_rank(process),
                 layout: processes::read_layout(process),
+                owner: members.map_or(Belongs::Here, |it| it.owner(process, processes::parent)),
             };
             Reply::Urgent(NodeAnswer::Words(process, words))
         }
@@ -226,21 +250,26 @@ fn find_out(question: NodeQuestion, peers: &mut Option<(u64, Peers)>) -> Reply<N
                     let line = format!(
                         "Cannot exchange claims with other services in {directory}: {error}"
                     );
-                    return Reply::Quiet(NodeAnswer::Claims(load, Err(line)));
+                    return Reply::Urgent(NodeAnswer::Heard(load, Err(line)));
                 }
             }
             Reply::Nothing
         }
-        NodeQuestion::Exchange(ours) => {
+        NodeQuestion::Exchange(demand, ours, waits) => {
             let Some((load, joined)) = peers else {
                 return Reply::Nothing;
             };
             let load = *load;
-            let theirs = joined.exchange(&ours).map_err(|error| {
+            let theirs = joined.exchange(demand, ours.as_ref()).map_err(|error| {
                 *peers = None;
                 format!("No longer exchanges claims with other services: {error}")
             });
-            Reply::Quiet(NodeAnswer::Claims(load, theirs))
+            let answer = NodeAnswer::Heard(load, theirs);
+            if waits {
+                Reply::Urgent(answer)
+            } else {
+                Reply::Quiet(answer)
+            }
         }
         NodeQuestion::Leave => {
             *peers = None;

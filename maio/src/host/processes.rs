@@ -34,7 +34,7 @@ pub(super) fn read_layout(process: u32) -> Option<Layout> {
     all.find_map(|process| layout_of(&fs::read(folder(process).join("cmdline")).ok()?))
 }
 
-fn parent(process: u32) -> Option<u32> {
+pub(super) fn parent(process: u32) -> Option<u32> {
     let status = fs::read_to_string(folder(process).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     line?.trim().parse().ok()

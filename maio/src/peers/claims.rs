@@ -70,20 +70,21 @@ impl Claims {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Adds another service's claims on our files; nonsense is skipped.
-    pub(crate) fn merge(&mut self, bytes: &[u8], numbers: &HashMap<FileKey, u32>) {
+    /// Adds another service's claims on our files; nonsense is skipped. Returns whether it reads any of our files.
+    pub(crate) fn merge(&mut self, bytes: &[u8], numbers: &HashMap<FileKey, u32>) -> bool {
+        let mut shares = false;
         let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).collect();
         let Some((&MAGIC, mut rest)) = words.split_first() else {
-            return;
+            return shares;
         };
         while rest.len() >= HEAD {
             let (head, after) = rest.split_at(HEAD);
             let Ok(length) = usize::try_from(head[3]) else {
-                return;
+                return shares;
             };
             let Some((blocks, next)) = after.split_at_checked(length) else {
-                return;
+                return shares;
             };
             rest = next;
             let key = FileKey {
@@ -93,8 +94,10 @@ impl Claims {
             };
             if let Some(&file) = numbers.get(&key) {
                 self.merge_file(file as usize, blocks);
+                shares = true;
             }
         }
+        shares
     }
 
     fn merge_file(&mut self, file: usize, more: &[u64]) {

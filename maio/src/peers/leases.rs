@@ -49,7 +49,12 @@ impl Lease {
         self.file.set_len(bytes.len() as u64)
     }
 
-    /// The claims of the others. Leases of services that are gone are removed.
+    /// Replaces the beginning of what was published before.
+    pub(crate) fn publish_beginning(&self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, 0)
+    }
+
+    /// What the others have published. Leases of services that are gone are removed.
     pub(crate) fn read_others(&self) -> Vec<Vec<u8>> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()

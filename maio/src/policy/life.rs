@@ -1,19 +1,21 @@
 //! The life of a model: how it is opened, called and closed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ppc::ranks::Layout;
 use ppc::{Event, Host, Io, Kinds, Memory, Plan, Result};
 
 use super::late::LateReads;
-use super::share::{Share, share};
+use super::share::{Share, beside, share};
 use super::templates::{Search, name_of};
 use super::{BEACON, Model, Recorded, io, is_absent, memory};
 use crate::config::{Beginning, Config};
 use crate::host::{FileTable, NodeWatch, failed};
 use crate::load::Load;
 use crate::models::ModelKey;
+use crate::peers::Members;
 use crate::save::{TemplateThread, forecast};
 
 impl Model {
@@ -23,8 +25,9 @@ impl Model {
         config: Config,
         key: ModelKey,
         alone: bool,
+        members: Option<Arc<Members>>,
     ) -> Result<Self> {
-        let mut model = Self::new(host, config, key, alone)?;
+        let mut model = Self::new(host, config, key, alone, members)?;
         model.search_store(host);
         model.rest(host);
         Ok(model)
@@ -36,18 +39,25 @@ impl Model {
         config: Config,
         key: ModelKey,
         alone: bool,
+        members: Option<Arc<Members>>,
         plan: &mut Plan<'_>,
     ) -> Result<Self> {
-        let mut model = Self::new(host, config, key, alone)?;
+        let mut model = Self::new(host, config, key, alone, members)?;
         model.prepare_first(host);
         model.begin_early(host)?;
         model.advise(host, plan)?;
         Ok(model)
     }
 
-    fn new(host: &Host<'_>, config: Config, key: ModelKey, alone: bool) -> Result<Self> {
+    fn new(
+        host: &Host<'_>,
+        config: Config,
+        key: ModelKey,
+        alone: bool,
+        members: Option<Arc<Members>>,
+    ) -> Result<Self> {
         let service = name_of(host, config.service.as_deref(), &key, alone);
-        let node = NodeWatch::start(host.waker()).map_err(|it| failed(&it))?;
+        let node = NodeWatch::start(host.waker(), members).map_err(|it| failed(&it))?;
         let start = |store| TemplateThread::start(store, host.waker());
         let templates = config.store.clone().map(start).transpose();
         Ok(Self {
@@ -71,6 +81,9 @@ impl Model {
             alert: false,
             wanted: (Kinds::default(), BEACON),
             others: Vec::new(),
+            demands: Vec::new(),
+            unheard_ns: None,
+            left: 0,
             total: 0,
         })
     }
@@ -176,6 +189,7 @@ impl Model {
     /// How much memory there is for this load.
     pub(super) fn memory(&self, host: &Host<'_>) -> Memory {
         let held = self.load.as_ref().map_or(0, Load::held);
-        share(memory(host), held, &self.others)
+        let memory = share(memory(host), held, &self.others);
+        beside(memory, held, self.config.priority, &self.demands)
     }
 }

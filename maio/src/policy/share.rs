@@ -1,6 +1,10 @@
-//! How several loads share the memory. Pure.
+//! How several loads share the memory: those of this policy, and those of other services. Pure.
+
+use std::cmp::Ordering;
 
 use ppc::Memory;
+
+use crate::peers::Demand;
 
 /// A load that is under way: how many bytes are held for it, and how many its model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,26 @@ pub(super) fn share(memory: Memory, held: u64, others: &[Share]) -> Memory {
     Memory {
         used,
         threshold: memory.threshold - reserved.min(memory.threshold),
+        ..memory
+    }
+}
+
+/// The memory available to a load that holds `held`, without what other services take of the same: what they hold, and
+/// to an even part what those of the same priority may still take, and all of that if theirs is higher.
+pub(super) fn beside(memory: Memory, held: u64, priority: i32, others: &[Demand]) -> Memory {
+    let others = || others.iter().filter(|it| it.limit == memory.limit);
+    let used = memory.used.saturating_sub(held);
+    let room = memory.threshold.saturating_sub(used);
+    let equals = others().filter(|it| it.priority == priority).count() as u64;
+    let even = room / (equals + 1);
+    let reserved = others().map(|it| match it.priority.cmp(&priority) {
+        Ordering::Less => it.held,
+        Ordering::Equal => it.held.max(it.total.min(even)),
+        Ordering::Greater => it.held.max(it.total.min(room)),
+    });
+    let reserved = reserved.fold(0, u64::saturating_add);
+    Memory {
+        threshold: memory.threshold.saturating_sub(reserved),
         ..memory
     }
 }
@@ -58,5 +82,49 @@ mod tests {
         assert_eq!(of(700, 200, &[(400, 5000)]), 400);
         assert_eq!(of(100, 0, &[(0, 50)]), 750);
         assert_eq!(of(100, 0, &[(0, 50), (0, 5000)]), 800 - 50 - 266);
+    }
+
+    #[test]
+    fn services_share_a_memory_by_what_they_hold_and_by_priority() {
+        let of = |held, others: &[(u64, u64, i32)]| {
+            let memory = Memory {
+                limit: 1000,
+                used: 100 + held,
+                threshold: 900,
+                available: 800,
+            };
+            let others: Vec<_> = others
+                .iter()
+                .map(|&(held, total, priority)| Demand {
+                    held,
+                    total,
+                    limit: 1000,
+                    priority,
+                })
+                .collect();
+            let seen = beside(memory, held, 5, &others);
+            // Computes the room as the load does.
+            seen.threshold.saturating_sub(seen.used - held)
+        };
+        assert_eq!(of(0, &[]), 800);
+        assert_eq!(of(0, &[(0, 5000, 5)]), 400);
+        assert_eq!(of(0, &[(600, 5000, 5)]), 200, "what is held is not there");
+        assert_eq!(of(700, &[(100, 5000, 5)]), 400, "less than it holds");
+        assert_eq!(of(0, &[(0, 50, 5)]), 750);
+        assert_eq!(of(0, &[(100, 5000, 4)]), 700, "those of less wait");
+        assert_eq!(of(0, &[(0, 5000, 6)]), 0, "as it does for those of more");
+        assert_eq!(of(0, &[(0, 300, 6), (0, 5000, 5)]), 800 - 300 - 400);
+        let another = Demand {
+            held: 900,
+            limit: 2000,
+            ..Demand::default()
+        };
+        let memory = Memory {
+            limit: 1000,
+            used: 0,
+            threshold: 900,
+            available: 900,
+        };
+        assert_eq!(beside(memory, 0, 0, &[another]), memory, "of another limit");
     }
 }

@@ -237,7 +237,12 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
 }
 
 fn options(wanted: &Run, directory: &Path, config: &Config) -> Result<Options> {
-    let settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
+    let mut settings = setting::with_service(wanted.settings.clone(), &wanted.service)?;
+    if start::is_maio(&wanted.policy) {
+        // The command is a child of this process: other services' readers are none of its.
+        let process = std::process::id().to_string();
+        settings.entry("process".to_owned()).or_insert(process);
+    }
     options_with(wanted, directory, settings, config)
 }
 

@@ -302,6 +302,8 @@ impl Model {
         for key in ["start", "least", "without"] {
             settings.remove(key);
         }
+        let process = plan.facts.life.process.to_string();
+        settings.entry("process".to_owned()).or_insert(process);
         let job = shared.job(directory.to_owned(), BackendSource::OBSERVE, settings);
         let owner: Arc<dyn Owner> = Arc::new(ModelOwner {
             service: plan.service.clone(),
