@@ -40,7 +40,7 @@ pub(crate) use backlog::LoadRange;
 use backlog::{Aside, Backlog, Chunk};
 use common::OwnStreams;
 pub(crate) use common::directory as devices;
-use pace::{Bucket, Pace};
+use pace::{Bucket, Pace, Rest};
 
 /// How long loads wait for memory before they are dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,6 +80,7 @@ struct LoaderState {
     backlog: Backlog,
     pace: Pace,
     bucket: Bucket,
+    rest: Rest,
     streams: OwnStreams,
     /// How many threads of each group run.
     running: Vec<usize>,
@@ -104,6 +105,7 @@ impl Loader {
             backlog: Backlog::new(places.len(), streams.limit(), config.chunk.0),
             pace: Pace::new(),
             bucket: Bucket::new(config.bandwidth.0),
+            rest: Rest::default(),
             streams,
             running: vec![0; places.len()],
             stopping: None,
@@ -232,6 +234,9 @@ impl LoaderState {
     /// Whether a group's thread may begin a load: the limit is for all nodes together, but each node may
     /// always have one load.
     fn may_load(&self, now: Instant, group: usize) -> bool {
+        if !self.rest.is_over(now) && self.streams.are_outranked() {
+            return false;
+        }
         if self.backlog.is_for_background() {
             let (flying, limit) = (self.backlog.flying(), self.backlog.background_at_once());
             return !self.backlog.is_busy() && flying < limit && self.pace.may(now, flying, limit);
@@ -528,6 +533,9 @@ impl LoaderShared {
         let length = chunk.range.span.length;
         self.fly(-length.cast_signed());
         let now = Instant::now();
+        if state.streams.are_outranked() {
+            state.rest.begin(now, took);
+        }
         let mut back = None;
         match outcome {
             Ok(loaded) => {

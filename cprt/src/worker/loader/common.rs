@@ -13,7 +13,7 @@
 //! The last worker leaves the file behind where the device is a disk, so that the next one begins with the number of
 //! loads that has been found: a short load would be over before that.
 //!
-//! While a worker loads at a higher priority, each of the others has one load at a time.
+//! While a worker loads at a higher priority, each of the others has one load at a time, and rests after it (`pace.rs`).
 //!
 //! A worker that is stopped holds up no other: a measurement that cannot be added at once is left out, and a worker
 //! that cannot join within some milliseconds goes on by itself.
@@ -94,6 +94,12 @@ impl OwnStreams {
         let all = common.state().map_or(self.own.limit(), |it| it.limit());
         let share = (all / (others.equals + 1)).max(1);
         all.saturating_sub(others.loads).max(share)
+    }
+
+    /// Whether another worker loads at a higher priority.
+    pub(super) fn are_outranked(&self) -> bool {
+        let common = self.common.as_ref();
+        common.is_some_and(|common| common.others(self.priority).more_urgent)
     }
 
     /// Publishes how many loads are in flight, and the highest priority of what there is to load.
@@ -412,7 +418,9 @@ mod tests {
         let folder = Folder::new("priority");
         let (mut urgent, mut other) = (folder.worker(), folder.worker());
         other.flying(START, 0);
+        assert!(!other.are_outranked());
         urgent.flying(1, 5);
+        assert!(other.are_outranked() && !urgent.are_outranked());
         assert_eq!(other.limit(), 1);
         assert_eq!(urgent.limit(), START, "its share is not cut by the other's");
         other.flying(1, 0);

@@ -1,5 +1,5 @@
-//! How fast loads go: their rate, when they yield to readers, and the configured bandwidth. Pure; the
-//! time comes from outside.
+//! How fast loads go: their rate, when they yield to readers and to workers of higher priority, and the configured
+//! bandwidth. Pure; the time comes from outside.
 
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,28 @@ impl Pace {
     }
 }
 
+/// The rest after each load while another worker loads from the same device at a higher priority. By one load at a time
+/// alone, a worker would get a ninth of a device that serves eight of the others at once.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    until: Option<Instant>,
+}
+
+impl Rest {
+    /// How long to rest, as a multiple of the time that the load took.
+    const TIMES: u32 = 2;
+
+    /// Notes a load that has ended while another worker loads at a higher priority.
+    pub(super) fn begin(&mut self, now: Instant, took: Duration) {
+        self.until = now.checked_add(took.saturating_mul(Self::TIMES));
+    }
+
+    /// Whether it is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now >= until)
+    }
+}
+
 /// A bandwidth to keep to, in bytes per second; 0 for no limit.
 #[derive(Debug)]
 pub(super) struct Bucket {
@@ -152,6 +174,15 @@ mod tests {
         assert!(pace.may(now, 1, 4), "half of them go on");
         assert!(pace.may(now, 0, 1), "and one always");
         assert!(pace.may(now + 2 * YIELD, 3, 4), "no reader waits now");
+    }
+
+    #[test]
+    fn a_rest_is_twice_as_long_as_the_load() {
+        let (mut rest, now) = (Rest::default(), Instant::now());
+        assert!(rest.is_over(now));
+        rest.begin(now, 10 * MS);
+        assert!(!rest.is_over(now + 19 * MS));
+        assert!(rest.is_over(now + 20 * MS));
     }
 
     #[test]
