@@ -62,14 +62,12 @@ pub(crate) struct NodeWatch {
     looks: bool,
     /// How many loads have been announced to other services.
     load: u64,
-    members: Option<Arc<Members>>,
 }
 
 impl NodeWatch {
     pub(crate) fn start(waker: Waker, members: Option<Arc<Members>>) -> io::Result<Self> {
         let mut peers = None;
-        let known = members.clone();
-        let answer = move |question| find_out(question, &mut peers, known.as_deref());
+        let answer = move |question| find_out(question, &mut peers, members.as_deref());
         Ok(Self {
             thread: IoThread::start("maio-node", waker, answer)?,
             asked: HashSet::new(),
@@ -79,7 +77,6 @@ impl NodeWatch {
             gone: HashSet::new(),
             looks: false,
             load: 0,
-            members,
         })
     }
 
@@ -131,13 +128,9 @@ impl NodeWatch {
         self.words.contains_key(&process)
     }
 
-    /// Takes a process to have no rank, as the answer took too long; it may be another service's.
+    /// Takes a process to have no rank, as the answer took too long.
     pub(crate) fn give_up_rank(&mut self, process: u32) {
-        let unseen = || ProcessWords {
-            owner: (self.members.as_ref()).map_or(Belongs::Here, |it| it.owner_unseen()),
-            ..ProcessWords::default()
-        };
-        self.words.entry(process).or_insert_with(unseen);
+        self.words.entry(process).or_default();
     }
 
     pub(crate) fn rank(&self, process: u32) -> Option<u32> {

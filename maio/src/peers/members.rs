@@ -76,15 +76,6 @@ impl Members {
         }
     }
 
-    /// Whose reader a process is that could not be looked at in time.
-    pub(crate) fn owner_unseen(&self) -> Belongs {
-        if self.are_there(false) {
-            Belongs::Unclear
-        } else {
-            Belongs::Here
-        }
-    }
-
     /// Whether there are other services, given whether there are some now, or have been lately.
     fn are_there(&self, now: bool) -> bool {
         let mut last = self.others.lock().unwrap_or_else(PoisonError::into_inner);
