@@ -555,7 +555,8 @@ fn services_with_different_models_stay_within_their_common_memory() {
             member.spawn().expect("a process")
         };
         let services = [0, 1].map(start);
-        // What has been read is no service's any more, and may stay as long as the kernel has room for it.
+        // What has been read is no service's any more: it stays until the kernel needs the room, which may then take pages
+        // that are yet to be read.
         let mut most = 0;
         wait_for("readers", || {
             let used = group.used();
@@ -580,11 +581,6 @@ fn services_with_different_models_stay_within_their_common_memory() {
         assert!(
             most <= THRESHOLD + BESIDE,
             "{load}: {most} bytes used, loads are to stop at {THRESHOLD}"
-        );
-        assert!(
-            read <= 2 * SIZE * 103 / 100 + BESIDE,
-            "{load}: {read} bytes read of {}",
-            2 * SIZE
         );
     }
 }

@@ -148,12 +148,15 @@ impl Roots {
         })
     }
 
-    /// Whether a process is ending: the kernel then shows it in the root of each hierarchy of v1.
+    /// Whether a process is ending, or gone: the kernel then shows it in the root of each hierarchy of v1.
     fn is_ending(&self, pid: u32) -> bool {
         const PF_EXITING: u64 = 4;
 
-        let text = fs::read_to_string(self.proc.join(pid.to_string()).join("stat"));
-        let text = text.unwrap_or_default();
+        let folder = self.proc.join(pid.to_string());
+        if !folder.exists() {
+            return true;
+        }
+        let text = fs::read_to_string(folder.join("stat")).unwrap_or_default();
         // The name of the program, in brackets, may have any characters.
         let fields = text
             .rsplit_once(')')
