@@ -153,10 +153,9 @@ impl Roots {
         const PF_EXITING: u64 = 4;
 
         let folder = self.proc.join(pid.to_string());
-        if !folder.exists() {
-            return true;
-        }
-        let text = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+        let Ok(text) = fs::read_to_string(folder.join("stat")) else {
+            return !folder.exists();
+        };
         // The name of the program, in brackets, may have any characters.
         let fields = text
             .rsplit_once(')')
