@@ -137,9 +137,13 @@ struct inode *rfs_find_file(struct rfs_sb *rs, u64 id)
 	return inode;
 }
 
+/*
+ * The caller doesn't open the lower file, the mounter does: NFS must not leave
+ * the check to that.
+ */
 int rfs_inode_permission(struct inode *inode, int mask)
 {
-	return rfs_permission_lower(rfs_lower_inode(inode), mask);
+	return rfs_permission_lower(rfs_lower_inode(inode), mask & ~MAY_OPEN);
 }
 
 int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_mask,

@@ -175,8 +175,11 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 		errorf(fc, "rfs: %s can't be mirrored: error %d", fc->source, err);
 		goto out_path;
 	}
-	/* nothing is written below, not even access times */
-	mnt->mnt_flags |= MNT_READONLY | MNT_NOATIME;
+	/*
+	 * Nothing is written below, not even access times. MNT_NOATIME is not needed
+	 * for that, and NFS wouldn't ask its server for access times.
+	 */
+	mnt->mnt_flags |= MNT_READONLY;
 	rs->lower.mnt = mnt;
 	rs->lower.dentry = dget(path.dentry);
 	err = 0;

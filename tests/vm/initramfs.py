@@ -25,8 +25,8 @@ MODULES = [
     "fuse",
     "squashfs",
 ]
-# Modules that only a test loads, as they take long to start: /modules/NAME.list has them in order.
-LATE = ["btrfs", "erofs"]
+# File systems whose modules only a test loads, as they take long to start: /modules/NAME.list has them in order.
+LATE = {"btrfs": "btrfs", "erofs": "erofs", "nfs4": "nfsv4", "nfsd": "nfsd"}
 # Parameters of modules. The null_blk disks are made later, through configfs.
 PARAMETERS = {"null_blk": "nr_devices=0"}
 PROGRAMS = ["mkfs.btrfs", "mkfs.erofs", "mkfs.ext4", "mkfs.xfs"]
@@ -129,8 +129,8 @@ def module_name(path: Path) -> str:
 def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
     """Adds the modules and returns the lines that make init load them."""
     lines = []
-    for late in LATE:
-        needed = [path for path in kernel.load_order([late]) if path not in kernel.load_order(MODULES)]
+    for late, module in LATE.items():
+        needed = [path for path in kernel.load_order([module]) if path not in kernel.load_order(MODULES)]
         for path in needed:
             root.file(f"modules/{module_name(path)}.ko", module_bytes(path))
         listed = "".join(f"/modules/{module_name(path)}.ko\n" for path in needed)

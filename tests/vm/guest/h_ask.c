@@ -330,12 +330,15 @@ static void ask_ways_to_read(int fd)
 	void *buf = xmap(-1, 0, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
 	struct iovec v = { buf, 4096 };
 	int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	char question[64];
 	const int flags[] = { 0, RWF_HIPRI, RWF_SYNC, RWF_APPEND, RWF_NOWAIT, RWF_NOWAIT << 20 };
 	ssize_t n;
 
 	CHECK(pread(fd, buf, 4096, 0) >= 0);
-	for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
-		ASK("read in a special way", preadv2(fd, &v, 1, 0, flags[i]));
+	for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+		snprintf(question, sizeof(question), "read with flags %#x", flags[i]);
+		ASK(question, preadv2(fd, &v, 1, 0, flags[i]));
+	}
 	if (direct < 0)
 		return say("direct", strerror(errno));
 	for (u64 at = 0; at < 2 * MIB; at += MIB + 512) {

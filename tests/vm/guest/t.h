@@ -251,6 +251,10 @@ void disk_bad(struct disk *d, const char *path, u64 off, u64 len);
 void mkfs_on(const char *dev);
 void need_fs(const char *fs);
 
+/* h_fuse.c, h_nfs.c: file systems that are served */
+pid_t serve_fuse(const char *dir, const char *mnt, u32 valid);
+void serve_nfs(const char *dir, const char *mnt, const char *opts, bool squash);
+
 /* h_ask.c: questions to a tree */
 void ask_tree(const char *root, const char *into);
 
