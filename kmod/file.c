@@ -12,6 +12,7 @@
 #include <uapi/linux/fsverity.h>
 #include "rfs.h"
 #include "compat/ops.h"
+#include "compat/splice.h"
 
 static const struct file_operations *rfs_fops_for(const struct file *lower, bool deny);
 
@@ -175,6 +176,9 @@ static ssize_t rfs_splice_read(struct file *file, loff_t *ppos, struct pipe_inod
 	loff_t pos = *ppos;
 	ssize_t ret;
 
+	/* as reads, which make the events */
+	if (READ_ONCE(rfs_sb(inode->i_sb)->splice_copy))
+		return rfs_copy_splice_read(file, ppos, pipe, len, flags);
 	if (!lower->f_op->splice_read)
 		return -EINVAL;
 	rfs_sync_flags(lower, file->f_flags);

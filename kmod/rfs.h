@@ -90,6 +90,7 @@ struct rfs_sb {
 	struct path lower;		/* private mount and its root */
 	const struct cred *cred;	/* of the mounter */
 	bool odirect_deny;
+	bool splice_copy;
 	struct rfs_dev *dev;
 
 	struct xarray files;		/* file id -> inode, no reference */

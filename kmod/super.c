@@ -20,10 +20,13 @@ static struct kmem_cache *rfs_inode_cache;
 struct rfs_options {
 	bool odirect_deny;
 	bool odirect_given;
+	bool splice_copy;
+	bool splice_given;
 };
 
-enum { OPT_ODIRECT, OPT_DEV };
+enum { OPT_ODIRECT, OPT_SPLICE, OPT_DEV };
 enum { ODIRECT_PASS, ODIRECT_DENY };
+enum { SPLICE_PASS, SPLICE_COPY };
 
 static const struct constant_table rfs_odirect_table[] = {
 	{ "pass", ODIRECT_PASS },
@@ -31,8 +34,15 @@ static const struct constant_table rfs_odirect_table[] = {
 	{}
 };
 
+static const struct constant_table rfs_splice_table[] = {
+	{ "pass", SPLICE_PASS },
+	{ "copy", SPLICE_COPY },
+	{}
+};
+
 static const struct fs_parameter_spec rfs_parameters[] = {
 	fsparam_enum("odirect", OPT_ODIRECT, rfs_odirect_table),
+	fsparam_enum("splice", OPT_SPLICE, rfs_splice_table),
 	fsparam_string("dev", OPT_DEV),
 	{}
 };
@@ -49,6 +59,10 @@ static int rfs_parse_param(struct fs_context *fc, struct fs_parameter *param)
 	case OPT_ODIRECT:
 		opts->odirect_deny = result.uint_32 == ODIRECT_DENY;
 		opts->odirect_given = true;
+		return 0;
+	case OPT_SPLICE:
+		opts->splice_copy = result.uint_32 == SPLICE_COPY;
+		opts->splice_given = true;
 		return 0;
 	case OPT_DEV:
 		/* mount(8) hands the options it sees back to a remount */
@@ -118,6 +132,8 @@ static int rfs_show_options(struct seq_file *m, struct dentry *root)
 		seq_puts(m, ",odirect=deny");
 	else
 		seq_puts(m, ",odirect=pass");
+	if (rs->splice_copy)
+		seq_puts(m, ",splice=copy");
 	seq_printf(m, ",dev=%s", rs->dev->name);
 	return 0;
 }
@@ -218,6 +234,7 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 	lower_sb = rs->lower.mnt->mnt_sb;
 	rs->cred = get_cred(current_cred());
 	rs->odirect_deny = opts->odirect_deny;
+	rs->splice_copy = opts->splice_copy;
 
 	sb->s_magic = RFS_SUPER_MAGIC;
 	sb->s_flags |= SB_RDONLY | (lower_sb->s_flags & SB_POSIXACL);
@@ -307,6 +324,8 @@ static int rfs_reconfigure(struct fs_context *fc)
 	}
 	if (opts->odirect_given)
 		WRITE_ONCE(rs->odirect_deny, opts->odirect_deny);
+	if (opts->splice_given)
+		WRITE_ONCE(rs->splice_copy, opts->splice_copy);
 	return 0;
 }
 

@@ -52,6 +52,7 @@ have BACKING_CTX_USER_FILE -	'struct file \*user_file;'		backing-file.h
 have BACKING_MMAP	6.8	'backing_file_mmap\('			backing-file.h
 have BACKING_OPEN_FILE	-	'backing_file_open\(const struct file'	fs.h backing-file.h
 have BACKING_OPEN_PATH	-	'backing_file_open\(const struct path'	fs.h backing-file.h
+have COPY_SPLICE_READ	6.5	'copy_splice_read\('			fs.h
 have D_REAL_TYPE	-	'enum d_real_type'			dcache.h
 have D_REVALIDATE_NAME	-	'd_revalidate\)\(struct inode'		dcache.h
 have FILEATTR		5.13	'vfs_fileattr_get\('			fileattr.h

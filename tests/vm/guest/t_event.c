@@ -304,12 +304,13 @@ TEST(event_miss_clipped_to_file, 15)
 	CHECK(end == 5000 || end == 2 * PAGE);
 }
 
-TEST(event_miss_by_splice, 15)
+static void miss_by_splice(const char *opts)
 {
 	u64 id = cold(), sum = 0;
 	int dev = dev_masked(K(MISS)), p[2];
 	struct evs *s;
 
+	CHECK_OK(mount(NULL, t_mnt, NULL, MS_REMOUNT | MS_RDONLY, opts));
 	CHECK_OK(pipe(p));
 	IN_CHILD(loff_t off = 8 * PAGE;
 		 CHECK_EQ(splice(xopen(up("f"), O_RDONLY), &off, p[1], NULL,
@@ -320,6 +321,16 @@ TEST(event_miss_by_splice, 15)
 	for (int i = 0; i < s->n; i++)
 		sum += s->e[i].length;
 	CHECK_EQ(sum, 4 * PAGE);
+}
+
+TEST(event_miss_by_splice, 15)
+{
+	miss_by_splice("splice=pass");
+}
+
+TEST(event_miss_by_splice_that_copies, 15)
+{
+	miss_by_splice("splice=copy");
 }
 
 /* A process that maps the file and touches one byte of a page */

@@ -119,12 +119,15 @@ TEST(mount_options_in_proc_mounts, 10)
 	CHECK(has_option(t_mnt, dev));
 	CHECK(has_option(t_mnt, "ro"));
 	CHECK(!has_option(t_mnt, "odirect=deny"));
+	CHECK(!has_option(t_mnt, "splice=copy"));
 	do_umount(t_mnt);
-	must_mount_rfs(t_lower, t_mnt, "odirect=deny");
+	must_mount_rfs(t_lower, t_mnt, "odirect=deny,splice=copy");
 	CHECK(has_option(t_mnt, "odirect=deny"));
+	CHECK(has_option(t_mnt, "splice=copy"));
 	do_umount(t_mnt);
-	must_mount_rfs(t_lower, t_mnt, "odirect=pass");
+	must_mount_rfs(t_lower, t_mnt, "odirect=pass,splice=pass");
 	CHECK(!has_option(t_mnt, "odirect=deny"));
+	CHECK(!has_option(t_mnt, "splice=copy"));
 }
 
 TEST(mount_source_in_proc_mounts, 10)
@@ -152,6 +155,7 @@ TEST(mount_unknown_option_einval, 10)
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "nonsense"), EINVAL);
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "odirect=maybe"), EINVAL);
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "odirect"), EINVAL);
+	CHECK_ERR(mount_rfs(t_lower, t_mnt, "splice=maybe"), EINVAL);
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "dev=rfs7"), EINVAL);
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "odirect=pass,x=y"), EINVAL);
 }

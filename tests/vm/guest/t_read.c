@@ -264,6 +264,72 @@ TEST(read_sendfile_to_socket, 15)
 	JOIN(pid);
 }
 
+static u8 first_of(u64 seed)
+{
+	u8 c;
+
+	pat_fill(&c, seed, PAGE, 1);
+	return c;
+}
+
+/* Is what splice(2) has put into a pipe the page cache itself, so that a later write below shows in the pipe? */
+static bool pipe_shows_later_write(void)
+{
+	int fd = xopen(up("f"), O_RDONLY), p[2];
+	loff_t off = PAGE;
+	char c;
+
+	CHECK_OK(pipe(p));
+	CHECK_EQ(splice(fd, &off, p[1], NULL, PAGE, 0), PAGE);
+	write_pat(xopen(lo("f"), O_WRONLY), SEED + 1, PAGE, PAGE);
+	CHECK_EQ(read(p[0], &c, 1), 1);
+	write_pat(xopen(lo("f"), O_WRONLY), SEED, PAGE, PAGE);
+	close(p[0]);
+	close(p[1]);
+	close(fd);
+	return (u8)c == first_of(SEED + 1);
+}
+
+TEST(splice_copy_keeps_the_cache_out_of_pipes, 15)
+{
+	mk_file(lo("f"), SEED, 3 * PAGE);
+	setup();
+	CHECK(first_of(SEED) != first_of(SEED + 1));
+	CHECK(pipe_shows_later_write());
+	CHECK_OK(mount(NULL, t_mnt, NULL, MS_REMOUNT | MS_RDONLY, "splice=copy"));
+	CHECK(!pipe_shows_later_write());
+	CHECK_OK(mount(NULL, t_mnt, NULL, MS_REMOUNT | MS_RDONLY, "splice=pass"));
+	CHECK(pipe_shows_later_write());
+}
+
+/* A pipe takes what it has room for, and a short pipe does not lose what follows */
+TEST(splice_copy_fills_pipes_as_far_as_they_go, 15)
+{
+	static u8 buf[64 * 1024 + 100];
+	loff_t off = 5;
+	int fd, p[2];
+	ssize_t n;
+
+	mk_file(lo("f"), SEED, sizeof(buf));
+	must_mount_rfs(t_lower, t_mnt, "splice=copy");
+	fd = xopen(up("f"), O_RDONLY);
+	CHECK_OK(pipe2(p, O_NONBLOCK));
+	CHECK_OK(fcntl(p[1], F_SETPIPE_SZ, 4 * PAGE));
+	for (u64 at = off; at < sizeof(buf); at += n) {
+		n = CHECK_OK(splice(fd, &off, p[1], NULL, sizeof(buf), 0));
+		CHECK_EQ(n, sizeof(buf) - at < 4 * PAGE ? sizeof(buf) - at : 4 * PAGE);
+		CHECK_EQ(off, at + n);
+		if (n == 4 * PAGE)
+			CHECK_ERR(splice(fd, &off, p[1], NULL, PAGE, 0), EAGAIN);
+		CHECK_EQ(off, at + n);
+		CHECK_EQ(read(p[0], buf, sizeof(buf)), n);
+		CHECK_BYTES(buf, SEED, at, n);
+	}
+	CHECK_EQ(splice(fd, &off, p[1], NULL, PAGE, 0), 0);
+	CHECK_EQ(sendfile(xopen(lo("copy"), O_WRONLY | O_CREAT), fd, NULL, sizeof(buf)), sizeof(buf));
+	check_path(lo("copy"), SEED, sizeof(buf));
+}
+
 TEST(read_copy_file_range_out, 15)
 {
 	int fd = cold_file(O_RDONLY);

@@ -18,7 +18,7 @@ mod hold;
 mod options;
 
 use hold::Task;
-use options::{Line, Odirect};
+use options::{Line, Odirect, Options, Splice};
 
 const HELP: &str = "\
 Mounts a directory read-only, with the best backend for cache policies on this machine.
@@ -30,6 +30,8 @@ LOWER and MNT may be the same directory. Options, besides those of all file syst
 
   backend=auto|module|observe|fuse   the backend; auto takes the first that works
   odirect=pass|deny                  whether readers may bypass the page cache; deny requires the module
+  splice=pass|copy                   whether splice and sendfile hand out pages of the page cache, or
+                                     copies; copy requires the module
   passthrough=yes|no                 for fuse: whether the kernel may read the files itself
   policy=NAME                        the policy while it is mounted: a name in /usr/lib/ppc or a
                                      path without commas
@@ -188,13 +190,13 @@ fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
     let mut reasons = Vec::new();
     for Candidate { kind, verdict } in candidates.iter().filter(wanted) {
         match verdict {
-            // Only the module can check open flags and refuse the open.
-            Verdict::Usable { .. }
-                if *kind != BackendKind::Module && line.options.odirect == Odirect::Deny =>
-            {
-                reasons.push(format!("not {kind}: odirect=deny requires the module"));
-            }
             Verdict::Usable { .. } => {
+                if let Some(option) = requires_module(&line.options)
+                    && *kind != BackendKind::Module
+                {
+                    reasons.push(format!("not {kind}: {option} requires the module"));
+                    continue;
+                }
                 let why: String = reasons.iter().flat_map(|reason| [", ", reason]).collect();
                 return Ok((*kind, why));
             }
@@ -210,6 +212,15 @@ fn choose(line: &Line, lower: &Path) -> Result<(BackendKind, String), Failure> {
     )))
 }
 
+/// The option that no other backend has: only the module sees open flags and serves `splice` itself.
+fn requires_module(options: &Options) -> Option<&'static str> {
+    match (options.odirect, options.splice) {
+        (Odirect::Deny, _) => Some("odirect=deny"),
+        (_, Splice::Copy) => Some("splice=copy"),
+        (Odirect::Pass, Splice::Pass) => None,
+    }
+}
+
 /// The policy to hold. A backend that serves files needs one in any case.
 fn library(line: &Line, kind: BackendKind) -> Result<Option<PathBuf>, Failure> {
     let given = match (&line.options.policy, kind) {
@@ -223,12 +234,18 @@ fn library(line: &Line, kind: BackendKind) -> Result<Option<PathBuf>, Failure> {
 }
 
 fn module(line: &Line, lower: &Path, at: &Path) -> Result<(), Failure> {
-    let data = match line.options.odirect {
+    let odirect = match line.options.odirect {
         Odirect::Pass => "odirect=pass",
         Odirect::Deny => "odirect=deny",
     };
-    mount(Some(lower), at, Some("rfs"), line.options.flags, Some(data))
-        .map_err(failed("Mounting rfs"))
+    // A module that is older than the option need not know its default.
+    let splice = match line.options.splice {
+        Splice::Pass => "",
+        Splice::Copy => ",splice=copy",
+    };
+    let data = format!("{odirect}{splice}");
+    let flags = line.options.flags;
+    mount(Some(lower), at, Some("rfs"), flags, Some(data.as_str())).map_err(failed("Mounting rfs"))
 }
 
 fn bind(line: &Line, lower: &Path, at: &Path) -> Result<(), Failure> {

@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) settings: Settings,
     /// Whether readers may bypass the page cache.
     pub(crate) odirect: Odirect,
+    /// Whether pages of the page cache may get into pipes.
+    pub(crate) splice: Splice,
     pub(crate) passthrough: bool,
     pub(crate) flags: MsFlags,
     pub(crate) remount: bool,
@@ -39,6 +41,14 @@ pub(crate) enum Odirect {
     Deny,
 }
 
+/// What to do with `splice(2)` and `sendfile(2)`, as in the module's option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Splice {
+    #[default]
+    Pass,
+    Copy,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -46,6 +56,7 @@ impl Default for Options {
             policy: None,
             settings: Settings::new(),
             odirect: Odirect::Pass,
+            splice: Splice::Pass,
             passthrough: true,
             flags: MsFlags::MS_RDONLY,
             remount: false,
@@ -157,6 +168,9 @@ fn option(word: &str, options: &mut Options, sloppy: bool) -> Result<(), String>
         ("odirect", "pass") => options.odirect = Odirect::Pass,
         ("odirect", "deny") => options.odirect = Odirect::Deny,
         ("odirect", other) => return Err(format!("odirect is pass or deny, not {other}")),
+        ("splice", "pass") => options.splice = Splice::Pass,
+        ("splice", "copy") => options.splice = Splice::Copy,
+        ("splice", other) => return Err(format!("splice is pass or copy, not {other}")),
         ("passthrough", "yes") => options.passthrough = true,
         ("passthrough", "no") => options.passthrough = false,
         ("passthrough", other) => return Err(format!("passthrough is yes or no, not {other}")),
@@ -211,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_policy_has_settings() {
-        let text = "/a /b -o policy=maio,service-id=7,set.window=1GiB,odirect=deny,passthrough=no";
+        let text = "/a /b -o policy=maio,service-id=7,set.window=1GiB,odirect=deny,splice=copy,passthrough=no";
         let options = read(text).expect("a line").options;
         assert_eq!(options.policy, Some("maio".into()));
         let settings: Vec<_> = options.settings.iter().collect();
@@ -221,6 +235,7 @@ mod tests {
             assert_eq!((key.as_str(), value.as_str()), (name, text));
         }
         assert_eq!(options.odirect, Odirect::Deny);
+        assert_eq!(options.splice, Splice::Copy);
         assert!(!options.passthrough);
     }
 
@@ -234,6 +249,7 @@ mod tests {
             ("/a /b -N 7", "nsenter"),
             ("/a /b -o backend=magic", "module, observe or fuse"),
             ("/a /b -o odirect=maybe", "pass or deny"),
+            ("/a /b -o splice=maybe", "pass or copy"),
             ("/a /b -o policy=", "needs a name"),
             ("/a /b -o service-id=7", "policy="),
             ("/a /b -o fast", "no option fast"),

@@ -266,6 +266,11 @@ fn what_is_wrong_is_said_with_the_code_of_mount() {
             "requires the module",
         ),
         (
+            "$L $P -o backend=observe,splice=copy",
+            32,
+            "splice=copy requires the module",
+        ),
+        (
             "$L $P -o backend=observe,policy=none",
             32,
             "There is no none.so",
