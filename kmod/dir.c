@@ -30,6 +30,26 @@ void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int s
 	WRITE_ONCE(dentry->d_fsdata, dget(lower));
 }
 
+/*
+ * For what d_obtain_alias() returns: a new dentry, which others find from then
+ * on, or one that has its lower dentry, or gets it from another caller.
+ */
+void rfs_dentry_bind_alias(struct dentry *dentry, struct dentry *lower)
+{
+	unsigned int seq = rfs_lower_seq(lower);
+
+	/* not under our lock: taking a reference may take the lower dentry's */
+	dget(lower);
+	spin_lock(&dentry->d_lock);
+	if (!dentry->d_fsdata) {
+		dentry->d_time = seq;
+		WRITE_ONCE(dentry->d_fsdata, lower);
+		lower = NULL;
+	}
+	spin_unlock(&dentry->d_lock);
+	dput(lower);
+}
+
 /* Does the lower dentry still have this name, as far as is known without asking a server? */
 bool rfs_dentry_current(const struct dentry *dentry)
 {
@@ -197,7 +217,7 @@ static struct dentry *rfs_lookup_named(const struct qstr *name, struct dentry *b
 	unsigned int last_seq = 0;
 
 	for (;;) {
-		lower = rfs_lookup_lower(name, base);
+		lower = rfs_lookup_one(name, base);
 		if (IS_ERR(lower) || d_is_negative(lower) || rfs_is_named(lower, base, name, seq))
 			break;
 		/* found twice, unchanged in between: it has several names, as on vfat */

@@ -111,11 +111,15 @@ static int rfs_take_file(struct rfs_call *call, u64 id)
 	if (!dentry)
 		goto out;
 	call->below.path = rfs_lower_path(dentry);
+	/* opened by a handle just now, and not open yet */
+	if (!call->below.path.dentry)
+		goto out_dentry;
 	path_get(&call->below.path);
 	call->below.cred = get_cred(rs->cred);
 	call->below.mapping = rfs_mapping(inode);
-	dput(dentry);
 	err = 0;
+out_dentry:
+	dput(dentry);
 out:
 	iput(inode);
 	return err;
@@ -154,13 +158,16 @@ static int rfs_run_lower_fd(struct rfs_call *call)
 	return 0;
 }
 
-/* Is this still the file's path, or was it or a folder above it renamed below? */
+/*
+ * Is this still the file's path, or was it or a folder above it renamed below?
+ * A file that was opened by its handle may have none.
+ */
 static bool rfs_path_current(const struct dentry *dentry)
 {
 	for (; !IS_ROOT(dentry); dentry = dentry->d_parent)
 		if (!rfs_dentry_current(dentry))
 			return false;
-	return true;
+	return dentry == dentry->d_sb->s_root;
 }
 
 static int rfs_take_path(struct rfs_call *call)

@@ -138,7 +138,10 @@ static inline struct address_space *rfs_mapping(const struct inode *inode)
 	return READ_ONCE(rfs_i(inode)->mapping);
 }
 
-/* the dentry below: set once before the dentry is hashed, put by d_release */
+/*
+ * The dentry below: set once before the dentry is hashed, put by d_release. Of
+ * an alias without a name, it may not be set yet: see rfs_dentry_bind_alias().
+ */
 static inline struct dentry *rfs_lower_dentry(const struct dentry *dentry)
 {
 	return READ_ONCE(dentry->d_fsdata);
@@ -175,12 +178,16 @@ void rfs_dev_put(struct rfs_dev *dev);
 /* ioctl.c */
 long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+/* export.c */
+void rfs_export_init(struct super_block *sb, const struct super_block *lower);
+
 /* dir.c */
 extern const struct dentry_operations rfs_dentry_ops;
 struct inode *rfs_iget(struct super_block *sb, struct dentry *lower);
 int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags);
 bool rfs_dentry_current(const struct dentry *dentry);
 void rfs_dentry_bind(struct dentry *dentry, struct dentry *lower, unsigned int seq);
+void rfs_dentry_bind_alias(struct dentry *dentry, struct dentry *lower);
 
 /* file.c */
 extern const struct file_operations rfs_file_fops;

@@ -250,6 +250,7 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 	sb->s_op = &rfs_super_ops;
 	sb->s_xattr = rfs_xattr_table(rfs_xattr_handlers);
 	rfs_set_dentry_ops(sb, &rfs_dentry_ops);
+	rfs_export_init(sb, lower_sb);
 
 	rs->dev = rfs_dev_create(sb);
 	if (IS_ERR(rs->dev)) {

@@ -16,6 +16,7 @@
 
 #include <linux/cred.h>
 #include <linux/dcache.h>
+#include <linux/exportfs.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/fs_stack.h>
@@ -98,12 +99,23 @@ static inline void rfs_set_dentry_ops(struct super_block *sb, const struct dentr
 }
 
 /* 6.16: lookups by name take a qstr */
-static inline struct dentry *rfs_lookup_lower(const struct qstr *name, struct dentry *base)
+static inline struct dentry *rfs_lookup_one(const struct qstr *name, struct dentry *base)
 {
 #ifdef HAVE_LOOKUP_NOPERM
 	return lookup_noperm_unlocked(&QSTR_LEN(name->name, name->len), base);
 #else
 	return lookup_one_len_unlocked(name->name, base, name->len);
+#endif
+}
+
+/* 6.6: flags say whether the handle has to lead back to the file */
+static inline int rfs_encode_lower_fh(struct inode *lower, struct fid *fid, int *max_len,
+				      struct inode *parent)
+{
+#ifdef HAVE_ENCODE_FH_FLAGS
+	return exportfs_encode_inode_fh(lower, fid, max_len, parent, 0);
+#else
+	return exportfs_encode_inode_fh(lower, fid, max_len, parent);
 #endif
 }
 
@@ -158,6 +170,10 @@ static inline int rfs_add_mark(struct fsnotify_mark *mark, struct inode *inode)
 	return fsnotify_add_inode_mark(mark, inode, true);
 #endif
 }
+
+#if !IS_ENABLED(CONFIG_EXPORTFS)
+#error "this kernel lacks CONFIG_EXPORTFS, which CONFIG_FHANDLE brings"
+#endif
 
 /* a kernel with these helpers in its headers need not be built with them */
 #if defined(HAVE_BACKING_OPEN_FILE) || defined(HAVE_BACKING_OPEN_PATH)

@@ -351,16 +351,25 @@ static void ask_ways_to_read(int fd)
 	CHECK_OK(munmap(buf, MIB));
 }
 
-static void ask_handle(void)
+static void ask_handle(int dir)
 {
 	char bytes[sizeof(struct file_handle) + MAX_HANDLE_SZ];
 	struct file_handle *handle = (void *)bytes;
-	int mount;
+	int mount, fd;
+	ssize_t n;
 
 	handle->handle_bytes = 0;
 	ASK("a handle of no length", name_to_handle_at(AT_FDCWD, path, handle, &mount, 0));
 	handle->handle_bytes = MAX_HANDLE_SZ;
 	ASK("a handle", name_to_handle_at(AT_FDCWD, path, handle, &mount, 0));
+	/* What it has in it may differ, not what it leads to */
+	fd = open_by_handle_at(dir, handle, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	say_result("to open it", fd < 0 ? -1 : 0);
+	if (fd < 0)
+		return;
+	n = read(fd, bytes, sizeof(bytes));
+	say_result("to read what it names", n < 0 ? -1 : (long)(hash_of(n, bytes, n) >> 1));
+	close(fd);
 }
 
 static void ask_regular(void)
@@ -413,7 +422,7 @@ static void ask_all(const char *root, const char *about, int dir)
 	say_result("its target", n < 0 ? -1 : (long)(hash_of(4, target, n) >> 1));
 	ASK("to go there", chdir(path));
 	CHECK_OK(chdir("/"));
-	ask_handle();
+	ask_handle(dir);
 	ask_file_system();
 	if (!stat(path, &st) && S_ISREG(st.st_mode)) {
 		ask_regular();
@@ -461,7 +470,7 @@ void ask_tree(const char *root, const char *into)
 		"null/", "fifo/",
 	};
 	char longest[NAME_MAX + 8];
-	int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int dir = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	out = fopen(into, "w");
 	CHECK(out && dir >= 0);

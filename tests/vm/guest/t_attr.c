@@ -389,23 +389,6 @@ TEST(inotify_sees_readers, 10)
 
 /* Others */
 
-TEST(handle_fails_cleanly_or_works, 10)
-{
-	struct { struct file_handle h; char room[128]; } a;
-	int mnt_id, fd;
-
-	tree();
-	a.h.handle_bytes = 128;
-	if (name_to_handle_at(AT_FDCWD, up("f"), &a.h, &mnt_id, 0)) {
-		CHECK_EQ(errno, EOPNOTSUPP);
-		return;
-	}
-	fd = open_by_handle_at(xopen(t_mnt, O_RDONLY), &a.h, O_RDONLY);
-	CHECK(fd >= 0 || errno == ESTALE || errno == EOPNOTSUPP);
-	if (fd >= 0)
-		check_fd(fd, SEED, SIZE);
-}
-
 struct extents {
 	struct fiemap fm;
 	struct fiemap_extent e[8];
