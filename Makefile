@@ -187,6 +187,13 @@ clients: tools ## real frameworks load a model natively and with MAIO, through e
 	@cargo build --quiet --locked --release --package ppc-bench
 	@tests/clients/clients.py $(CLIENTS)
 
+# fio, Python's own tests, hashes of wheels, fsx and pjdfstest; programs are made once, in ~/.cache/ppc/suites.
+SUITES :=
+.PHONY: suites
+suites: rust ## test suites of others on a mirror, in a virtual machine (K=6.12); SUITES="fio fsx" for some
+	@sh tests/vm/deps.sh fio libacl1-dev
+	@tests/suites/suites.py --kernel $(K) $(SUITES)
+
 # All files leave the memory of this machine for it. START="--device 20ms --memory 45%", START="--program compiler".
 START :=
 .PHONY: bench-start
