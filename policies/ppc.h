@@ -130,7 +130,7 @@
  * call every service of the header that it was built with.
  *
  * 1  the first.
- * 2  report(), struct ppc_report.
+ * 2  report(), struct ppc_report; ppc_memory.group.
  */
 #ifndef PPC_H
 #define PPC_H
@@ -303,6 +303,8 @@ struct ppc_entry {
  *	  at no cost
  * @threshold: bytes in use from which on evict is called
  * @available: bytes that can be loaded before that
+ * @group: whose limit it is: the inode number of the memory control group's
+ *	   directory; 0: the machine's, or not known. Since version 2.
  */
 struct ppc_memory {
 	uint32_t struct_size;
@@ -311,6 +313,7 @@ struct ppc_memory {
 	uint64_t used;
 	uint64_t threshold;
 	uint64_t available;
+	uint64_t group;
 };
 
 /**
@@ -584,7 +587,7 @@ PPC_ASSERT_SIZE(ppc_io, 48);
 PPC_ASSERT_SIZE(ppc_setting, 16);
 PPC_ASSERT_SIZE(ppc_file, 40);
 PPC_ASSERT_SIZE(ppc_entry, 24);
-PPC_ASSERT_SIZE(ppc_memory, 40);
+PPC_ASSERT_SIZE(ppc_memory, 48);
 PPC_ASSERT_SIZE(ppc_report, 104);
 PPC_ASSERT_SIZE(ppc_host, 152);
 PPC_ASSERT_SIZE(ppc_policy, PPC_POLICY_SIZE_V1);

@@ -487,10 +487,12 @@ impl Model {
         if claims.is_some() {
             (self.exchanged_ns, self.left) = (host.now(), load.left());
         }
+        let memory = memory(host);
         let demand = Demand {
             held: load.reserved(self.left),
             total: self.left.max(load.held()),
-            limit: memory(host).limit,
+            limit: memory.limit,
+            group: memory.group,
             priority: self.config.priority,
         };
         self.node.exchange(demand, claims, waits);
@@ -665,5 +667,6 @@ fn memory(host: &Host<'_>) -> Memory {
         used: 0,
         threshold: MODEST,
         available: MODEST,
+        group: 0,
     })
 }

@@ -61,6 +61,7 @@ mod kubelet;
 mod parse;
 mod working_set;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -103,6 +104,16 @@ pub enum LimitSource {
     Unknown,
 }
 
+impl LimitSource {
+    /// The number of the cgroup whose limit it is, which all see alike, whatever their view of cgroups; 0 if there is none.
+    fn group(&self) -> u64 {
+        match self {
+            Self::Cgroup(dir) | Self::WorkingSet(dir) => dir.metadata().map_or(0, |it| it.ino()),
+            Self::Host | Self::Kubelet(_) | Self::Free | Self::Blocks | Self::Unknown => 0,
+        }
+    }
+}
+
 impl std::fmt::Display for LimitSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -143,6 +154,7 @@ impl From<&MemoryState> for ppc::Memory {
             used: state.used,
             threshold: state.threshold,
             available: state.available,
+            group: state.source.group(),
         }
     }
 }

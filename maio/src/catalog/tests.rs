@@ -201,6 +201,7 @@ fn loads_that_are_under_way_at_once_share_the_memory() {
         used,
         threshold: 64 * MIB,
         available: 64 * MIB - used,
+        group: 0,
     };
     host.set_memory(memory(0));
     let (mut maio, _) = scratch.start(&host, &[]);

@@ -42,6 +42,7 @@ fn memory(mib: u64) -> Memory {
         used: 0,
         threshold: mib * MIB,
         available: mib * MIB,
+        group: 0,
     }
 }
 

@@ -9,19 +9,22 @@ pub(crate) struct Demand {
     pub(crate) held: u64,
     /// What it would hold if there were room.
     pub(crate) total: u64,
-    /// The limit that is nearest to it. Services that have the same one are taken to share it.
+    /// The limit that is nearest to it, and the control group that has it. Services with the same share it.
     pub(crate) limit: u64,
+    pub(crate) group: u64,
     pub(crate) priority: i32,
 }
 
 /// In front of all, with the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"maioDEM1");
-const WORDS: usize = 5;
+const MAGIC: u64 = u64::from_le_bytes(*b"maioDEM2");
+const WORDS: usize = 6;
 
 impl Demand {
     pub(crate) fn to_bytes(self) -> [u8; WORDS * size_of::<u64>()] {
         let priority = i64::from(self.priority).cast_unsigned();
-        let words = [MAGIC, self.held, self.total, self.limit, priority];
+        let words = [
+            MAGIC, self.held, self.total, self.limit, self.group, priority,
+        ];
         let mut bytes = [0; WORDS * size_of::<u64>()];
         for (word, place) in words.into_iter().zip(bytes.as_chunks_mut().0) {
             *place = word.to_le_bytes();
@@ -33,13 +36,14 @@ impl Demand {
     pub(super) fn split(said: &[u8]) -> Option<(Self, &[u8])> {
         let (first, rest) = said.split_first_chunk::<{ WORDS * size_of::<u64>() }>()?;
         let words = first.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it));
-        let [MAGIC, held, total, limit, priority] = *words.collect::<Vec<_>>() else {
+        let [MAGIC, held, total, limit, group, priority] = *words.collect::<Vec<_>>() else {
             return None;
         };
         let demand = Self {
             held,
             total,
             limit,
+            group,
             priority: priority.cast_signed().try_into().ok()?,
         };
         Some((demand, rest))
@@ -56,6 +60,7 @@ mod tests {
             held: 1,
             total: u64::MAX,
             limit: 3,
+            group: 9,
             priority: -4,
         };
         let said = [&demand.to_bytes()[..], b"rest"].concat();

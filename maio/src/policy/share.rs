@@ -34,7 +34,11 @@ pub(super) fn share(memory: Memory, held: u64, others: &[Share]) -> Memory {
 /// The memory available to a load that holds `held`, without what other services take of the same: what they hold, and
 /// to an even part what those of the same priority may still take, and all of that if theirs is higher.
 pub(super) fn beside(memory: Memory, held: u64, priority: i32, others: &[Demand]) -> Memory {
-    let others = || others.iter().filter(|it| it.limit == memory.limit);
+    let others = || {
+        others
+            .iter()
+            .filter(|it| (it.group, it.limit) == (memory.group, memory.limit))
+    };
     let used = memory.used.saturating_sub(held);
     let room = memory.threshold.saturating_sub(used);
     let equals = others().filter(|it| it.priority == priority).count() as u64;
@@ -63,6 +67,7 @@ mod tests {
                 used,
                 threshold: 900,
                 available: 1000 - used,
+                group: 0,
             };
             let others: Vec<_> = others
                 .iter()
@@ -92,6 +97,7 @@ mod tests {
                 used: 100 + held,
                 threshold: 900,
                 available: 800,
+                group: 7,
             };
             let others: Vec<_> = others
                 .iter()
@@ -99,6 +105,7 @@ mod tests {
                     held,
                     total,
                     limit: 1000,
+                    group: 7,
                     priority,
                 })
                 .collect();
@@ -114,17 +121,22 @@ mod tests {
         assert_eq!(of(0, &[(100, 5000, 4)]), 700, "those of less wait");
         assert_eq!(of(0, &[(0, 5000, 6)]), 0, "as it does for those of more");
         assert_eq!(of(0, &[(0, 300, 6), (0, 5000, 5)]), 800 - 300 - 400);
-        let another = Demand {
-            held: 900,
-            limit: 2000,
-            ..Demand::default()
-        };
         let memory = Memory {
             limit: 1000,
             used: 0,
             threshold: 900,
             available: 900,
+            group: 7,
         };
-        assert_eq!(beside(memory, 0, 0, &[another]), memory, "of another limit");
+        for (limit, group) in [(2000, 7), (1000, 8)] {
+            let another = Demand {
+                held: 900,
+                limit,
+                group,
+                ..Demand::default()
+            };
+            let seen = beside(memory, 0, 0, &[another]);
+            assert_eq!(seen, memory, "another limit, or that of another pod");
+        }
     }
 }

@@ -498,6 +498,7 @@ fn with_little_memory_no_more_than_that_is_held() {
         used,
         threshold: 8 * MIB,
         available: 8 * MIB - used,
+        group: 0,
     };
     host.set_memory(memory(0));
     let (mut maio, _) = host

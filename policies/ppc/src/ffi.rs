@@ -117,6 +117,7 @@ pub struct ppc_memory {
     pub used: u64,
     pub threshold: u64,
     pub available: u64,
+    pub group: u64,
 }
 
 /// `struct ppc_report`

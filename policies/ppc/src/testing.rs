@@ -64,6 +64,7 @@ impl FakeHost {
                 used: 0,
                 threshold: GIB / 5 * 4,
                 available: GIB / 5 * 4,
+                group: 0,
             },
             ..State::default()
         })))

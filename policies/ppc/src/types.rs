@@ -524,6 +524,9 @@ pub struct Memory {
     pub threshold: u64,
     /// How much can be loaded before that.
     pub available: u64,
+    /// Whose limit it is: the inode number of the memory control group's directory; 0 if it is the machine's, or not
+    /// known.
+    pub group: u64,
 }
 
 /// How much a line of log matters.

@@ -350,6 +350,7 @@ impl Policy for Curious {
             used: 1,
             threshold: 3,
             available: 2,
+            group: 5,
         };
         assert_eq!(host.memory()?, memory);
         assert_eq!(
@@ -389,6 +390,7 @@ fn every_service_says_what_the_host_knows() {
         used: 1,
         threshold: 3,
         available: 2,
+        group: 5,
     });
     host.advance(Duration::from_micros(5));
     host.start::<Curious>(&[])

@@ -34,7 +34,7 @@ layout! {
     ppc_setting { key value }
     ppc_file { struct_size reserved size device inode mtime_ns }
     ppc_entry { struct_size r#type size path }
-    ppc_memory { struct_size reserved limit used threshold available }
+    ppc_memory { struct_size reserved limit used threshold available group }
     ppc_report {
         struct_size reserved service asked used late unread own waiting_ns loading_ns held_ns reading_ns resting_ns
         whole_ns

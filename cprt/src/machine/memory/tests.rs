@@ -174,6 +174,7 @@ fn host_alone() {
     let tree = Tree::v2();
     let state = tree.watch().sample(0);
     assert_eq!(mib(&state), [1000, 100, 800, 700]);
+    assert_eq!(ppc::Memory::from(&state).group, 0);
     assert_eq!((state.over, state.source), (false, LimitSource::Host));
     assert_eq!(state.pressure, None);
     let state = tree.watch().sample(300 * MIB);
@@ -189,6 +190,8 @@ fn cgroup_of_a_process() {
     assert_eq!(watch.follow_process(7), Some(dir.clone()));
     let state = watch.sample(50 * MIB);
     assert_eq!(mib(&state), [400, 150, 320, 170]);
+    let inode = dir.metadata().expect("a directory").ino();
+    assert_eq!(ppc::Memory::from(&state).group, inode);
     assert_eq!(state.source, LimitSource::Cgroup(dir.as_path().into()));
     let memory = ppc::Memory::from(&state);
     assert_eq!(memory.available, state.available);

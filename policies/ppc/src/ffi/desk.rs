@@ -312,6 +312,7 @@ unsafe extern "C" fn memory(ctx: *mut c_void, memory: *mut ppc_memory) -> c_int 
                 used: known.used,
                 threshold: known.threshold,
                 available: known.available,
+                group: known.group,
                 ..ppc_memory::default()
             };
             fill(memory, &own)

@@ -197,6 +197,7 @@ impl<'a> Host<'a> {
             used: memory.used,
             threshold: memory.threshold,
             available: memory.available,
+            group: memory.group,
         })
     }
 
