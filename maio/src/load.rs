@@ -556,9 +556,10 @@ impl Load {
         !leaves
     }
 
+    /// Whether a file is too small for weights, or none of the model's.
     fn is_small(&self, file: u32) -> bool {
         let file = self.files.get(file as usize);
-        file.is_some_and(|(_, size)| *size < WORKER * PAGE)
+        file.is_none_or(|(_, size)| *size < WORKER * PAGE)
     }
 
     /// How many bytes of an order a process must read to keep it, even if it reads something else now and then.

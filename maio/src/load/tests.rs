@@ -128,6 +128,26 @@ fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_com
 }
 
 #[test]
+fn a_forerunner_that_reads_a_file_of_no_template_is_not_the_reader() {
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.await_readers(true);
+    assert!(!load.advise(|_| true).loads.is_empty());
+    let configuration = Extent {
+        file: 1,
+        first: 0,
+        pages: 1,
+    };
+    for kind in [Kind::Open, Kind::Miss, Kind::Touch] {
+        load.hear(&event(kind, 50, 1000), &configuration, &fake);
+    }
+    fake.dead.insert(50);
+    assert!(!load.tick(ns(2), IDLE, &fake));
+    assert!(load.is_early() && !load.is_to_hold_back());
+    assert_eq!(load.left(), 48 * MIB);
+}
+
+#[test]
 fn a_load_that_no_reader_comes_for_ends() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
