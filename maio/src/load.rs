@@ -140,6 +140,8 @@ pub(crate) struct Load {
     deserted: bool,
     /// Issued loads have been taken back.
     held_back: bool,
+    /// A reader has reached the weights.
+    reached: bool,
     /// It began before its readers, and none of them has reached the weights.
     early: bool,
     /// Until then it is loaded in the background.
@@ -190,6 +192,7 @@ impl Load {
             off_course: 0,
             deserted: false,
             held_back: false,
+            reached: false,
             early: false,
             behind: false,
             come: false,
@@ -213,9 +216,10 @@ impl Load {
         self.midway = midway;
     }
 
-    /// The load begins before its readers; `behind` means in the background until they come.
+    /// The load begins before its readers, unless one of them has reached the weights already; `behind` means in the
+    /// background until they come.
     pub(crate) const fn await_readers(&mut self, behind: bool) {
-        (self.early, self.behind) = (true, behind);
+        (self.early, self.behind) = (!self.reached, behind);
     }
 
     /// Whether it began before its readers, and none of them has reached the weights.
@@ -225,7 +229,7 @@ impl Load {
 
     /// A reader has opened weights with `O_DIRECT`: prefetched pages are of no use to it.
     pub(crate) const fn suspect_bypass(&mut self) {
-        self.early = false;
+        (self.reached, self.early) = (true, false);
         self.bypass.suspect();
     }
 
@@ -369,9 +373,12 @@ impl Load {
         let now_ns = event.time_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
         self.deserted = false;
-        if self.early && !self.is_small(extent.file) {
-            (self.early, self.come) = (false, true);
-            self.began_ns = now_ns;
+        if !self.is_small(extent.file) {
+            self.reached = true;
+            if std::mem::take(&mut self.early) {
+                self.come = true;
+                self.began_ns = now_ns;
+            }
         }
         let process = event.process;
         if self.workers.member(process).is_none() {

@@ -426,11 +426,15 @@ impl Model {
     /// If so configured, begins before anything is opened, unless all of the model is cached.
     fn begin_early(&mut self, host: &Host<'_>) -> Result<()> {
         let beginning = std::mem::replace(&mut self.config.beginning, Beginning::Open);
-        if beginning == Beginning::Open
-            || self.load.is_some()
-            || self.forecast.pieces.total() == 0
-            || self.is_cached(host)
-        {
+        if beginning == Beginning::Open {
+            return Ok(());
+        }
+        if let Some(load) = &mut self.load {
+            // A forerunner that has read the configuration, say, has begun it.
+            load.await_readers(beginning == Beginning::Early);
+            return Ok(());
+        }
+        if self.forecast.pieces.total() == 0 || self.is_cached(host) {
             return Ok(());
         }
         let mut load = self.new_load(host, false, None, host.now());

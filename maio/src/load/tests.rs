@@ -148,6 +148,25 @@ fn a_forerunner_that_reads_a_file_of_no_template_is_not_the_reader() {
 }
 
 #[test]
+fn a_load_that_a_forerunner_has_begun_waits_for_readers_until_one_reaches_the_weights() {
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    let configuration = Extent {
+        file: 1,
+        first: 0,
+        pages: 1,
+    };
+    load.hear(&event(Kind::Open, 50, 0), &configuration, &fake);
+    load.await_readers(true);
+    fake.dead.insert(50);
+    assert!(!load.tick(ns(60), IDLE, &fake));
+    assert!(load.is_early() && !load.is_to_hold_back());
+    load.hear(&event(Kind::Open, 51, 61_000), &extent(0, 1), &fake);
+    load.await_readers(true);
+    assert!(!load.is_early(), "its reader is there");
+}
+
+#[test]
 fn a_load_that_no_reader_comes_for_ends() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
