@@ -162,7 +162,7 @@ kubernetes-test: ## the chart is what the plain manifests were rendered of, and 
 # Servers from PyPI, in ~/.cache/ppc/store, made once: outside of `make test`, which takes no network.
 .PHONY: store-test
 store-test: rust ## ppc-store against real servers of S3 and WebDAV
-	@tests/store.py cargo test --locked --package ppc-store --test servers
+	@tests/store.py
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so
 # that build scripts and macros are built without.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests of ppc-store that need servers of S3 and of WebDAV: store.py CARGO...
+"""Runs the tests of ppc-store that need servers of S3 and of WebDAV.
 
 The servers are moto's and wsgidav, from PyPI, in an environment of their own in the cache; it is made once, which
 takes a network.
@@ -7,6 +7,7 @@ takes a network.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 SERVERS = ("moto[s3,server]==5.2.5", "wsgidav==4.4.0", "cheroot==11.1.2")
 BUCKET = "fleet"
 START_S = 60
+TESTS = ["cargo", "test", "--locked", "--package", "ppc-store", "--test", "servers"]
 
 
 def environment() -> Path:
@@ -57,6 +59,7 @@ def wait_for(server: str, method: str, path: str) -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     programs = environment()
     s3, dav = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="ppc-store-") as root, contextlib.ExitStack() as stack:
@@ -77,7 +80,7 @@ def main() -> int:
         # The first request makes the bucket.
         wait_for(said["PPC_S3_SERVER"], "PUT", f"/{BUCKET}")
         wait_for(said["PPC_DAV_SERVER"], "GET", "/")
-        return subprocess.run(sys.argv[1:], env=os.environ | said, check=False).returncode
+        return subprocess.run(TESTS, env=os.environ | said, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -21,12 +21,22 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=Path)
+    parser.add_argument("version", nargs="*", default=["1.7", "2.x"])
+    return parser.parse_args()
+
+
 try:
     import grpc
     from cri import Pod
     import daemonset
     from machine import IMAGE, OURS, Disk, Node, NotHere, cache_dir, contents, image, programs_of, wait_for
 except ImportError as missing:
+    arguments()
     print(f"skip nri: {missing}: install python3-grpcio and python3-yaml")
     sys.exit(0)
 
@@ -332,10 +342,7 @@ def one_version(programs: Path, version: str, archives: list[Path]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", type=Path)
-    parser.add_argument("version", nargs="*", default=["1.7", "2.x"])
-    args = parser.parse_args()
+    args = arguments()
     try:
         if os.geteuid() != 0:
             raise NotHere("containers are for root")
