@@ -9,15 +9,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::statfs::fstatfs;
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kinds};
 
 use super::pagecache::Engine;
 use super::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::machine::files::{info, is_of_storage};
+use crate::machine::files::{info, of_storage};
 use crate::machine::view::{Place, View};
 use crate::{Error, Result};
 
@@ -64,14 +62,7 @@ impl Ahead {
     }
 
     fn file(&self, file: FileId) -> Result<File, Fault> {
-        let opened = self.view.file(&self.path(file)?)?;
-        let kind = fstatfs(&opened).map_err(io::Error::from)?;
-        if !is_of_storage(kind.filesystem_type()) {
-            return Err(Fault::NoFile);
-        }
-        // Only its owner and root may do this; other users change the access time.
-        let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
-        Ok(opened)
+        of_storage(self.view.file(&self.path(file)?)?)
     }
 }
 

@@ -26,7 +26,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
@@ -265,8 +264,7 @@ impl Observe {
         if (now.identity, now.born) != (known.identity, known.born) {
             return Err(Fault::Stale);
         }
-        // Only its owner and root may do this; other users change the access time.
-        let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
+        files::keep_access_time(&opened);
         Ok(opened)
     }
 

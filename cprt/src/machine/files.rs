@@ -11,10 +11,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2};
 use nix::sys::statfs::{
     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FsType,
     HUGETLBFS_MAGIC, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, TRACEFS_MAGIC,
+    fstatfs,
 };
 use ppc::{Entry, FileInfo};
 
@@ -38,6 +39,21 @@ const MADE_UP: [FsType; 10] = [
 /// Whether reads from such a file system come from a disk or over a network.
 pub(crate) fn is_of_storage(kind: FsType) -> bool {
     !MADE_UP.contains(&kind)
+}
+
+/// The file, if it is one of storage; our reads leave its access time unchanged.
+pub(crate) fn of_storage(file: File) -> Result<File, Fault> {
+    let kind = fstatfs(&file).map_err(io::Error::from)?;
+    if !is_of_storage(kind.filesystem_type()) {
+        return Err(Fault::NoFile);
+    }
+    keep_access_time(&file);
+    Ok(file)
+}
+
+/// Our reads leave the file's access time unchanged. Only its owner and root may do this; other users change it.
+pub(crate) fn keep_access_time(file: &File) {
+    let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
 }
 
 /// A directory's tree.

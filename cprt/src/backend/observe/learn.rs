@@ -13,15 +13,15 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::statfs::{
     EXT4_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
 
 use super::record::{self, Key, Layout, Point};
+use crate::machine::files::keep_access_time;
 use crate::machine::mappings::Identity;
 use crate::sys::perf::{Event, Ring, Wakes, Whose};
 use crate::sys::{self, cache};
@@ -192,8 +192,7 @@ impl TouchHearing {
 
 /// Turns off readahead and updates of the access time for our reads of this file.
 fn quietly(file: &File) {
-    // Only its owner and root may do this; other users change the access time.
-    let _ = fcntl(file.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
+    keep_access_time(file);
     // Where this advice does not work, a few more pages are read.
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
 }

@@ -20,10 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::statfs::fstatfs;
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use self::early::EarlyOpens;
@@ -39,7 +37,7 @@ use super::record::{Key, Point, Raw};
 use super::source::RecordSource as _;
 use crate::backend::pagecache::Engine;
 use crate::backend::{Backend, Evicted, Fault, Flow, How, Loaded, Span};
-use crate::machine::files::{Tree, info, is_of_storage};
+use crate::machine::files::{Tree, info, of_storage};
 use crate::machine::mappings::Identity;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::tracefs::Tracefs;
@@ -254,13 +252,7 @@ impl Start {
             }
             done => done?,
         };
-        let kind = fstatfs(&opened).map_err(io::Error::from)?.filesystem_type();
-        if !is_of_storage(kind) {
-            return Err(Fault::NoFile);
-        }
-        // Only its owner and root may do this; other users change the access time.
-        let _ = fcntl(opened.as_fd(), FcntlArg::F_SETFL(OFlag::O_NOATIME));
-        Ok(opened)
+        of_storage(opened)
     }
 
     /// Sleeps until there is something to take, or it is time to look.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::*;
+use crate::machine::files::is_of_storage;
 use crate::sys::testing::skip;
 
 const MIB: u64 = 1 << 20;
