@@ -387,7 +387,7 @@ fn of_ten_models_three_services_have_theirs_and_no_other_is_read() {
 /// What the process of a service does that opens adapters long after its model: prints how much the disk delivers for
 /// them while the model is not cached.
 #[test]
-#[ignore = "only as a service of an_adapter_that_is_opened_at_run_time_brings_nothing_else"]
+#[ignore = "only as a helper of an_adapter_that_is_opened_at_run_time_brings_nothing_else"]
 fn opens_adapters() {
     let Some(root) = std::env::var_os("TOGETHER_ROOT").map(PathBuf::from) else {
         return;
