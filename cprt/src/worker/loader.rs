@@ -31,6 +31,7 @@ use crate::worker::parting;
 mod background;
 mod backlog;
 mod common;
+mod neighbours;
 mod pace;
 mod streams;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub(crate) use backlog::LoadRange;
 use backlog::{Aside, Backlog, Chunk};
 use common::OwnStreams;
 pub(crate) use common::directory as devices;
+use neighbours::Neighbours;
 use pace::{Bucket, Pace, Rest};
 
 /// How long loads wait for memory before they are dropped.
@@ -82,6 +84,7 @@ struct LoaderState {
     bucket: Bucket,
     rest: Rest,
     streams: OwnStreams,
+    neighbours: Neighbours,
     /// How many threads of each group run.
     running: Vec<usize>,
     /// When stopping loads began, until the last one has stopped.
@@ -107,6 +110,7 @@ impl Loader {
             bucket: Bucket::new(config.bandwidth.0),
             rest: Rest::default(),
             streams,
+            neighbours: Neighbours::default(),
             running: vec![0; places.len()],
             stopping: None,
             over_since: None,
@@ -437,6 +441,9 @@ impl LoaderShared {
         if let Some(wait) = state.bucket.wait(now) {
             return Turn::Wait(Some(wait));
         }
+        if state.backlog.is_for_background() && state.backlog.flying() == 0 {
+            state.backlog.background_look(state.neighbours.read());
+        }
         let Some(chunk) = state.backlog.take(group) else {
             return Turn::Wait(None);
         };
@@ -485,16 +492,17 @@ impl LoaderShared {
     /// From the first load on, the loads of this device are counted together with those of other workers. Files of
     /// other devices count as that one's.
     fn join(&self, file: FileId) {
-        let Some(directory) = &self.devices else {
-            return;
-        };
         if self.has_joined.load(Relaxed) {
             return;
         }
         if let Ok(info) = self.backend.info(file)
             && !self.has_joined.swap(true, Relaxed)
         {
-            self.lock().streams.join(directory, info.device);
+            let mut state = self.lock();
+            state.neighbours = Neighbours::of(info.device);
+            if let Some(directory) = &self.devices {
+                state.streams.join(directory, info.device);
+            }
         }
     }
 

@@ -1,10 +1,14 @@
-//! Finds how much is loaded at once in the background: the size of a piece, then how many pieces. Pure; the time comes
-//! from outside.
+//! Finds how much is loaded at once in the background: the size of a piece, then how many pieces of that size. Pure; the
+//! time comes from outside.
 //!
 //! A reader that the policy does not know waits for what is under way. So a piece takes little time, or hardly more than
-//! with half as much under way: where the device takes long to answer, and then delivers fast, the reader waits for the
-//! answer in any case. Large pieces cost less for each byte, and whole folios cost readers less; storage far away needs
-//! several at once to be fast.
+//! the smallest one by itself: where the device takes long to answer, and then delivers fast, the reader waits for the
+//! answer in any case. Each step is compared with that, and not with the one before: beside many readers, each step takes
+//! hardly longer than the last, and all together take the device from them.
+//!
+//! Large pieces cost less for each byte, and whole folios cost readers less; a device that takes as long to answer as to
+//! deliver needs two pieces at once to be busy, and storage far away several. There are several only while others do not
+//! read from the device.
 
 use std::time::Duration;
 
@@ -14,14 +18,25 @@ pub(super) const SMALLEST: u64 = 128 << 10;
 const MOST_AT_ONCE: usize = 16;
 /// A reader does not notice that time.
 const BRIEF: Duration = Duration::from_millis(4);
-/// The factor on the time of a piece below which twice as much takes hardly longer.
+/// The factor on the time of the smallest piece alone below which more takes hardly longer.
 const HARDLY: f64 = 1.3;
 /// The factor on the usual time above which the device has become slower.
 const SLOWER: u32 = 2;
 /// How many loads a time is the mean of, for each piece at once.
 const FEW: u32 = 4;
-/// How many times to measure before more is tried again.
+/// How many times to measure before everything is measured anew.
 const STAY: u32 = 64;
+/// How many looks in turn must find the device idle before there are several pieces at once.
+const CALM: u32 = 8;
+/// How many pieces begin before the device is looked at again, with none of them under way.
+const LOOK_AFTER: u32 = 64;
+
+/// What makes twice as much be under way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    LargerPieces,
+    MorePieces,
+}
 
 /// What is under way at once, and the measurements to find it.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +44,24 @@ pub(super) struct Background {
     piece: u64,
     most: u64,
     at_once: usize,
-    /// The mean time of a piece with half as much under way, while the present amount is being tried.
-    half: Option<Duration>,
+    /// The mean time of the smallest piece by itself, beside the reads of others.
+    alone: Option<Duration>,
+    /// The step that is being tried.
+    tried: Option<Step>,
+    /// Larger pieces have turned out to take too long.
+    large_enough: bool,
     /// The mean time of a piece with the present amount when that turned out to suit the device.
-    usual: Option<Duration>,
+    usual: Duration,
     /// Loads that began before the present amount was tried, and so say nothing about it.
     stale: u32,
     loads: u32,
     took: Duration,
-    stay: u32,
+    /// How many times to measure before everything is measured anew.
+    stay: Option<u32>,
+    /// How many looks in turn have found the device idle.
+    calm: u32,
+    /// Pieces that have begun since the last look.
+    begun: u32,
 }
 
 impl Background {
@@ -47,12 +71,16 @@ impl Background {
             piece: SMALLEST.min(most),
             most,
             at_once: 1,
-            half: None,
-            usual: None,
+            alone: None,
+            tried: None,
+            large_enough: false,
+            usual: Duration::ZERO,
             stale: 0,
             loads: 0,
             took: Duration::ZERO,
-            stay: 0,
+            stay: None,
+            calm: 0,
+            begun: 0,
         }
     }
 
@@ -60,13 +88,38 @@ impl Background {
         self.piece
     }
 
+    /// How many pieces may be under way. Where others read, or to look whether they do, there is one.
     pub(super) const fn at_once(&self) -> usize {
-        self.at_once
+        if self.is_calm() && self.begun < LOOK_AFTER {
+            self.at_once
+        } else {
+            1
+        }
+    }
+
+    const fn is_calm(&self) -> bool {
+        self.calm >= CALM
+    }
+
+    /// Notes that a piece begins.
+    pub(super) const fn begin(&mut self) {
+        self.begun += 1;
+    }
+
+    /// Notes whether the device reads while none of the pieces is under way; `None` if it does not say.
+    pub(super) const fn look(&mut self, reads: Option<bool>) {
+        self.begun = 0;
+        self.calm = match reads {
+            Some(true) => 0,
+            Some(false) => self.calm.saturating_add(1),
+            None => CALM,
+        };
     }
 
     /// Notes how long the load of a piece took, all of which came from the device.
     pub(super) fn loaded(&mut self, bytes: u64, took: Duration) {
-        if bytes != self.piece {
+        // With fewer pieces than there may be, the time says nothing about these.
+        if bytes != self.piece || (self.at_once > 1 && !self.is_calm()) {
             return;
         }
         if self.stale > 0 {
@@ -87,45 +140,62 @@ impl Background {
     }
 
     fn judge(&mut self, mean: Duration) {
-        if let Some(half) = self.half.take() {
-            if mean > BRIEF && mean > half.mul_f64(HARDLY) {
-                self.halve();
-                (self.usual, self.stay) = (Some(half), STAY);
-                return;
-            }
-            self.usual = Some(mean);
+        let alone = *self.alone.get_or_insert(mean);
+        let tried = self.tried.take();
+        if mean > BRIEF
+            && mean > alone.mul_f64(HARDLY)
+            && let Some(step) = tried
+        {
+            return self.take_back(step);
         }
-        let usual = *self.usual.get_or_insert(mean);
-        if mean > BRIEF && mean > usual * SLOWER {
-            let stale = self.pieces() - 1;
-            *self = Self::new(self.most);
-            self.stale = stale;
-        } else if self.stay > 0 {
-            self.stay -= 1;
-        } else if self.double() {
-            self.half = Some(mean);
+        if tried.is_some() || self.usual.is_zero() {
+            self.usual = mean;
+        }
+        let is_slower = mean > BRIEF && mean > self.usual * SLOWER;
+        match self.stay.as_mut() {
+            _ if is_slower => self.begin_anew(),
+            Some(0) => self.begin_anew(),
+            Some(stay) => *stay -= 1,
+            None => self.tried = self.step(),
         }
     }
 
-    fn double(&mut self) -> bool {
-        if self.piece < self.most {
+    fn begin_anew(&mut self) {
+        *self = Self {
+            stale: self.pieces() - 1,
+            calm: self.calm,
+            begun: self.begun,
+            ..Self::new(self.most)
+        };
+    }
+
+    /// Has twice as much be under way, if that may be.
+    fn step(&mut self) -> Option<Step> {
+        if self.piece < self.most && !self.large_enough {
             self.piece = (self.piece * 2).min(self.most);
-        } else if self.at_once < MOST_AT_ONCE {
+            return Some(Step::LargerPieces);
+        }
+        if self.is_calm() && self.at_once < MOST_AT_ONCE {
             // Pieces of the same size may still be under way, with fewer beside them.
             self.stale = self.pieces();
             self.at_once *= 2;
-        } else {
-            return false;
+            return Some(Step::MorePieces);
         }
-        true
+        None
     }
 
-    fn halve(&mut self) {
-        if self.at_once > 1 {
-            self.stale = self.pieces();
-            self.at_once /= 2;
-        } else {
-            self.piece /= 2;
+    fn take_back(&mut self, step: Step) {
+        match step {
+            // More pieces may be what this device needs.
+            Step::LargerPieces => {
+                self.piece /= 2;
+                self.large_enough = true;
+            }
+            Step::MorePieces => {
+                self.stale = self.pieces();
+                self.at_once /= 2;
+                self.stay = Some(STAY);
+            }
         }
     }
 }
@@ -141,6 +211,7 @@ mod tests {
     #[allow(clippy::cast_precision_loss, reason = "a simulation")]
     fn found(latency: Duration, rate: f64, loads: usize) -> (u64, usize) {
         let mut background = Background::new(2 << 20);
+        background.look(None);
         for _ in 0..loads {
             let piece = background.piece();
             let alone = latency + Duration::from_secs_f64(piece as f64 / rate);
@@ -157,8 +228,8 @@ mod tests {
             (MILLI / 10, 2e9, 2 << 20),
             (MILLI, 1e9, 2 << 20),
             (20 * MILLI, 1e9, 2 << 20),
-            // A hard disk.
-            (8 * MILLI, 1.5e8, 512 << 10),
+            // The simulated SSD, which takes as long to answer as to deliver.
+            (3 * MILLI / 2, 3.5e8, 512 << 10),
             (MILLI / 10, 5e7, SMALLEST),
         ] {
             assert_eq!(found(latency, rate, 40).0, expected, "{latency:?} {rate}");
@@ -175,15 +246,30 @@ mod tests {
             // It waits for the answer of a network in any case.
             (20 * MILLI, 1e9, (2 << 20, 8)),
             (100 * MILLI, 1e10, (2 << 20, 16)),
-            (8 * MILLI, 1.5e8, (512 << 10, 1)),
+            (3 * MILLI / 2, 3.5e8, (512 << 10, 2)),
+            (MILLI / 10, 5e7, (SMALLEST, 1)),
         ] {
-            assert_eq!(found(latency, rate, 300), expected, "{latency:?} {rate}");
+            assert_eq!(found(latency, rate, 200), expected, "{latency:?} {rate}");
         }
+    }
+
+    #[test]
+    fn a_hard_disk_has_one_piece_at_once() {
+        // It moves its head for each.
+        let mut background = Background::new(2 << 20);
+        background.look(None);
+        for _ in 0..200 {
+            let pieces = u32::try_from(background.at_once()).expect("few");
+            let one = 8 * MILLI + Duration::from_micros(background.piece() / 150);
+            background.loaded(background.piece(), one * pieces);
+        }
+        assert_eq!((background.piece(), background.at_once()), (512 << 10, 1));
     }
 
     #[test]
     fn parts_of_pieces_say_nothing_and_a_slower_device_has_smaller_ones() {
         let mut background = Background::new(2 << 20);
+        background.look(None);
         for _ in 0..100 {
             background.loaded(4096, MILLI / 100);
         }
@@ -200,5 +286,37 @@ mod tests {
             background.loaded(background.piece(), 50 * MILLI);
         }
         assert_eq!((background.piece(), background.at_once()), (SMALLEST, 1));
+    }
+
+    #[test]
+    fn there_is_one_piece_at_once_while_others_read() {
+        let mut background = Background::new(2 << 20);
+        let load = |background: &mut Background, reads| {
+            for _ in 0..300 {
+                background.look(Some(reads));
+                background.loaded(background.piece(), MILLI / 10);
+            }
+            (background.piece(), background.at_once())
+        };
+        assert_eq!(load(&mut background, true), (2 << 20, 1));
+        assert_eq!(load(&mut background, false), (2 << 20, MOST_AT_ONCE));
+        background.look(Some(true));
+        assert_eq!(background.at_once(), 1);
+    }
+
+    #[test]
+    fn pieces_end_from_time_to_time_so_that_the_device_can_be_looked_at() {
+        let mut background = Background::new(2 << 20);
+        background.look(None);
+        for _ in 0..300 {
+            background.loaded(background.piece(), MILLI / 10);
+        }
+        let begun = (0..1000).take_while(|_| {
+            background.begin();
+            background.at_once() > 1
+        });
+        assert_eq!(begun.count() + 1, usize::try_from(LOOK_AFTER).expect("few"));
+        background.look(Some(false));
+        assert_eq!(background.at_once(), MOST_AT_ONCE);
     }
 }

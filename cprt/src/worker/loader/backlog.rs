@@ -272,6 +272,7 @@ impl Backlog {
         let mut piece = *range;
         // Up to the next boundary, so that neighbouring pieces are aligned to folios and to each other.
         let most = if range.priority < 0 {
+            self.background.begin();
             self.background.piece()
         } else {
             self.chunk
@@ -296,6 +297,11 @@ impl Backlog {
             .flat_map(|group| &group.streams)
             .peekable();
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
+    }
+
+    /// Notes whether the device reads while nothing of this queue is in flight; `None` if it does not say.
+    pub(crate) fn background_look(&mut self, reads: Option<bool>) {
+        self.background.look(reads);
     }
 
     /// How many pieces may be loaded in the background at once.
