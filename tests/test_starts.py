@@ -60,6 +60,20 @@ class Outcomes(unittest.TestCase):
         self.assertIsNone(found.removed)
         self.assertIn("model-first", outcomes.report([found], ["cold", "model-first"]))
 
+    def test_a_start_cannot_be_faster_than_the_disk_delivers(self) -> None:
+        rounds = some("a", cold=30, warm=5, first=25, later=15)
+        for one in rounds:
+            one.device, one.bandwidth = 1_000, 100
+        (found,) = outcomes.outcomes(rounds, USUAL)
+        self.assertAlmostEqual(found.alone, 10.0)
+        self.assertAlmostEqual(found.removed, 0.6)
+        self.assertAlmostEqual(found.possible, 0.75)
+        self.assertIn("0.60           10.00               0.75", outcomes.report([found], USUAL))
+        for one in rounds:
+            one.device = 100
+        (found,) = outcomes.outcomes(rounds, USUAL)
+        self.assertAlmostEqual(found.possible, 0.6, msg="nor faster than with everything cached")
+
     def test_with_little_memory_the_penalty_is_that_of_all_of_it(self) -> None:
         plain = some("a", cold=30, warm=10, first=30, later=12)
         little = some("a, 45%", cold=30, warm=29, first=30, later=20)

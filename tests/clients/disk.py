@@ -40,7 +40,9 @@ class Lent:
 
     def be(self, device: str) -> str:
         """Turns it into one of the devices of `ppc-bench --device`; returns a description of that."""
-        return told(self.order(f"be {device}"))
+        timing = self.order(f"be {device}")
+        self.bandwidth = timing["bandwidth"]
+        return told(timing)
 
     def reset(self) -> None:
         self.order("reset")

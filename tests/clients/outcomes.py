@@ -41,6 +41,8 @@ class Start:
     limit: int = 0
     # For a start with a limit, the row without one.
     plain: str = ""
+    # Bytes a second that the disk delivers; 0 if that is not known.
+    bandwidth: int = 0
     # How it failed, with its last message; empty if it did not.
     broken: str = ""
 
@@ -62,6 +64,15 @@ class Outcome:
     cached: float | None = None
     # With limited memory, the most that was reclaimed during one start.
     squeezed: str = ""
+    # Seconds that the disk takes for what a cold start reads, if they are known.
+    alone: float | None = None
+
+    @property
+    def possible(self) -> float | None:
+        """The same, of that part of the cold penalty which the disk allows to remove."""
+        if self.removed is None or self.alone is None:
+            return None
+        return removed(self.times[COLD], max(self.cached, self.alone), self.times[LATER])
 
     @property
     def removed(self) -> float | None:
@@ -126,6 +137,8 @@ def outcomes(starts: list[Start], wanted: list[str]) -> list[Outcome]:
                 outcome.ahead[turn] = median(ahead)
         outcome.disturbed = [text for start in sound if (text := disturbance(start))]
         outcome.cached = cached(sound[0].plain or row, starts)
+        if COLD in wanted and sound[0].bandwidth:
+            outcome.alone = outcome.devices[COLD] / sound[0].bandwidth
         if limit := sound[0].limit:
             worst = max(sound, key=lambda start: start.stolen)
             gone, again = worst.stolen >> 20, worst.refaulted >> 20
@@ -153,12 +166,12 @@ def grid(rows: list[list[str]]) -> str:
 def report(found: list[Outcome], wanted: list[str]) -> str:
     read = [turn for turn in wanted if turn != WARM]
     gigabytes = [f"GB from disk: {turn}" if turn == read[0] else turn for turn in read]
-    rows = [["seconds", *wanted, "penalty removed", *gigabytes]]
+    rows = [["seconds", *wanted, "penalty removed", "the disk alone", "of what it allows", *gigabytes]]
     for one in found:
         times = [f"{one.times[turn]:.2f}" for turn in wanted]
-        part = table.NONE if one.removed is None else f"{one.removed:.2f}"
+        parts = [table.NONE if it is None else f"{it:.2f}" for it in (one.removed, one.alone, one.possible)]
         name = f"{one.row} *" if one.disturbed else one.row
-        rows.append([name, *times, part, *(f"{one.devices[turn] / 1e9:.2f}" for turn in read)])
+        rows.append([name, *times, *parts, *(f"{one.devices[turn] / 1e9:.2f}" for turn in read)])
     text = grid(rows)
     if told := [line for one in found for line in one.disturbed]:
         text += "\n* the times may be too long, as pages did not stay in memory:\n  " + "\n  ".join(told)

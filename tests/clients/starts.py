@@ -105,7 +105,7 @@ def one_row(
                 continue
             sizing = bool(wanted.memory) and turn == COLD and not limit
             with closing(group.Group("size")) if sizing else nullcontext(limited) as inside:
-                one = Start(row, turn, limit=limit, plain=plain if limit else "")
+                one = Start(row, turn, bandwidth=disk.bandwidth, limit=limit, plain=plain if limit else "")
                 onestart.start(one, subject, tools, disk, inside)
             if limit and turn == COLD and one.broken:
                 # With this limit it does not survive without the runtime either.
@@ -174,6 +174,8 @@ def show(book: Book, wanted: argparse.Namespace) -> None:
         print(f"{row}: {size / 1e6:.0f} MB of files and anonymous memory, cold")
     print(f"medians of {wanted.rounds}; {os.cpu_count()} processors, Linux {os.uname().release}")
     print("penalty removed: the part that later starts do not pay of what cold ones take longer than warm ones")
+    if not wanted.disk:
+        print("of what it allows: the same, of what cold ones take longer than the disk alone takes for their bytes")
 
 
 def write(path: Path, book: Book, wanted: argparse.Namespace) -> None:
