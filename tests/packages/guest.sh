@@ -122,25 +122,29 @@ is_registered_by_command() {
 	(($(cold_start other) < 20))
 }
 
+# Reads both models again and again; each sum of a file is the right one.
+read_on() {
+	while [[ ! -e /run/enough ]]; do
+		sha256sum /mnt/model/*.safetensors /mnt/other/*.safetensors
+		echo 1 > /proc/sys/vm/drop_caches
+		# The guest has two emulated processors, on which the module is built meanwhile.
+		sleep 1
+	done > /run/sums
+	(cd /srv/model && sha256sum -- *.safetensors) | sort > /run/expected
+	sed 's|/mnt/[a-z]*/||' /run/sums | sort -u | diff /run/expected -
+}
+
 is_upgraded_under_load() {
 	local before main reader rounds
 	before=$(templates)
 	main=$(systemctl show -P MainPID cprtd)
-	while [[ ! -e /run/enough ]]; do
-		sha256sum /mnt/model/*.safetensors /mnt/other/*.safetensors
-		echo 1 > /proc/sys/vm/drop_caches
-		# The guest has two emulated processors, and the module is built on them.
-		sleep 1
-	done > /run/sums &
+	read_on &
 	reader=$!
 	dpkg -i $given/next/*.deb
 	rounds=$(wc -l < /run/sums)
 	touch /run/enough
 	wait $reader
 	((rounds > 8))
-	# Each sum of a file is the same.
-	(cd /srv/model && sha256sum -- *.safetensors) | sort > /run/expected
-	sed 's|/mnt/[a-z]*/||' /run/sums | sort -u | diff /run/expected -
 	[[ $(dpkg-query -W -f '${Version}' ppc) == *.1-1 ]]
 	[[ $(systemctl show -P MainPID cprtd) != "$main" && $(systemctl is-active cprtd) == active ]]
 	[[ $(dkms status rfs) == rfs/*.1,*"$(uname -r)"*installed* ]]
@@ -157,6 +161,54 @@ is_accelerated_after_the_upgrade() {
 	sleep 12
 	(($(cold_start model) < 20))
 	(($(cold_start other) < 20))
+}
+
+runs_again() {
+	local i
+	for ((i = 0; i < 60; i++)); do
+		if [[ $(systemctl show -P MainPID cprtd) != "$1" && $(systemctl is-active cprtd) == active ]]; then
+			return 0
+		fi
+		sleep 1
+	done
+	return 1
+}
+
+# Killed, told to reload and stopped, each time while models are read through it.
+comes_back_under_load() {
+	local main reader begun i
+	rm -f /run/enough
+	read_on &
+	reader=$!
+	sleep 5
+	main=$(systemctl show -P MainPID cprtd)
+	systemctl kill --signal=KILL --kill-whom=main cprtd
+	runs_again "$main"
+	(($(systemctl show -P NRestarts cprtd) == 1))
+	(($(ppcctl status | grep -c maio) >= 2))
+
+	main=$(systemctl show -P MainPID cprtd)
+	printf '%s\n' '[service.reloaded]' 'exe = "/usr/local/bin/reader"' >> /etc/cprt.toml
+	systemctl reload cprtd
+	for ((i = 0; i < 30; i++)); do
+		[[ $(ppcctl status) != *reloaded* ]] || break
+		sleep 1
+	done
+	[[ $(ppcctl status) == *reloaded* ]]
+	[[ $(systemctl show -P MainPID cprtd) == "$main" ]]
+
+	begun=$(date +%s)
+	systemctl stop cprtd
+	(($(date +%s) - begun <= 5))
+	not pgrep cprt
+	systemctl start cprtd
+	ppcctl status | grep -q /mnt/model
+	touch /run/enough
+	wait $reader
+	(($(wc -l < /run/sums) > 8))
+	sed -i '/^\[service.reloaded\]/,$d' /etc/cprt.toml
+	systemctl reload cprtd
+	rm /run/enough
 }
 
 is_removed_with_mounts_in_use() {
@@ -225,8 +277,8 @@ steps() {
 		echo installs has_what_policies_are_written_with has_manuals_and_completions is_set_up is_recorded
 	else
 		echo is_there_after_a_boot is_accelerated is_registered_by_command is_upgraded_under_load \
-			is_accelerated_after_the_upgrade is_removed_with_mounts_in_use is_purged does_what_the_readme_has \
-			rpms_install_and_leave
+			is_accelerated_after_the_upgrade comes_back_under_load is_removed_with_mounts_in_use is_purged \
+			does_what_the_readme_has rpms_install_and_leave
 	fi
 }
 

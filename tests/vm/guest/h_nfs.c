@@ -20,9 +20,10 @@
 /* Root there is not root here */
 #define SQUASH	0x4
 
-static void loopback_up(void)
+/* Without the network, the server is gone: clients wait for it, and go on once it is back */
+void nfs_gone(bool gone)
 {
-	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
+	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = gone ? 0 : IFF_UP | IFF_RUNNING };
 	int fd = CHECK_OK(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 
 	CHECK_OK(ioctl(fd, SIOCSIFFLAGS, &lo));
@@ -92,7 +93,7 @@ void serve_nfs(const char *dir, const char *mnt, const char *opts, bool squash)
 	/* Client and server take several times as long to answer each other between processors */
 	defer_write(SECOND_CPU, "1");
 	put_str(SECOND_CPU, "0");
-	loopback_up();
+	nfs_gone(false);
 	kmsg_allow("NFSD");
 	start_server(dir, squash ? FLAGS | SQUASH : FLAGS);
 	snprintf(all, sizeof(all), "vers=4.2,addr=127.0.0.1,clientaddr=127.0.0.1,%s", opts);

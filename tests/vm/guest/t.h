@@ -254,6 +254,7 @@ void need_fs(const char *fs);
 /* h_fuse.c, h_nfs.c: file systems that are served */
 pid_t serve_fuse(const char *dir, const char *mnt, u32 valid);
 void serve_nfs(const char *dir, const char *mnt, const char *opts, bool squash);
+void nfs_gone(bool gone);
 
 /* h_ask.c: questions to a tree */
 void ask_tree(const char *root, const char *into);

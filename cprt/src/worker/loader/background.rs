@@ -1,10 +1,11 @@
 //! Finds how much is loaded at once in the background: the size of a piece, then how many pieces of that size. Pure; the
 //! time comes from outside.
 //!
-//! A reader that the policy does not know waits for what is under way. So a piece takes little time, or hardly more than
-//! the smallest one by itself: where the device takes long to answer, and then delivers fast, the reader waits for the
-//! answer in any case. Each step is compared with that, and not with the one before: beside many readers, each step takes
-//! hardly longer than the last, and all together take the device from them.
+//! A reader that the policy does not know waits for what is under way. So a piece takes little time, or at most twice that
+//! of the smallest one by itself: where the device takes long to answer, the reader waits for the answer in any case, and
+//! with as much under way as the device delivers in that time, it is busy. Each step is compared with the smallest piece,
+//! and not with the step before: beside many readers each step takes hardly longer than the last, and all together take
+//! the device from them.
 //!
 //! Large pieces cost less for each byte, and whole folios cost readers less; a device that takes as long to answer as to
 //! deliver needs two pieces at once to be busy, and storage far away several. There are several only while others do not
@@ -18,8 +19,8 @@ pub(super) const SMALLEST: u64 = 128 << 10;
 const MOST_AT_ONCE: usize = 16;
 /// A reader does not notice that time.
 const BRIEF: Duration = Duration::from_millis(4);
-/// The factor on the time of the smallest piece alone below which more takes hardly longer.
-const HARDLY: f64 = 1.3;
+/// The factor on the time of the smallest piece by itself up to which a reader may wait.
+const TWICE: u32 = 2;
 /// The factor on the usual time above which the device has become slower.
 const SLOWER: u32 = 2;
 /// How many loads a time is the mean of, for each piece at once.
@@ -143,7 +144,7 @@ impl Background {
         let alone = *self.alone.get_or_insert(mean);
         let tried = self.tried.take();
         if mean > BRIEF
-            && mean > alone.mul_f64(HARDLY)
+            && mean > alone * TWICE
             && let Some(step) = tried
         {
             return self.take_back(step);
@@ -223,31 +224,32 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_large_where_that_takes_little_time_or_hardly_more() {
+    fn pieces_are_large_where_that_takes_little_time_or_at_most_twice_as_long() {
         for (latency, rate, expected) in [
             (MILLI / 10, 2e9, 2 << 20),
             (MILLI, 1e9, 2 << 20),
             (20 * MILLI, 1e9, 2 << 20),
             // The simulated SSD, which takes as long to answer as to deliver.
             (3 * MILLI / 2, 3.5e8, 512 << 10),
-            (MILLI / 10, 5e7, SMALLEST),
+            (MILLI / 10, 5e7, 2 * SMALLEST),
         ] {
             assert_eq!(found(latency, rate, 40).0, expected, "{latency:?} {rate}");
         }
     }
 
     #[test]
-    fn several_pieces_are_loaded_where_a_reader_hardly_waits_longer_for_that() {
+    fn several_pieces_are_loaded_where_a_reader_waits_at_most_twice_as_long() {
         for (latency, rate, expected) in [
             // A reader waits for 4 MiB, 2 or 4 ms; for 16 MiB, 3 ms.
             (MILLI / 10, 2e9, (2 << 20, 2)),
             (MILLI / 10, 1.2e9, (2 << 20, 2)),
             (MILLI / 10, 6e9, (2 << 20, 8)),
             // It waits for the answer of a network in any case.
-            (20 * MILLI, 1e9, (2 << 20, 8)),
+            (4 * MILLI, 1e9, (2 << 20, 2)),
+            (20 * MILLI, 1e9, (2 << 20, 16)),
             (100 * MILLI, 1e10, (2 << 20, 16)),
             (3 * MILLI / 2, 3.5e8, (512 << 10, 2)),
-            (MILLI / 10, 5e7, (SMALLEST, 1)),
+            (MILLI / 10, 5e7, (2 * SMALLEST, 1)),
         ] {
             assert_eq!(found(latency, rate, 200), expected, "{latency:?} {rate}");
         }
@@ -263,7 +265,7 @@ mod tests {
             let one = 8 * MILLI + Duration::from_micros(background.piece() / 150);
             background.loaded(background.piece(), one * pieces);
         }
-        assert_eq!((background.piece(), background.at_once()), (512 << 10, 1));
+        assert_eq!((background.piece(), background.at_once()), (1 << 20, 1));
     }
 
     #[test]
