@@ -43,21 +43,50 @@ static void must_ask(const char *word, const char *mnt, const char *third, const
 	CHECK_EQ(t_run("/usr/bin/ppcctl", "--socket", SOCKET, word, mnt, third, fourth, NULL), 0);
 }
 
-/* How many processes of the runtime there are, whatever their state */
-static int running(void)
+static bool is_ours(const char *pid)
+{
+	char path[300], exe[64];
+	ssize_t len;
+
+	snprintf(path, sizeof(path), "/proc/%s/exe", pid);
+	len = readlink(path, exe, sizeof(exe) - 1);
+	if (len < 0)
+		return false;
+	exe[len] = 0;
+	return !strcmp(exe, DAEMON);
+}
+
+/* How many threads of a process wait without interruption */
+static int waiting_in(const char *pid)
+{
+	char path[300], stat[256];
+	struct dirent *e;
+	int n = 0;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%s/task", pid);
+	tasks = opendir(path);
+	while (tasks && (e = readdir(tasks))) {
+		snprintf(path, sizeof(path), "/proc/%s/task/%s/stat", pid, e->d_name);
+		if (e->d_name[0] != '.' && get_str(path, stat, sizeof(stat)) > 0 && strstr(stat, ") D "))
+			n++;
+	}
+	if (tasks)
+		closedir(tasks);
+	return n;
+}
+
+/* The processes of the runtime, whatever their state, or those of their threads that wait for the disk */
+static int count(bool waiting)
 {
 	DIR *proc = opendir("/proc");
-	char path[300], comm[32];
 	struct dirent *e;
 	int n = 0;
 
 	CHECK(proc);
 	while ((e = readdir(proc))) {
-		snprintf(path, sizeof(path), "/proc/%s/comm", e->d_name);
-		if (e->d_name[0] < '0' || e->d_name[0] > '9' || absent(path))
-			continue;
-		if (get_str(path, comm, sizeof(comm)) > 0 && !strncmp(comm, "cprt", 4))
-			n++;
+		if (is_ours(e->d_name))
+			n += waiting ? waiting_in(e->d_name) : 1;
 	}
 	closedir(proc);
 	return n;
@@ -80,6 +109,7 @@ TEST(rust_lets_go_of_a_server_that_is_gone, 120)
 	char *other = strdup(lo("other")), *file;
 	pid_t daemon, reader;
 	u64 begun;
+	int fd, i;
 
 	if (absent(DAEMON))
 		SKIP("cprtd was not brought along: make guest-root");
@@ -95,24 +125,26 @@ TEST(rust_lets_go_of_a_server_that_is_gone, 120)
 	daemon = start_daemon();
 	must_ask("reg-policy", t_mnt, PROBE, "ahead=33554432");
 	must_ask("reg-policy", other, PROBE, "log=0");
-	CHECK_EQ(running(), 3);
+	CHECK_EQ(count(false), 3);
 
 	drop(join(far, "f"));
 	file = up("f");
-	begun = xopen(file, O_RDONLY);
+	fd = xopen(file, O_RDONLY);
 	nfs_gone(true);
 	reader = t_fork();
 	if (!reader) {
 		char byte;
 
-		_exit(pread(begun, &byte, 1, 0) == 1 ? T_PASS : T_FAIL);
+		_exit(pread(fd, &byte, 1, 0) == 1 ? T_PASS : T_FAIL);
 	}
-	/* Time enough for the miss to arrive, and for the loads to wait for the server */
-	sleep_ms(1000);
+	for (i = 0; !count(true); i++) {
+		CHECK(i < 500);
+		sleep_ms(20);
+	}
 	begun = now_ns();
 	must_ask("rm-policy", t_mnt, NULL, NULL);
 	CHECK(now_ns() - begun < stretched(PROMPT));
-	CHECK_EQ(running(), 2);
+	CHECK_EQ(count(false), 2);
 
 	drop(join(near, "f"));
 	must_ask("set", other, "ahead=4194304", NULL);
@@ -123,9 +155,10 @@ TEST(rust_lets_go_of_a_server_that_is_gone, 120)
 	CHECK_OK(kill(daemon, SIGTERM));
 	JOIN(daemon);
 	CHECK(now_ns() - begun < stretched(PROMPT));
-	CHECK_EQ(running(), 0);
+	CHECK_EQ(count(false), 0);
 
-	/* The reader has lost nothing */
+	/* The reader has waited, and lost nothing */
+	CHECK_EQ(waitpid(reader, NULL, WNOHANG), 0);
 	nfs_gone(false);
 	JOIN(reader);
 	do_umount(other);
