@@ -200,7 +200,7 @@ comes_back_under_load() {
 	begun=$(date +%s)
 	systemctl stop cprtd
 	(($(date +%s) - begun <= 5))
-	not pgrep cprt
+	[[ -z $(find /proc -maxdepth 2 -name exe -lname '/usr/sbin/cprtd*' 2> /dev/null) ]]
 	systemctl start cprtd
 	ppcctl status | grep -q /mnt/model
 	touch /run/enough

@@ -33,6 +33,8 @@ use crate::worker::messages::{BackendSource, Job};
 use crate::{Error, Result};
 
 mod owner;
+#[cfg(test)]
+mod tests;
 
 /// How long the daemon waits for earlier policies to be registered again before it answers requests.
 const TO_RESTORE: Duration = Duration::from_secs(10);
@@ -46,6 +48,8 @@ pub(crate) struct Registry {
     slots: Mutex<BTreeMap<PathBuf, Arc<Slot>>>,
     /// Earlier registrations that are not back yet.
     before: Mutex<Registrations>,
+    /// Held while registrations are saved, so that what is saved last is what there is.
+    saving: Mutex<()>,
     /// Numbers keepers.
     keepers: AtomicU64,
     /// A thread looks for directories that are gone.
@@ -93,6 +97,7 @@ impl Registry {
             started: Instant::now(),
             slots: Mutex::default(),
             before: Mutex::default(),
+            saving: Mutex::default(),
             keepers: AtomicU64::new(1),
             looking: AtomicBool::new(false),
             loads: LoadTable::default(),
@@ -447,6 +452,7 @@ impl Registry {
     }
 
     fn persist(&self) {
+        let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let slots: Vec<_> = self.slots().values().cloned().collect();
         let mut registrations = self.before().clone();
         registrations.extend(
