@@ -52,7 +52,7 @@ pub(super) struct Background {
     /// Larger pieces have turned out to take too long.
     large_enough: bool,
     /// The mean time of a piece with the present amount when that turned out to suit the device.
-    usual: Duration,
+    usual: Option<Duration>,
     /// Loads that began before the present amount was tried, and so say nothing about it.
     stale: u32,
     loads: u32,
@@ -75,7 +75,7 @@ impl Background {
             alone: None,
             tried: None,
             large_enough: false,
-            usual: Duration::ZERO,
+            usual: None,
             stale: 0,
             loads: 0,
             took: Duration::ZERO,
@@ -149,15 +149,17 @@ impl Background {
         {
             return self.take_back(step);
         }
-        if tried.is_some() || self.usual.is_zero() {
-            self.usual = mean;
+        if tried.is_some() {
+            self.usual = Some(mean);
         }
-        let is_slower = mean > BRIEF && mean > self.usual * SLOWER;
-        match self.stay.as_mut() {
-            _ if is_slower => self.begin_anew(),
-            Some(0) => self.begin_anew(),
-            Some(stay) => *stay -= 1,
-            None => self.tried = self.step(),
+        let usual = *self.usual.get_or_insert(mean);
+        let is_slower = mean > BRIEF && mean > usual * SLOWER;
+        if is_slower || self.stay == Some(0) {
+            self.begin_anew();
+        } else if let Some(stay) = &mut self.stay {
+            *stay -= 1;
+        } else {
+            self.tried = self.step();
         }
     }
 

@@ -308,14 +308,19 @@ impl Drop for Common {
 
 /// The sequence number of the disk with this device number, or of the disk that a partition is on; 0 if it has none.
 fn sequence(device: u64) -> u64 {
-    let folder = PathBuf::from(format!(
-        "/sys/dev/block/{}:{}",
-        major(device),
-        minor(device)
-    ));
+    let folder = of_block_device(device);
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let text = read("diskseq").or_else(|| read("../diskseq"));
     text.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What the kernel tells of the block device with this number; there is no such folder for a network file system.
+pub(super) fn of_block_device(device: u64) -> PathBuf {
+    PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        major(device),
+        minor(device)
+    ))
 }
 
 /// The byte whose lock shows that a slot's worker lives.

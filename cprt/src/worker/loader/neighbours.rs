@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use nix::sys::stat::{major, minor};
+use super::common::of_block_device;
 
 /// The kernel's count of requests in flight on a device: reads, then writes.
 #[derive(Debug, Default)]
@@ -14,13 +14,8 @@ pub(super) struct Neighbours {
 impl Neighbours {
     /// Of the device with this number. A network file system has none.
     pub(super) fn of(device: u64) -> Self {
-        let path = format!(
-            "/sys/dev/block/{}:{}/inflight",
-            major(device),
-            minor(device)
-        );
         Self {
-            in_flight: File::open(path).ok(),
+            in_flight: File::open(of_block_device(device).join("inflight")).ok(),
         }
     }
 
