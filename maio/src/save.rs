@@ -189,8 +189,13 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
     })
 }
 
-/// Adds reads that caused no event; returns how many pages.
-pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut [Part]) -> u64 {
+/// Adds reads that caused no event; returns how many pages. The host is asked for those sizes that `size` does not know.
+pub(crate) fn complete_parts(
+    host: &Host<'_>,
+    files: &mut FileTable,
+    parts: &mut [Part],
+    size: impl Fn(u32) -> Option<u64>,
+) -> u64 {
     let root = files.root().to_owned();
     let library = HostLibrary {
         host,
@@ -203,8 +208,8 @@ pub(crate) fn complete_parts(host: &Host<'_>, files: &mut FileTable, parts: &mut
     for part in parts {
         let of = |file| {
             let units = known.entry(file).or_insert_with(|| {
-                let size = files.id(host, file).and_then(|id| host.info(id).ok());
-                let size = size.map_or(0, |info| info.size);
+                let asked = || Some(host.info(files.id(host, file)?).ok()?.size);
+                let size = size(file).or_else(asked).unwrap_or_default();
                 let ranges = files.path(file).map(|path| units.of(path, size));
                 let pages = |bytes: &Range<u64>| Extent::of_bytes(file, bytes);
                 let ranges = ranges.unwrap_or_default();

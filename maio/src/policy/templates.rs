@@ -279,7 +279,7 @@ impl Model {
     ) {
         let mut proof = Proof::new(&self.forecast.pieces, &parts);
         if !proof.is_right() {
-            complete_parts(host, &mut self.files, &mut parts);
+            complete_parts(host, &mut self.files, &mut parts, |_| None);
             proof = Proof::new(&self.forecast.pieces, &parts);
         }
         // Several workers may read the same page.
@@ -308,7 +308,7 @@ impl Model {
 
     /// Makes the recorded reads the template, valid for `loads` loads: 0 if the next one is to be recorded, too.
     pub(super) fn keep_recording(&mut self, host: &Host<'_>, mut parts: Vec<Part>, loads: u32) {
-        let added = complete_parts(host, &mut self.files, &mut parts);
+        let added = complete_parts(host, &mut self.files, &mut parts, |_| None);
         if added > 0 {
             let kib = (added * PAGE) >> 10;
             let line = format_args!("Added {kib} KiB without events, of tensors that were read");
