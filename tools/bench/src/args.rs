@@ -160,6 +160,20 @@ pub(crate) struct Together {
     pub(crate) json: bool,
 }
 
+/// A short command, by itself and behind `ppcctl run`.
+#[derive(Debug, Args)]
+pub(crate) struct Wrapped {
+    /// Number of rounds in which the ways to run it take turns
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// The directory for the model, which is removed at the end
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) output: PathBuf,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 fn at_once(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(services @ 2..=16) => Ok(services),
@@ -211,6 +225,8 @@ pub(crate) enum Errand {
     Cost(Cost),
     /// Measure services that load at the same time from one device, against one after the other
     Together(Together),
+    /// Measure what 'ppcctl run' adds to a short command whose files are all cached
+    Wrapped(Wrapped),
     /// Compare the simulated SSD with its model
     Selfcheck,
     /// Write the page of existing results

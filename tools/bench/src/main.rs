@@ -78,6 +78,7 @@ fn run_errand(errand: Errand) -> Result<()> {
         Errand::Run(wanted) => tour::run(&wanted),
         Errand::Cost(wanted) => backend_cost::measure(&wanted),
         Errand::Together(wanted) => tour::measure_together(&wanted),
+        Errand::Wrapped(wanted) => tour::measure_wrapped(&wanted),
         Errand::Selfcheck => measure::selfcheck(),
         Errand::Report { results } => {
             println!("{}", report::write(&results)?.display());

@@ -17,6 +17,7 @@ mod screen;
 mod simulated;
 mod start;
 mod together;
+mod wrapped;
 
 use crate::args::Tour;
 use crate::error::{Failure, Result};
@@ -27,6 +28,7 @@ pub(crate) use loader::load;
 pub(crate) use own::measure as measure_own_disk;
 pub(crate) use scratch::Folder;
 pub(crate) use together::measure as measure_together;
+pub(crate) use wrapped::measure as measure_wrapped;
 
 /// The name of the results.
 const NAME: &str = "run";
