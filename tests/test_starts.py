@@ -118,13 +118,13 @@ class Outcomes(unittest.TestCase):
     def test_rows_are_marked_whose_pages_did_not_stay(self) -> None:
         calm, taken = some("a", cold=3, warm=1), some("b", cold=3, warm=1)
         taken[0].stolen = outcomes.LARGE + 1
-        taken[1].device = 64 << 20
+        taken[1].device = 24 << 20
         found = outcomes.outcomes([*calm, *taken], ["cold", "warm"])
         self.assertEqual([len(one.disturbed) for one in found], [0, 2])
         text = outcomes.report(found, ["cold", "warm"])
         self.assertIn("b *", text)
         self.assertNotIn("a *", text)
-        self.assertIn("b, warm: 64 MiB from the disk", text)
+        self.assertIn("b, warm: 24 MiB from the disk", text)
 
     def test_a_start_is_wrong_with_other_bytes_and_a_later_one_without_help(self) -> None:
         cold, first, later = some("a", cold=3, first=3, later=2)
