@@ -1,11 +1,12 @@
 //! Between loads and the store: recorded reads become a template, and a template becomes a forecast. A thread
 //! accesses the store, which may be on a network and slow.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ppc::{Host, Level, Result, Waker};
 
@@ -52,7 +53,13 @@ pub(crate) struct TemplateThread {
     thread: IoThread<StoreQuestion, StoreAnswer>,
     /// The number of the search whose outcome is still wanted.
     ticket: u64,
+    /// How many searches have no answer yet, and when the last one began.
+    unanswered: Cell<u32>,
+    asked: Instant,
 }
+
+/// How long a search may take when the policy ends: a store that does not answer saves nothing in bounded time either.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl TemplateThread {
     pub(crate) fn start(store: Store, waker: Waker) -> io::Result<Self> {
@@ -60,6 +67,8 @@ impl TemplateThread {
         Ok(Self {
             thread: IoThread::start("maio-store", waker, answer)?,
             ticket: 0,
+            unanswered: Cell::new(0),
+            asked: Instant::now(),
         })
     }
 
@@ -67,6 +76,8 @@ impl TemplateThread {
     /// `workers` workers.
     pub(crate) fn find(&mut self, service: &str, node: &str, workers: u32) {
         self.ticket += 1;
+        self.unanswered.update(|it| it + 1);
+        self.asked = Instant::now();
         self.thread.ask(StoreQuestion::Find {
             ticket: self.ticket,
             service: service.to_owned(),
@@ -102,8 +113,17 @@ impl TemplateThread {
         self.thread.has_urgent()
     }
 
-    /// Waits until all is saved.
+    /// Waits until all is saved, unless the store does not answer.
     pub(crate) fn finish(mut self, host: &Host<'_>) {
+        while self.unanswered.get() > 0 {
+            let left = PATIENCE.saturating_sub(self.asked.elapsed());
+            let Some(answer) = self.thread.wait(left) else {
+                let line = "Nothing more is kept: the store of templates does not answer";
+                host.log(Level::Warn, line);
+                return self.thread.leave();
+            };
+            self.sort(host, answer);
+        }
         let (answers, sound) = self.thread.finish();
         for answer in answers {
             self.sort(host, answer);
@@ -116,6 +136,7 @@ impl TemplateThread {
     fn sort(&self, host: &Host<'_>, answer: StoreAnswer) -> Option<Finding> {
         match answer {
             StoreAnswer::Found { ticket, found } => {
+                self.unanswered.update(|it| it.saturating_sub(1));
                 return Some(found).filter(|_| ticket == self.ticket);
             }
             StoreAnswer::Saved { what, result } => match result {

@@ -16,6 +16,7 @@ mod expected;
 mod next;
 mod object;
 mod others;
+mod records;
 mod siblings;
 #[cfg(test)]
 mod tests;
@@ -31,19 +32,18 @@ use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, failed};
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
-use crate::template::{Group, Identity, Sameness, Store, Template, TemplateError, TemplateKind};
+use crate::template::{Group, Identity, Sameness, Template, TemplateError, TemplateKind};
 use blocks::LargeFiles;
 use closure::{Closure, Linked};
 use expected::ahead;
 pub use next::{NextStart, next_start};
 use others::{OtherStarts, Shared};
+use records::{Records, Search};
 use siblings::Siblings;
 use touches::FirstTouches;
 
 /// How many starts are remembered.
 const STARTS: usize = 3;
-/// How many other starts are consulted for a start without a record.
-const OTHERS: usize = 8;
 /// Upper bound on the length of a start, in ns: a command that still reads something new after that is serving.
 const LONGEST: u64 = 600_000_000_000;
 /// Lower bound on the pages of a start that is worth a template.
@@ -56,6 +56,7 @@ pub struct Start {
     node: String,
     idle: Duration,
     templates: Option<TemplateThread>,
+    search: Search,
     /// The first files of the table are those of the template.
     files: FileTable,
     /// The directory whose files another policy loads.
@@ -99,18 +100,13 @@ impl Start {
         let records = config.recording != Recording::Never;
         let without = without(settings)?;
         let least = least(settings)?;
-        let (then, before) = known(host, &config, &name);
-        let before = unpacked(host, before);
+        let (search, mut found) = Search::begin(host, &config, &name)?;
+        let others = std::mem::take(&mut found.others);
+        let (then, before) = known(host, found, &name);
         let mut ahead = ahead(&before);
         let files = FileTable::new(then.iter().map(|file| file.path.clone()));
         ahead.retain(|extent| !is_left_out(&files, extent.file, without.as_deref()));
-        let mut in_it = FirstTouches::default();
-        for extent in &ahead {
-            in_it.touch(extent);
-        }
         let is_unknown = before.is_empty() && config.recording == Recording::Auto;
-        let store = config.store.as_ref().filter(|_| is_unknown);
-        let others = store.map(|store| store.recent_starts(&config.node, OTHERS));
         let siblings = is_unknown.then(|| Siblings::start(host.waker()));
         let closure = is_unknown.then(|| Closure::start(host.waker()));
         let thread = config
@@ -123,6 +119,7 @@ impl Start {
             node: config.node,
             idle: config.idle,
             templates,
+            search,
             without,
             least,
             priority: config.priority,
@@ -130,12 +127,12 @@ impl Start {
             then,
             now: Vec::new(),
             before,
-            others: OtherStarts::new(others.unwrap_or_default()),
+            others: OtherStarts::new(if is_unknown { others } else { Vec::new() }),
             siblings: siblings.transpose().map_err(|it| failed(&it))?,
             closure: closure.transpose().map_err(|it| failed(&it))?,
             large: is_unknown.then(LargeFiles::default),
+            expected: FirstTouches::of(&ahead),
             ahead: ahead.into(),
-            expected: in_it,
             touches: FirstTouches::default(),
             unexpected: 0,
             lost: 0,
@@ -351,6 +348,12 @@ impl Start {
             host.log(Level::Info, line);
             return;
         }
+        // What would be saved there now might have to wait, too.
+        if self.templates.is_some() && !self.search.is_answered() {
+            let line = "The start is not kept: the store of templates has not answered";
+            host.log(Level::Warn, line);
+            return;
+        }
         match self.template(host) {
             Ok(template) => {
                 if let (Some(templates), Some(template)) = (&self.templates, template) {
@@ -506,28 +509,18 @@ fn is_left_out(files: &FileTable, number: u32, without: Option<&str>) -> bool {
     inner.is_some_and(|inner| inner.starts_with('/'))
 }
 
-/// The files and reads of the last starts, or of those of other nodes; nothing if the start is to be recorded anew.
-fn known(host: &Host<'_>, config: &Config, name: &str) -> (Vec<Identity>, Vec<Group>) {
-    let store = match config.recording {
-        Recording::Auto | Recording::Never => config.store.as_ref(),
-        Recording::Always => None,
-    };
-    let found = store.and_then(|store| {
-        let own = find(host, store, name, &config.node);
-        own.or_else(|| elsewhere::find(host, store, name, &config.node))
-    });
-    found.map_or_else(Default::default, |it| (it.files, it.groups))
-}
-
-fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {
-    match store.load(name, node) {
-        Ok(found) => found,
+/// The files and reads of the last starts, or of those of other nodes.
+fn known(host: &Host<'_>, found: Records, name: &str) -> (Vec<Identity>, Vec<Vec<Extent>>) {
+    let own = found.own.and_then(|own| match own {
+        Ok(template) => Some(template),
         Err(error) => {
             let line = format_args!("The template of {name} is not used: {error}");
             host.log(Level::Warn, line);
             None
         }
-    }
+    });
+    let known = own.or_else(|| elsewhere::find(host, found.elsewhere, name));
+    known.map_or_else(Default::default, |it| (it.files, unpacked(host, it.groups)))
 }
 
 /// The starts of a template; one that does not unpack is left out.

@@ -94,6 +94,11 @@ impl<Q: Send + 'static, A: Send + 'static> IoThread<Q, A> {
         let sound = self.thread.take().is_none_or(|it| it.join().is_ok());
         (self.take(), sound)
     }
+
+    /// Does not wait for a thread that may never end: it ends with the process at the latest.
+    pub(crate) fn leave(mut self) {
+        self.thread = None;
+    }
 }
 
 impl<Q, A> Drop for IoThread<Q, A> {

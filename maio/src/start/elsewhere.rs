@@ -3,19 +3,14 @@
 use ppc::{Host, Level};
 
 use crate::host::FileTable;
-use crate::template::{Store, Template, TemplateKind};
+use crate::template::Template;
 
-/// How many records are examined, the newest first, and of each how many files: the first that the start reads.
-const RECORDS: usize = 4;
+/// How many files of a record are examined: the first that the start reads.
 const FILES: usize = 64;
 
-/// The newest record whose files are here.
-pub(super) fn find(host: &Host<'_>, store: &Store, name: &str, node: &str) -> Option<Template> {
-    let others = store.load_others(name, node, None).ok()?;
-    let mut starts = others
-        .filter(|it| it.kind == TemplateKind::Start)
-        .take(RECORDS);
-    let found = starts.find(|template| fits(host, template))?;
+/// The first record whose files are here.
+pub(super) fn find(host: &Host<'_>, records: Vec<Template>, name: &str) -> Option<Template> {
+    let found = records.into_iter().find(|record| fits(host, record))?;
     let line = format_args!("Loads what {} has recorded of {name}", found.node);
     host.log(Level::Info, line);
     Some(found)

@@ -5,6 +5,7 @@ use ppc::{FileId, Op};
 
 use super::*;
 use crate::Library;
+use crate::template::Store;
 
 const KIB: u64 = 1 << 10;
 

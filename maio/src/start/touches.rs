@@ -21,6 +21,15 @@ pub(super) struct FirstTouches {
 }
 
 impl FirstTouches {
+    /// All of these, in this order.
+    pub(super) fn of(extents: &[Extent]) -> Self {
+        let mut touches = Self::default();
+        for extent in extents {
+            touches.touch(extent);
+        }
+        touches
+    }
+
     /// Returns how many pages are new.
     pub(super) fn touch(&mut self, extent: &Extent) -> u64 {
         if self.order.len() >= MAX_EXTENTS {

@@ -6,10 +6,11 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{Ran, maio_or_skip, ppcctl};
 use serde_json::Value;
-use test_support::{Folder, drop_cached, skip, undisturbed};
+use test_support::{Folder, Gone, drop_cached, skip, undisturbed};
 
 const KIB: u64 = 1 << 10;
 /// Bytes read of each file: less than the kernel's readahead.
@@ -337,4 +338,31 @@ fn a_replay_loads_what_is_expected_and_ends() {
     );
     assert!(ran.out.starts_with("start-a on "), "{ran:?}");
     assert_eq!(ground.replay(&["a", "--quiet"]).out, "");
+}
+
+#[test]
+fn a_store_whose_server_is_gone_holds_up_no_command_for_long() {
+    let Some(maio) = maio_or_skip() else { return };
+    let gone = match Gone::mount("ppcctl-gone") {
+        Ok(gone) => gone,
+        Err(error) => return skip(&format!("FUSE: {error}")),
+    };
+    let model = Folder::new("ppcctl-gone-model");
+    model.write("config.json", "{}");
+    model.write("weights", vec![1; 1 << 20]);
+    // Of a command, and of one with a model, whose policy is another.
+    for directory in [None, Some(model.path())] {
+        let mut command = ppcctl();
+        command.args(["run", "--policy"]).arg(maio).arg("--set");
+        command.arg(format!("store={}/store", gone.path().display()));
+        command.args(directory).args(["--", "wc", "-c"]);
+        let begun = Instant::now();
+        let ran = Ran::of(command.arg(model.path().join("weights")));
+        let took = begun.elapsed();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        // A second for each policy, and some for a machine that is busy.
+        assert!(took < Duration::from_secs(4), "{took:?}: {ran:?}");
+        let told = ["without a policy", "does not answer"];
+        assert!(told.iter().any(|it| ran.err.contains(it)), "{ran:?}");
+    }
 }
