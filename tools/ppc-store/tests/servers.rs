@@ -1,4 +1,4 @@
-//! Against real servers of S3 and `WebDAV`, which `make store-test` has; without them, these are skipped.
+//! Against servers of S3, of Azure and of `WebDAV`, which `make store-test` has; without them, these are skipped.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,41 +7,114 @@ use std::sync::Arc;
 use maio::Extent;
 use maio::template::{Group, Identity, Store, Template, TemplateKind};
 use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use ppc_store::remote::{Remote, Written};
 use ppc_store::slot::Place;
 use serde_json::Value;
 use test_support::{Folder, skip};
 
-/// Where the server is, and the bucket that was made there.
-const SERVER: &str = "PPC_S3_SERVER";
+/// The bucket, or container, that was made there.
 const BUCKET: &str = "fleet";
-/// What a server of tests takes from anyone.
-const ENVIRONMENT: [(&str, &str); 4] = [
-    ("AWS_ACCESS_KEY_ID", "node"),
-    ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ("AWS_REGION", "us-east-1"),
-    ("AWS_ALLOW_HTTP", "true"),
-];
+/// Port 9 of this machine: no server.
+const NONE: &str = "http://127.0.0.1:9";
+
+/// A kind of storage.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    S3,
+    Azure,
+}
+
+impl Kind {
+    const fn scheme(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Azure => "az",
+        }
+    }
+
+    /// Where the server is; `None` if there is none.
+    fn server(self) -> Option<String> {
+        let (variable, why) = match self {
+            Self::S3 => (
+                "PPC_S3_SERVER",
+                "there is no S3 server: make store-test has one",
+            ),
+            Self::Azure => (
+                "PPC_AZURE_SERVER",
+                "there is no Azure server: make store-test has one",
+            ),
+        };
+        let server = std::env::var(variable).ok();
+        if server.is_none() {
+            skip(why);
+        }
+        server
+    }
+
+    /// What the program has to be told: a server of tests takes these credentials from anyone.
+    fn environment(self, server: &str) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::S3 => vec![
+                ("AWS_ACCESS_KEY_ID", "node"),
+                ("AWS_SECRET_ACCESS_KEY", "secret"),
+                ("AWS_REGION", "us-east-1"),
+                ("AWS_ALLOW_HTTP", "true"),
+                ("AWS_ENDPOINT", server),
+            ],
+            // The account and its key are those that the library knows for its emulator.
+            Self::Azure => vec![
+                ("AZURE_STORAGE_USE_EMULATOR", "true"),
+                ("AZURITE_BLOB_STORAGE_URL", server),
+            ],
+        }
+    }
+
+    /// The bucket, as any program sees it.
+    fn bucket(self, server: &str) -> Arc<dyn ObjectStore> {
+        match self {
+            Self::S3 => {
+                let builder = AmazonS3Builder::new()
+                    .with_bucket_name(BUCKET)
+                    .with_endpoint(server)
+                    .with_allow_http(true)
+                    .with_access_key_id("node")
+                    .with_secret_access_key("secret")
+                    .with_region("us-east-1");
+                Arc::new(builder.build().expect("a bucket"))
+            }
+            // Where it is comes from the environment, which `make store-test` sets.
+            Self::Azure => {
+                let builder = MicrosoftAzureBuilder::new()
+                    .with_container_name(BUCKET)
+                    .with_use_emulator(true);
+                Arc::new(builder.build().expect("a container"))
+            }
+        }
+    }
+}
 
 /// A folder of the bucket that only one test uses.
 struct Fleet {
+    kind: Kind,
     server: String,
     folder: &'static str,
 }
 
 impl Fleet {
     /// `None` if there is no server.
-    fn new(folder: &'static str) -> Option<Self> {
-        let Ok(server) = std::env::var(SERVER) else {
-            skip("there is no S3 server: make store-test has one");
-            return None;
-        };
-        Some(Self { server, folder })
+    fn new(kind: Kind, folder: &'static str) -> Option<Self> {
+        let server = kind.server()?;
+        Some(Self {
+            kind,
+            server,
+            folder,
+        })
     }
 
     fn url(&self) -> String {
-        format!("s3://{BUCKET}/{}", self.folder)
+        format!("{}://{BUCKET}/{}", self.kind.scheme(), self.folder)
     }
 
     /// Has the program make a round for the node with this store.
@@ -57,8 +130,7 @@ impl Fleet {
             ])
             .arg(store)
             .args(more)
-            .envs(ENVIRONMENT)
-            .env("AWS_ENDPOINT", &self.server)
+            .envs(self.kind.environment(&self.server))
             .output()
             .expect("the program")
     }
@@ -74,17 +146,8 @@ impl Fleet {
         said["round"].clone()
     }
 
-    /// The bucket, as any program sees it.
     fn bucket(&self) -> Arc<dyn ObjectStore> {
-        let [key, secret, region, _] = ENVIRONMENT.map(|(_, value)| value);
-        let builder = AmazonS3Builder::new()
-            .with_bucket_name(BUCKET)
-            .with_endpoint(&self.server)
-            .with_allow_http(true)
-            .with_access_key_id(key)
-            .with_secret_access_key(secret)
-            .with_region(region);
-        Arc::new(builder.build().expect("a bucket"))
+        self.kind.bucket(&self.server)
     }
 
     async fn put(&self, name: &str, bytes: Vec<u8>) {
@@ -142,9 +205,40 @@ fn start_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-#[test]
-fn s3_a_node_that_has_never_seen_a_service_has_what_another_recorded() {
-    let Some(fleet) = Fleet::new("recorded") else {
+/// The tests of one kind of storage.
+macro_rules! tests_of {
+    ($module:ident, $kind:expr) => {
+        mod $module {
+            use super::Kind;
+
+            #[test]
+            fn a_node_that_has_never_seen_a_service_has_what_another_recorded() {
+                super::a_node_that_has_never_seen_a_service_has_what_another_recorded($kind);
+            }
+
+            #[tokio::test]
+            async fn of_two_nodes_that_write_at_once_one_learns_that_it_was_late() {
+                super::of_two_nodes_that_write_at_once_one_learns_that_it_was_late($kind).await;
+            }
+
+            #[tokio::test]
+            async fn what_is_no_template_is_refused_once_and_what_is_gone_goes() {
+                super::what_is_no_template_is_refused_once_and_what_is_gone_goes($kind).await;
+            }
+
+            #[test]
+            fn without_the_storage_what_is_here_stays() {
+                super::without_the_storage_what_is_here_stays($kind);
+            }
+        }
+    };
+}
+
+tests_of!(s3, Kind::S3);
+tests_of!(azure, Kind::Azure);
+
+fn a_node_that_has_never_seen_a_service_has_what_another_recorded(kind: Kind) {
+    let Some(fleet) = Fleet::new(kind, "recorded") else {
         return;
     };
     let (one, other) = (Folder::new("ppc-store-one"), Folder::new("ppc-store-other"));
@@ -190,9 +284,8 @@ fn s3_a_node_that_has_never_seen_a_service_has_what_another_recorded() {
     assert_eq!(own.expect("to load").expect("its own").loads, 1);
 }
 
-#[tokio::test]
-async fn s3_of_two_nodes_that_write_at_once_one_learns_that_it_was_late() {
-    let Some(fleet) = Fleet::new("at-once") else {
+async fn of_two_nodes_that_write_at_once_one_learns_that_it_was_late(kind: Kind) {
+    let Some(fleet) = Fleet::new(kind, "at-once") else {
         return;
     };
     start_tls();
@@ -223,9 +316,8 @@ async fn s3_of_two_nodes_that_write_at_once_one_learns_that_it_was_late() {
     );
 }
 
-#[tokio::test]
-async fn s3_what_is_no_template_is_refused_once_and_what_is_gone_goes() {
-    let Some(fleet) = Fleet::new("hostile") else {
+async fn what_is_no_template_is_refused_once_and_what_is_gone_goes(kind: Kind) {
+    let Some(fleet) = Fleet::new(kind, "hostile") else {
         return;
     };
     start_tls();
@@ -285,9 +377,8 @@ async fn s3_what_is_no_template_is_refused_once_and_what_is_gone_goes() {
     assert!(found(store.path()).is_empty());
 }
 
-#[test]
-fn s3_without_the_storage_what_is_here_stays() {
-    let Some(fleet) = Fleet::new("away") else {
+fn without_the_storage_what_is_here_stays(kind: Kind) {
+    let Some(fleet) = Fleet::new(kind, "away") else {
         return;
     };
     let (one, other) = (
@@ -299,9 +390,9 @@ fn s3_without_the_storage_what_is_here_stays() {
         .expect("to save");
     fleet.round(one.path());
     fleet.round(other.path());
-    // Port 9 of this machine: no server.
     let away = Fleet {
-        server: "http://127.0.0.1:9".to_owned(),
+        kind,
+        server: NONE.to_owned(),
         folder: "away",
     };
     let output = away.run(other.path(), &[]);
