@@ -13,6 +13,7 @@
 mod compare;
 mod find;
 mod listed;
+mod placement;
 mod release;
 mod warming;
 
@@ -25,6 +26,7 @@ use crate::{Error, Result};
 
 pub use compare::{Comparison, Contents, Damage, Obstacle, Wanted};
 pub use find::{CacheFile, Found, LeftOut, Reason, find};
+pub use placement::placement;
 pub use release::Released;
 pub use warming::{Part, Warming, distinct};
 

@@ -82,6 +82,8 @@ struct Claim {
     priority: i32,
     /// The kernel is to reclaim other cache first.
     hold: bool,
+    /// The node whose memory is preferred.
+    node: Option<u16>,
 }
 
 impl std::fmt::Debug for Warming {
@@ -94,7 +96,8 @@ impl std::fmt::Debug for Warming {
 }
 
 impl Warming {
-    /// Begins to load these parts, which should be [`distinct`], in their order.
+    /// Begins to load these parts, which should be [`distinct`], in their order, and into memory of this NUMA node, if
+    /// one is given and has some.
     ///
     /// # Errors
     ///
@@ -104,12 +107,14 @@ impl Warming {
         parts: Vec<Part>,
         memory: config::MemoryConfig,
         loader: config::LoaderConfig,
+        node: Option<u16>,
     ) -> Result<Self> {
         let watch = Watch::new(memory, Roots::default());
         watch.follow_process(std::process::id());
         let claim = Claim {
             priority: 0,
             hold: false,
+            node,
         };
         Self::watched(files, parts, watch, loader, claim)
     }
@@ -125,6 +130,7 @@ impl Warming {
         let claim = Claim {
             priority: -1,
             hold: true,
+            node: None,
         };
         Self::watched(files, parts, watch, loader, claim)
     }
@@ -150,15 +156,15 @@ impl Warming {
         for part in &parts {
             budget.touched(Listed::id(part.file));
         }
-        let anywhere = ThreadGroup {
-            node: None,
+        let threads = ThreadGroup {
+            node: claim.node,
             cpus: Vec::new(),
         };
         let loader = Loader::new(
             backend,
             Arc::new(budget),
             Arc::clone(&counters),
-            vec![anywhere],
+            vec![threads],
             config,
             devices(),
         );
@@ -397,7 +403,7 @@ mod tests {
         };
         let warm = |files: &[CacheFile], parts: &[Part]| {
             let (files, parts) = (files.to_vec(), parts.to_vec());
-            let begun = Warming::start(files, parts, memory, LoaderConfig::default());
+            let begun = Warming::start(files, parts, memory, LoaderConfig::default(), None);
             let mut warming = begun.expect("to begin");
             assert!(warming.stats().queued_bytes <= 2 * Model::SIZE);
             wait(&mut warming);
@@ -428,7 +434,7 @@ mod tests {
             threshold: 0,
             ..MemoryConfig::default()
         };
-        let begun = Warming::start(files, parts, full, LoaderConfig::default());
+        let begun = Warming::start(files, parts, full, LoaderConfig::default(), None);
         let mut warming = begun.expect("to begin");
         wait(&mut warming);
         assert!(warming.lacked_memory());

@@ -54,6 +54,30 @@ impl Window {
         }
     }
 
+    /// The NUMA node of its first page, which has to be mapped.
+    pub(crate) fn node(&self) -> io::Result<u16> {
+        let page = self.0.start().as_ptr();
+        let mut node: libc::c_int = -1;
+        let nowhere = std::ptr::null::<libc::c_int>();
+        // SAFETY: without places to move to, the kernel moves nothing: it reads one address and writes one number.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                1,
+                &raw const page,
+                nowhere,
+                &raw mut node,
+                0,
+            )
+        };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Less than 0 is an error.
+        u16::try_from(node).map_err(|_| io::Error::from_raw_os_error(-node))
+    }
+
     /// Copies what is there from `at` on, the kernel reading pages that are not cached, and returns how much that is:
     /// less than asked for where the file has become shorter.
     pub(crate) fn copy(&self, at: usize, into: &mut [u8]) -> io::Result<usize> {

@@ -15,6 +15,7 @@ use crate::outcome::{For as _, Outcome, ensure, ensure_eq};
 pub(crate) const CASES: &[Case] = &[
     Case::new("cprt_residency_comes_and_goes", 90, comes_and_goes),
     Case::new("cprt_residency_ends_with_memory", 120, ends_with_memory),
+    Case::new("cprt_residency_moves", 60, moves),
 ];
 
 /// How often a check is made where the machine may reclaim pages at any time.
@@ -28,13 +29,13 @@ fn folder() -> PathBuf {
 }
 
 /// Runs ppcctl on a folder, in a group if there is one; returns its exit status and what it told.
-fn ppcctl(word: &str, folder: &Path, group: Option<&Group>) -> Outcome<(i32, Value)> {
+fn ppcctl(words: &[&str], folder: &Path, group: Option<&Group>) -> Outcome<(i32, Value)> {
     let enter = "[ -z \"$1\" ] || echo $$ > \"$1\"; shift; exec /usr/bin/ppcctl --json \"$@\"";
     let procs = group.map(Group::procs).unwrap_or_default();
     let output = Command::new("sh")
         .args(["-c", enter, "sh"])
         .arg(procs)
-        .arg(word)
+        .args(words)
         .arg(folder)
         .output()?;
     let told = serde_json::from_slice(&output.stdout).of(format_args!("{output:?}"))?;
@@ -48,13 +49,13 @@ fn comes_and_goes() -> Outcome {
     let all = large.size + small.size.next_multiple_of(4 * KIB);
     let mut cached = (0, 0);
     for _ in 0..ATTEMPTS {
-        let (code, told) = ppcctl("warm", &folder, None)?;
+        let (code, told) = ppcctl(&["warm"], &folder, None)?;
         cached = (large.cached()? + small.cached()?, all);
         ensure_eq!(code, 0, "warm: {told}");
         ensure_eq!(told["bytes"], large.size + small.size, "bytes in {told}");
-        let (code, told) = ppcctl("verify", &folder, None)?;
+        let (code, told) = ppcctl(&["verify"], &folder, None)?;
         ensure_eq!(code, 0, "verify: {told}");
-        let (code, told) = ppcctl("drop", &folder, None)?;
+        let (code, told) = ppcctl(&["drop"], &folder, None)?;
         ensure_eq!(code, 0, "drop: {told}");
         ensure_eq!(large.cached()? + small.cached()?, 0, "cached: {told}");
         if cached.0 == cached.1 {
@@ -65,13 +66,34 @@ fn comes_and_goes() -> Outcome {
     Ok(())
 }
 
+/// What a former run has brought in on one node comes to the other.
+fn moves() -> Outcome {
+    let folder = folder();
+    let file = Pattern::make(&folder.join("model.safetensors"), 1, 24 * MIB)?;
+    let pages = usize::try_from(file.size / (4 * KIB))?;
+    for node in [1, 0, 1] {
+        let mut nodes = [0; 2];
+        for _ in 0..ATTEMPTS {
+            let number = node.to_string();
+            let (code, told) = ppcctl(&["warm", "--node", &number], &folder, None)?;
+            ensure_eq!(code, 0, "warm: {told}");
+            nodes = file.nodes()?;
+            if nodes[node] == pages {
+                break;
+            }
+        }
+        ensure_eq!(nodes[node], pages, "pages on node {node} of {nodes:?}");
+    }
+    Ok(())
+}
+
 fn ends_with_memory() -> Outcome {
     const LIMIT: u64 = 128 * MIB;
     let group = Group::new(Version::V2, "warm")?;
     group.limit(LIMIT)?;
     let folder = folder();
     let file = Pattern::make(&folder.join("weights"), 3, 2 * LIMIT)?;
-    let (code, told) = ppcctl("warm", &folder, Some(&group))?;
+    let (code, told) = ppcctl(&["warm"], &folder, Some(&group))?;
     let cached = file.cached()?;
     ensure_eq!(code, 12, "warm: {told}");
     ensure_eq!(told["lacked_memory"], true, "{told}");

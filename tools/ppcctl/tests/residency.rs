@@ -91,6 +91,9 @@ fn warm_caches_all_and_drop_nothing() {
         "{ran:?}"
     );
     assert_eq!(run(&["warm", "--quiet", path(&model)]).done(), "");
+    // The kernel has fewer than that; a guest with two moves files between them.
+    let nowhere = run(&["warm", "--node", "65535", path(&model)]);
+    nowhere.failed(2, &["there is no such node", "/sys/devices/system/node"]);
 }
 
 #[test]

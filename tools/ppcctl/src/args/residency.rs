@@ -33,6 +33,9 @@ pub(crate) struct Warm {
     /// Load no more than this, the first in order: bytes, or a number with K, M, G or T
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Bytes>,
+    /// Load into the memory of this NUMA node, and drop before what of the files is cached on others
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) node: Option<u16>,
     /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub(crate) quiet: bool,

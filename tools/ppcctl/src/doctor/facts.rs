@@ -1,5 +1,6 @@
 //! Facts about a directory and the machine. Plain data: tests write it down, `probe` finds it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cprt::backend::select::Candidate;
@@ -145,6 +146,8 @@ pub(super) struct Machine {
     pub(super) homes: Vec<(PciAddress, u16)>,
     /// The nodes whose memory the caller may use.
     pub(super) mems: Option<CpuSet>,
+    /// About how many bytes of the directory's files are cached on each node, if there are several.
+    pub(super) cached: BTreeMap<u16, u64>,
 }
 
 /// The running kernel.

@@ -16,6 +16,7 @@ use cprt::control::config;
 use cprt::machine::memory::{self, LimitSource};
 use cprt::machine::probe::{find_program, lists_file_system};
 use cprt::machine::topology::{CpuSet, Topology};
+use cprt::residency::{find, placement};
 use cprt::{Error, Result};
 
 mod device;
@@ -87,7 +88,7 @@ pub(super) fn look(
             .map(|here| device::of(roots, mounts.base(here)))
             .unwrap_or_default(),
         memory: limit(roots),
-        machine: machine(roots, topology()),
+        machine: machine(roots, topology(), &real),
         kernel: kernel(roots),
         user: user(roots),
         directory: real,
@@ -175,7 +176,7 @@ fn knob(cgroup: &Path) -> PathBuf {
     }
 }
 
-fn machine(roots: &Roots, topology: Option<Topology>) -> Machine {
+fn machine(roots: &Roots, topology: Option<Topology>, directory: &Path) -> Machine {
     let xpus = topology.as_ref().map(Topology::xpus).unwrap_or_default();
     let home = |pci: cprt::machine::topology::PciAddress| {
         let path = roots.sys.join(format!("bus/pci/devices/{pci}/numa_node"));
@@ -185,10 +186,16 @@ fn machine(roots: &Roots, topology: Option<Topology>) -> Machine {
     let homes = xpus.iter().filter_map(|xpu| home(xpu.pci)).collect();
     let status = read(&roots.proc.join("self/status")).unwrap_or_default();
     let mems = field(&status, "Mems_allowed_list").and_then(|list| list.parse::<CpuSet>().ok());
+    let several = topology.as_ref().is_some_and(|it| it.nodes().len() > 1);
+    let files = several
+        .then(|| find(&[directory.to_owned()]).ok())
+        .flatten();
+    let cached = files.map(|found| placement(&found.files));
     Machine {
         topology,
         homes,
         mems,
+        cached: cached.unwrap_or_default(),
     }
 }
 

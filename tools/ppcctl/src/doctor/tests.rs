@@ -3,6 +3,8 @@
 //! [`fine`] is a machine with everything as it should be; a test breaks one part of it and expects the
 //! finding for that.
 
+use std::collections::BTreeMap;
+
 use std::path::{Path, PathBuf};
 
 use super::diagnosis::Diagnosis;
@@ -124,6 +126,7 @@ fn machine(topology: &str) -> Machine {
         topology: Some(topology.parse().expect("a topology")),
         homes: Vec::new(),
         mems: Some("0-1".parse().expect("a list")),
+        cached: BTreeMap::new(),
     }
 }
 

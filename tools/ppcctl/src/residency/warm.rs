@@ -1,12 +1,12 @@
 //! Loads files into the page cache.
 
 use std::io::{self, IsTerminal as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cprt::control::config::{Bytes, TimeSpan};
 use cprt::control::stats::Stats;
-use cprt::residency::{CacheFile, Found, LeftOut, Part, Warming, distinct};
+use cprt::residency::{Cache, CacheFile, Found, LeftOut, Part, Warming, distinct, placement};
 use maio::template::Store;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use super::order::{self, Source};
 use super::{files, is_failure, shown, tell_left_out};
 use crate::args::{Common, Warm};
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::run::progress::{Progress, millis};
 use crate::screen::{count, plain, print, print_json, remark};
 use crate::template::root_of;
@@ -24,6 +24,8 @@ use crate::template::root_of;
 const TICK: Duration = Duration::from_millis(50);
 /// Progress is shown at every n-th look, the n-th being the first.
 const SHOWN_EACH: u32 = 10;
+/// A file stays where it is if less than this part of it is on other nodes.
+const FEW: u64 = 20;
 /// Upper bound on files that are named because of what they lack.
 const MOST_NAMED: usize = 20;
 
@@ -80,12 +82,16 @@ pub(crate) fn warm(common: &Common, wanted: &Warm) -> Result<Exit> {
     let config = common.limits()?;
     let found = files(&wanted.paths)?;
     let planned = plan(&found.files, wanted)?;
+    if let Some(node) = wanted.node {
+        leave_other_nodes(&found.files, node)?;
+    }
     let began = Instant::now();
     let mut warming = Warming::start(
         found.files.clone(),
         planned.parts.clone(),
         config.memory,
         config.loader,
+        wanted.node,
     )?;
     let shows = !wanted.quiet && !common.json && io::stderr().is_terminal();
     let signal = wait(&mut warming, &interrupts, shows)?;
@@ -99,6 +105,27 @@ pub(crate) fn warm(common: &Common, wanted: &Warm) -> Result<Exit> {
     outcome.seconds = began.elapsed().as_secs_f64();
     tell(common.json, wanted.quiet, &outcome, config.memory.threshold)?;
     Ok(signal.unwrap_or_else(|| outcome.exit()))
+}
+
+/// Drops the files of which another node has more than single pages.
+fn leave_other_nodes(files: &[CacheFile], node: u16) -> Result<()> {
+    if !Path::new(&format!("/sys/devices/system/node/node{node}")).exists() {
+        let text = format!(
+            "--node {node}: there is no such node; 'ls -d /sys/devices/system/node/node*' shows those there are"
+        );
+        return Err(Failure::Usage(text));
+    }
+    let cache = Cache::new()?;
+    for file in files {
+        let nodes = placement(std::slice::from_ref(file));
+        let all: u64 = nodes.values().sum();
+        let near = nodes.get(&node).copied().unwrap_or(0);
+        if all - near > all / FEW {
+            // What processes map stays, and a file that is gone is told of when it is loaded.
+            let _ = cache.release(file);
+        }
+    }
+    Ok(())
 }
 
 fn plan(files: &[CacheFile], wanted: &Warm) -> Result<Planned> {

@@ -1,9 +1,15 @@
 //! Which memory is near which accelerator.
 
-use super::{count, list};
+use std::collections::BTreeSet;
+
+use super::{count, list, word};
 use crate::doctor::facts::{Facts, Machine};
 use crate::doctor::finding::{Finding, Group, Severity};
+use cprt::control::config::Bytes;
 use cprt::machine::topology::{Topology, Xpu};
+
+/// Far pages are told unless they are less than this part of all.
+const SMALL_PART: u64 = 20;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let machine = &facts.machine;
@@ -16,6 +22,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     for (number, xpu) in topology.xpus().iter().enumerate() {
         findings.push(of_xpu(machine, topology, number, xpu));
     }
+    findings.extend(far(facts, topology));
     if topology.xpus().is_empty() {
         let text = "There is no accelerator; files are loaded into any node";
         findings.push(finding(Severity::Note, "gpu-none", text).remedy(
@@ -49,6 +56,40 @@ fn nodes(topology: &Topology) -> Finding {
         list(&all)
     );
     finding(Severity::Ok, "numa", text)
+}
+
+/// What a former run, or another program, has brought in on nodes that are near no accelerator.
+fn far(facts: &Facts, topology: &Topology) -> Option<Finding> {
+    let cached = &facts.machine.cached;
+    let near: Option<BTreeSet<u16>> = topology.xpus().iter().map(|xpu| xpu.node).collect();
+    let near = near.filter(|near| !near.is_empty())?;
+    let is_far = |(node, _): &(&u16, &u64)| !near.contains(node);
+    let all: u64 = cached.values().sum();
+    let far: u64 = cached.iter().filter(is_far).map(|(_, bytes)| bytes).sum();
+    if far == 0 || far < all / SMALL_PART {
+        return None;
+    }
+    let named = |nodes: &[String]| match nodes {
+        [node] => format!("node {node}"),
+        nodes => format!("nodes {}", list(nodes)),
+    };
+    let nodes = cached.iter().filter(is_far);
+    let nodes: Vec<_> = nodes.map(|(node, _)| node.to_string()).collect();
+    let near_them: Vec<_> = near.iter().map(ToString::to_string).collect();
+    let text = format!(
+        "About {} of the {} that are cached are on {}, and accelerators near {}: each read of them crosses the \
+         machine's interconnect",
+        Bytes(far),
+        Bytes(all),
+        named(&nodes),
+        named(&near_them)
+    );
+    let remedy = format!(
+        "'ppcctl warm --node {} {}' drops them and loads them there, while no process maps them",
+        near_them.first()?,
+        word(&facts.directory)
+    );
+    Some(finding(Severity::Warning, "cache-far", text).remedy(remedy))
 }
 
 fn of_xpu(machine: &Machine, topology: &Topology, number: usize, xpu: &Xpu) -> Finding {

@@ -309,7 +309,7 @@ fn a_user_is_read() {
         },
     };
     assert_eq!(found, expected);
-    let mems = machine(&tree.roots(), None).mems;
+    let mems = machine(&tree.roots(), None, Path::new("/nothing")).mems;
     assert_eq!(mems.map(|mems| mems.to_string()).as_deref(), Some("0-1"));
 
     tree.write("sys/kernel/tracing/events/filemap/enable", "");
@@ -351,7 +351,7 @@ fn homes_of_accelerators_are_read() {
     tree.write("sys/bus/pci/devices/0000:18:00.0/numa_node", "1\n");
     tree.write("sys/bus/pci/devices/0000:19:00.0/numa_node", "-1\n");
     let topology = "node 0 cpus=0\nxpu 0 amd 0000:18:00.0\nxpu 1 amd 0000:19:00.0\n";
-    let machine = machine(&tree.roots(), topology.parse().ok());
+    let machine = machine(&tree.roots(), topology.parse().ok(), Path::new("/nothing"));
     let homes: Vec<_> = machine
         .homes
         .iter()

@@ -298,3 +298,30 @@ fn a_machine_that_cannot_be_looked_at() {
     facts.machine = Machine::default();
     names(&facts, "topology-unknown", Severity::Note, &["lstopo"]);
 }
+
+#[test]
+fn pages_of_a_former_run_on_a_node_that_no_accelerator_is_near() {
+    let two = "node 0 cpus=0\nnode 1 cpus=1\nxpu 0 amd 0000:18:00.0 node=1\n";
+    let mut facts = fine();
+    facts.machine = machine(two);
+    assert!(!has(&facts, "cache-far"));
+    facts.machine.cached = [(0, 12 * GIB), (1, 4 * GIB)].into();
+    let parts = [
+        "12 GiB of the 16 GiB that are cached are on node 0, and accelerators near node 1",
+        "'ppcctl warm --node 1 /srv/models/llama'",
+    ];
+    names(&facts, "cache-far", Severity::Warning, &parts);
+    // A few pages, such as of headers that another program has read.
+    facts.machine.cached = [(0, GIB / 2), (1, 16 * GIB)].into();
+    assert!(!has(&facts, "cache-far"));
+    // One accelerator near each.
+    facts.machine = machine(&format!("{two}xpu 1 amd 0000:19:00.0 node=0\n"));
+    facts.machine.cached = [(0, 12 * GIB)].into();
+    assert!(!has(&facts, "cache-far"));
+    // It is not known which node is near, or nothing reads by an accelerator.
+    for topology in ["xpu 0 amd 0000:18:00.0\n", ""] {
+        facts.machine = machine(&format!("node 0 cpus=0\nnode 1 cpus=1\n{topology}"));
+        facts.machine.cached = [(0, 12 * GIB)].into();
+        assert!(!has(&facts, "cache-far"));
+    }
+}
