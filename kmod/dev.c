@@ -3,19 +3,31 @@
  * rfs: the character device of a mount: its life, and reading events
  */
 #include <linux/capability.h>
+#include <linux/cdev.h>
 #include <linux/cred.h>
-#include <linux/idr.h>
+#include <linux/device.h>
 #include <linux/memcontrol.h>
 #include <linux/module.h>
 #include <linux/poll.h>
 #include <linux/sched/signal.h>
 #include "rfs.h"
+#include "compat/ops.h"
 #include "trace.h"
 
 /* records that one turn of read(2) takes from the queues */
 #define RFS_BATCH (PAGE_SIZE / sizeof(struct rfs_event))
 
-static DEFINE_IDA(rfs_dev_numbers);
+/* one mount each: as many as a major number has minor ones */
+#define RFS_MAX_DEVS BIT(MINORBITS)
+
+static dev_t rfs_first_dev;
+static struct cdev *rfs_cdev;
+
+/*
+ * The devices that can be opened, by their numbers. A number whose mount is gone
+ * is not used again before the last file of its device is closed.
+ */
+static DEFINE_XARRAY_ALLOC(rfs_devs);
 
 static void rfs_dev_free(struct kref *kref)
 {
@@ -23,7 +35,7 @@ static void rfs_dev_free(struct kref *kref)
 
 	/* nothing is queued without files, and those are gone with the mount */
 	hrtimer_cancel(&dev->wake);
-	ida_free(&rfs_dev_numbers, dev->nr);
+	xa_erase(&rfs_devs, dev->nr);
 	rfs_queues_destroy(dev);
 	kfree(dev);
 }
@@ -39,16 +51,32 @@ static bool rfs_dev_may_open(const struct inode *inode)
 	return in_group_p(inode->i_gid) || capable(CAP_SYS_ADMIN);
 }
 
+/* Returns the device with a reference, or NULL once its mount is gone. */
+static struct rfs_dev *rfs_dev_get(unsigned int nr)
+{
+	struct rfs_dev *dev;
+
+	xa_lock(&rfs_devs);
+	dev = xa_load(&rfs_devs, nr);
+	if (dev)
+		kref_get(&dev->kref);
+	xa_unlock(&rfs_devs);
+	return dev;
+}
+
 static int rfs_dev_open(struct inode *inode, struct file *file)
 {
-	/* misc_open() holds off misc_deregister(), so the mount's reference is there */
-	struct rfs_dev *dev = container_of(file->private_data, struct rfs_dev, misc);
+	struct rfs_dev *dev;
 
 	if (!rfs_dev_may_open(inode))
 		return -EPERM;
-	if (atomic_cmpxchg(&dev->opened, 0, 1))
+	dev = rfs_dev_get(iminor(inode));
+	if (!dev)
+		return -ENODEV;
+	if (atomic_cmpxchg(&dev->opened, 0, 1)) {
+		rfs_dev_put(dev);
 		return -EBUSY;
-	kref_get(&dev->kref);
+	}
 	file->private_data = dev;
 	WRITE_ONCE(dev->reader, current->tgid);
 	dev->memcg = get_mem_cgroup_from_mm(current->mm);
@@ -154,6 +182,18 @@ static const struct file_operations rfs_dev_fops = {
 	.compat_ioctl	= compat_ptr_ioctl,
 };
 
+char *rfs_dev_node(umode_t *mode)
+{
+	if (mode)
+		*mode = 0660;
+	return NULL;
+}
+
+static struct class rfs_class = {
+	.name		= "rfs",
+	.devnode	= rfs_devnode,
+};
+
 static enum hrtimer_restart rfs_dev_wake(struct hrtimer *timer)
 {
 	struct rfs_dev *dev = container_of(timer, struct rfs_dev, wake);
@@ -162,10 +202,31 @@ static enum hrtimer_restart rfs_dev_wake(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
+/*
+ * The mount is going: the device cannot be opened any more, its reader is
+ * woken, and when this returns no command holds or can get a reference to the
+ * super block. A running command goes on with the file below until it checks
+ * dead.
+ */
+void rfs_dev_shutdown(struct rfs_dev *dev)
+{
+	WRITE_ONCE(dev->kinds, 0);
+	WRITE_ONCE(dev->dead, true);
+	wake_up_interruptible_poll(&dev->wait, EPOLLHUP | EPOLLIN);
+	/* keeps the number */
+	xa_store(&rfs_devs, dev->nr, NULL, GFP_KERNEL);
+	device_destroy(&rfs_class, rfs_first_dev + dev->nr);
+	/* commands hold it only while they look up a file */
+	down_write(&dev->sb_lock);
+	dev->sb = NULL;
+	up_write(&dev->sb_lock);
+}
+
 /* Returns the device with one reference, the mount's. */
 struct rfs_dev *rfs_dev_create(struct super_block *sb)
 {
 	struct rfs_dev *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	struct device *node;
 	int err;
 
 	if (!dev)
@@ -181,22 +242,20 @@ struct rfs_dev *rfs_dev_create(struct super_block *sb)
 	err = rfs_queues_create(dev);
 	if (err)
 		goto out_free;
-	err = ida_alloc(&rfs_dev_numbers, GFP_KERNEL);
-	if (err < 0)
-		goto out_queues;
-	dev->nr = err;
-	snprintf(dev->name, sizeof(dev->name), "rfs%d", dev->nr);
-	dev->misc.minor = MISC_DYNAMIC_MINOR;
-	dev->misc.name = dev->name;
-	dev->misc.fops = &rfs_dev_fops;
-	dev->misc.mode = 0660;
-	err = misc_register(&dev->misc);
+	err = xa_alloc(&rfs_devs, &dev->nr, NULL, XA_LIMIT(0, RFS_MAX_DEVS - 1), GFP_KERNEL);
 	if (err)
-		goto out_number;
-	return dev;
+		goto out_queues;
+	snprintf(dev->name, sizeof(dev->name), "rfs%u", dev->nr);
+	/* the number is reserved, so this takes no memory */
+	xa_store(&rfs_devs, dev->nr, dev, GFP_KERNEL);
+	node = device_create(&rfs_class, NULL, rfs_first_dev + dev->nr, NULL, "%s", dev->name);
+	if (!IS_ERR(node))
+		return dev;
+	/* a node that is not ours may have led to it by now */
+	rfs_dev_shutdown(dev);
+	rfs_dev_put(dev);
+	return ERR_CAST(node);
 
-out_number:
-	ida_free(&rfs_dev_numbers, dev->nr);
 out_queues:
 	rfs_queues_destroy(dev);
 out_free:
@@ -204,20 +263,39 @@ out_free:
 	return ERR_PTR(err);
 }
 
-/*
- * The mount is going: the device cannot be opened any more, its reader is
- * woken, and when this returns no command holds or can get a reference to the
- * super block. A running command goes on with the file below until it checks
- * dead.
- */
-void rfs_dev_shutdown(struct rfs_dev *dev)
+int __init rfs_devs_init(void)
 {
-	WRITE_ONCE(dev->kinds, 0);
-	WRITE_ONCE(dev->dead, true);
-	wake_up_interruptible_poll(&dev->wait, EPOLLHUP | EPOLLIN);
-	misc_deregister(&dev->misc);
-	/* commands hold it only while they look up a file */
-	down_write(&dev->sb_lock);
-	dev->sb = NULL;
-	up_write(&dev->sb_lock);
+	int err;
+
+	err = alloc_chrdev_region(&rfs_first_dev, 0, RFS_MAX_DEVS, "rfs");
+	if (err)
+		return err;
+	err = class_register(&rfs_class);
+	if (err)
+		goto out_region;
+	err = -ENOMEM;
+	rfs_cdev = cdev_alloc();
+	if (!rfs_cdev)
+		goto out_class;
+	rfs_cdev->owner = THIS_MODULE;
+	rfs_cdev->ops = &rfs_dev_fops;
+	err = cdev_add(rfs_cdev, rfs_first_dev, RFS_MAX_DEVS);
+	if (err)
+		goto out_cdev;
+	return 0;
+
+out_cdev:
+	kobject_put(&rfs_cdev->kobj);
+out_class:
+	class_unregister(&rfs_class);
+out_region:
+	unregister_chrdev_region(rfs_first_dev, RFS_MAX_DEVS);
+	return err;
+}
+
+void rfs_devs_exit(void)
+{
+	cdev_del(rfs_cdev);
+	class_unregister(&rfs_class);
+	unregister_chrdev_region(rfs_first_dev, RFS_MAX_DEVS);
 }

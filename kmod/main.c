@@ -19,11 +19,16 @@ static int __init rfs_init(void)
 	err = rfs_notify_init();
 	if (err)
 		goto out_files;
-	err = register_filesystem(&rfs_fs_type);
+	err = rfs_devs_init();
 	if (err)
 		goto out_notify;
+	err = register_filesystem(&rfs_fs_type);
+	if (err)
+		goto out_devs;
 	return 0;
 
+out_devs:
+	rfs_devs_exit();
 out_notify:
 	rfs_notify_exit();
 out_files:
@@ -36,6 +41,7 @@ out_inodes:
 static void __exit rfs_exit(void)
 {
 	unregister_filesystem(&rfs_fs_type);
+	rfs_devs_exit();
 	rfs_notify_exit();
 	rfs_files_exit();
 	rfs_inode_cache_destroy();

@@ -10,7 +10,6 @@
 #include <linux/fs_context.h>
 #include <linux/hrtimer.h>
 #include <linux/kref.h>
-#include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/mount.h>
 #include <linux/pagemap.h>
@@ -43,9 +42,8 @@ struct rfs_progress;
  */
 struct rfs_dev {
 	struct kref kref;
-	struct miscdevice misc;
 	char name[16];
-	int nr;
+	u32 nr;
 
 	/* read for each event; 0 while no events are wanted */
 	u32 kinds;
@@ -174,6 +172,9 @@ void rfs_inode_cache_destroy(void);
 struct rfs_dev *rfs_dev_create(struct super_block *sb);
 void rfs_dev_shutdown(struct rfs_dev *dev);
 void rfs_dev_put(struct rfs_dev *dev);
+char *rfs_dev_node(umode_t *mode);
+int rfs_devs_init(void);
+void rfs_devs_exit(void);
 
 /* ioctl.c */
 long rfs_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg);

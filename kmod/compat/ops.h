@@ -6,6 +6,7 @@
 #ifndef _RFS_COMPAT_OPS_H
 #define _RFS_COMPAT_OPS_H
 
+#include <linux/device.h>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
 #if defined(HAVE_FILE_KATTR) || defined(HAVE_FILEATTR)
@@ -116,6 +117,16 @@ static inline void rfs_map_pages(struct vm_fault *vmf, pgoff_t start, pgoff_t en
 	rfs_map_table(vmf, start, end);
 }
 #endif
+
+/* 6.2: the device whose node it is, is const */
+#ifdef HAVE_DEVNODE_CONST
+static inline char *rfs_devnode(const struct device *device, umode_t *mode)
+#else
+static inline char *rfs_devnode(struct device *device, umode_t *mode)
+#endif
+{
+	return rfs_dev_node(mode);
+}
 
 /* 5.16: completions have one result; the second was for USB gadgets */
 #ifdef HAVE_KI_COMPLETE_RET2

@@ -55,6 +55,7 @@ have BACKING_OPEN_PATH	-	'backing_file_open\(const struct path'	fs.h backing-fil
 have COPY_SPLICE_READ	6.5	'copy_splice_read\('			fs.h
 have D_REAL_TYPE	-	'enum d_real_type'			dcache.h
 have D_REVALIDATE_NAME	-	'd_revalidate\)\(struct inode'		dcache.h
+have DEVNODE_CONST	-	'devnode\)\(const struct device'	device/class.h
 have ENCODE_FH_FLAGS	-	'int flags\);$'				exportfs.h
 have FILEATTR		5.13	'vfs_fileattr_get\('			fileattr.h
 have FILE_KATTR		-	'struct file_kattr \{'			fileattr.h

@@ -441,3 +441,52 @@ TEST(device_number_by_any_file, 15)
 		 K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH) | K(PROGRESS));
 	CHECK(h.queue_bytes >= 64 * KIB);
 }
+
+#define MANY 200
+
+/* The tree of one of many mounts, on a tmpfs that covers the test's mount point */
+static const char *one_of_many(int i)
+{
+	static char path[64];
+
+	snprintf(path, sizeof(path), "%s/%d", t_mnt, i);
+	return path;
+}
+
+TEST(device_for_each_of_200_mounts, 60)
+{
+	mk_file(lo("f"), SEED, MIB);
+	CHECK(!mkdir(t_mnt, 0755) || errno == EEXIST);
+	IN_CHILD(
+		bool seen[4 * MANY] = { false };
+		struct rfs_hello h;
+		struct stat st;
+
+		CHECK_OK(unshare(CLONE_NEWNS));
+		CHECK_OK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+		CHECK_OK(mount("tmpfs", t_mnt, "tmpfs", 0, NULL));
+		for (int i = 0; i < MANY; i++) {
+			xmkdir(one_of_many(i));
+			CHECK_OK(mount(t_lower, one_of_many(i), "rfs", 0, NULL));
+		}
+		for (int i = 0; i < MANY; i++) {
+			int num = dev_num(one_of_many(i));
+			int dev = dev_open(one_of_many(i), 0);
+
+			CHECK(num >= 0 && num < (int)ARRAY_SIZE(seen) && !seen[num]);
+			seen[num] = true;
+			get_hello(dev, &h);
+			CHECK_EQ(h.device, num);
+			CHECK_OK(fstat(dev, &st));
+			CHECK_EQ(st.st_mode, S_IFCHR | 0660);
+			CHECK_EQ(st.st_uid, 0);
+			CHECK_EQ(st.st_gid, 0);
+			close(dev);
+		}
+		for (int i = 0; i < MANY; i++)
+			CHECK_OK(umount(one_of_many(i)));
+	);
+	/* Numbers of mounts that are gone are used again */
+	setup();
+	CHECK(dev_num(t_mnt) < MANY);
+}
