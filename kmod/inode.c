@@ -146,6 +146,49 @@ int rfs_inode_permission(struct inode *inode, int mask)
 	return rfs_permission_lower(rfs_lower_inode(inode), mask & ~MAY_OPEN);
 }
 
+/*
+ * A file system below may have several device numbers, as btrfs has one for each
+ * subvolume and overlayfs for each layer, and number the files of each anew. So
+ * the mirror has as many: its own for that of its root, and for each other one
+ * another, kept until the mount goes.
+ */
+static int rfs_map_dev(struct rfs_sb *rs, struct kstat *stat, dev_t own)
+{
+	void *found;
+	dev_t dev;
+	int err;
+
+	if (likely(stat->dev == rs->root_dev)) {
+		stat->dev = own;
+		return 0;
+	}
+	found = xa_load(&rs->other_devs, stat->dev);
+	if (!found) {
+		err = get_anon_bdev(&dev);
+		if (err)
+			return err;
+		found = xa_cmpxchg(&rs->other_devs, stat->dev, NULL, xa_mk_value(dev), GFP_KERNEL);
+		if (found)
+			free_anon_bdev(dev);
+		else
+			found = xa_mk_value(dev);
+	}
+	if (xa_is_err(found))
+		return xa_err(found);
+	stat->dev = xa_to_value(found);
+	return 0;
+}
+
+void rfs_free_devs(struct rfs_sb *rs)
+{
+	unsigned long lower;
+	void *dev;
+
+	xa_for_each(&rs->other_devs, lower, dev)
+		free_anon_bdev(xa_to_value(dev));
+	xa_destroy(&rs->other_devs);
+}
+
 int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_mask,
 		      unsigned int flags)
 {
@@ -153,9 +196,10 @@ int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_m
 	struct path lower = rfs_lower_path(path->dentry);
 	int err = vfs_getattr_nosec(&lower, stat, request_mask, flags);
 
+	if (!err)
+		err = rfs_map_dev(rfs_sb(inode->i_sb), stat, inode->i_sb->s_dev);
 	if (err)
 		return err;
-	stat->dev = inode->i_sb->s_dev;
 	if (i_size_read(inode) != stat->size) {
 		spin_lock(&inode->i_lock);
 		i_size_write(inode, stat->size);

@@ -95,6 +95,9 @@ struct rfs_sb {
 	atomic64_t next_id;
 	atomic64_t nr_files;
 
+	dev_t root_dev;			/* as stat(2) of LOWER shows it */
+	struct xarray other_devs;	/* others below -> those that stand for them */
+
 	/*
 	 * Held for reading while a lower change is applied, which takes
 	 * references: none may be left when the mount goes.
@@ -222,6 +225,7 @@ void rfs_set_mapping(struct inode *inode, struct dentry *lower);
 struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
 void rfs_copy_attr(struct inode *inode);
 int rfs_inode_permission(struct inode *inode, int mask);
+void rfs_free_devs(struct rfs_sb *rs);
 int rfs_inode_getattr(const struct path *path, struct kstat *stat,
 		      u32 request_mask, unsigned int flags);
 ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size);

@@ -226,11 +226,15 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 	struct rfs_sb *rs = rfs_sb(sb);
 	struct super_block *lower_sb;
 	struct dentry *root;
+	struct kstat stat;
 	int err;
 
 	err = rfs_clone_lower(fc, sb);
+	if (!err)
+		err = vfs_getattr_nosec(&rs->lower, &stat, STATX_TYPE, AT_STATX_DONT_SYNC);
 	if (err)
 		return err;
+	rs->root_dev = stat.dev;
 	lower_sb = rs->lower.mnt->mnt_sb;
 	rs->cred = get_cred(current_cred());
 	rs->odirect_deny = opts->odirect_deny;
@@ -292,6 +296,7 @@ static void rfs_kill_sb(struct super_block *sb)
 	dput(rs->lower.dentry);
 	if (rs->lower.mnt)
 		kern_unmount(rs->lower.mnt);
+	rfs_free_devs(rs);
 	xa_destroy(&rs->files);
 	kfree(rs);
 }
@@ -304,6 +309,7 @@ static int rfs_get_tree(struct fs_context *fc)
 	if (!rs)
 		return -ENOMEM;
 	xa_init(&rs->files);
+	xa_init(&rs->other_devs);
 	init_rwsem(&rs->notify_lock);
 	mutex_init(&rs->vm_lock);
 	fc->s_fs_info = rs;

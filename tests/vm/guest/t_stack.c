@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Over and under other file systems: overlayfs, rfs, tmpfs, idmapped mounts. */
 #include "t.h"
+#include <linux/btrfs.h>
 
 #define SEED 0x57ac
 #define SIZE (2 * MIB + 77)
@@ -152,6 +153,85 @@ TEST(stack_over_overlayfs_shows_copied_up_file, 15)
 	close(fd);
 	check_path(up("f"), SEED + 1, SIZE);
 	check_map(up("f"), SEED + 1, SIZE);
+}
+
+/* Files that have the same device number below have the same one in the mirror, and others have others */
+static void same_devices(const char *lower, const char *const names[], int n)
+{
+	struct stat low[8], our[8];
+
+	CHECK(n <= (int)ARRAY_SIZE(low));
+	for (int i = 0; i < n; i++) {
+		CHECK_OK(lstat(join(lower, names[i]), &low[i]));
+		CHECK_OK(lstat(up(names[i]), &our[i]));
+		CHECK_EQ(our[i].st_ino, low[i].st_ino);
+	}
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < n; k++)
+			if ((our[i].st_dev == our[k].st_dev) != (low[i].st_dev == low[k].st_dev))
+				t_fail(__FILE__, __LINE__, "%s has device %lx, %s has %lx; below %lx and %lx",
+				       names[i], our[i].st_dev, names[k], our[k].st_dev,
+				       low[i].st_dev, low[k].st_dev);
+}
+
+static void subvolume(const char *parent, const char *name)
+{
+	struct btrfs_ioctl_vol_args args = { .fd = 0 };
+	int fd = xopen(parent, O_RDONLY | O_DIRECTORY);
+
+	snprintf(args.name, sizeof(args.name), "%s", name);
+	CHECK_OK(ioctl(fd, BTRFS_IOC_SUBVOL_CREATE, &args));
+	close(fd);
+	mk_file(join(join(parent, name), "f"), SEED, 10);
+}
+
+TEST(stack_over_subvolumes_tells_them_apart, 30)
+{
+	static const char *const names[] = { ".", "f", "a", "a/f", "b", "b/f", "a/inner", "a/inner/f" };
+	char *t = point("btrfs");
+	struct stat one, two;
+	struct disk d;
+
+	need_fs("btrfs");
+	disk_make(&d, "subvolumes", 128);
+	CHECK_EQ(t_run("mkfs.btrfs", "-q", d.dev, NULL), 0);
+	kmsg_allow("BTRFS");
+	do_mount(d.dev, t, "btrfs", 0, NULL);
+	mk_file(join(t, "f"), SEED, 10);
+	subvolume(t, "a");
+	subvolume(t, "b");
+	subvolume(join(t, "a"), "inner");
+	must_mount_rfs(t, t_mnt, NULL);
+	same_devices(t, names, ARRAY_SIZE(names));
+	/* the first file of each has the same inode number */
+	CHECK_OK(stat(up("a/f"), &one));
+	CHECK_OK(stat(up("b/f"), &two));
+	CHECK_EQ(one.st_ino, two.st_ino);
+	CHECK(one.st_dev != two.st_dev);
+	do_umount(t_mnt);
+	must_mount_rfs(join(t, "a"), t_mnt, NULL);
+	same_devices(join(t, "a"), (const char *[]){ ".", "f", "inner", "inner/f" }, 4);
+}
+
+TEST(stack_over_overlayfs_tells_layers_apart, 15)
+{
+	static const char *const names[] = { ".", "f", "g", "dir", "dir/h", "dir/i" };
+	char *ovl = point("ovl"), *t = point("tmp"), opts[1024];
+
+	xmkdir(lo("a"));
+	mk_file(lo("a/f"), SEED, 10);
+	xmkdir(lo("a/dir"));
+	mk_file(lo("a/dir/h"), SEED, 10);
+	do_mount("tmpfs", t, "tmpfs", 0, NULL);
+	xmkdir(join(t, "upper"));
+	xmkdir(join(t, "work"));
+	snprintf(opts, sizeof(opts), "xino=off,lowerdir=%s,upperdir=%s/upper,workdir=%s/work", lo("a"), t, t);
+	do_mount("overlay", ovl, "overlay", 0, opts);
+	kmsg_allow("overlayfs:");
+	mk_file(join(ovl, "g"), SEED, 10);
+	mk_file(join(ovl, "dir/i"), SEED, 10);
+	must_mount_rfs(ovl, t_mnt, NULL);
+	same_devices(ovl, names, ARRAY_SIZE(names));
 }
 
 TEST(stack_over_rfs, 15)
