@@ -141,9 +141,9 @@ struct inode *rfs_find_file(struct rfs_sb *rs, u64 id)
  * The caller doesn't open the lower file, the mounter does: NFS must not leave
  * the check to that.
  */
-int rfs_inode_permission(struct inode *inode, int mask)
+int rfs_inode_permission(struct mnt_idmap *idmap, struct inode *inode, int mask)
 {
-	return rfs_permission_lower(rfs_lower_inode(inode), mask & ~MAY_OPEN);
+	return rfs_permission_lower(idmap, rfs_lower_inode(inode), mask & ~MAY_OPEN);
 }
 
 /*
@@ -189,8 +189,8 @@ void rfs_free_devs(struct rfs_sb *rs)
 	xa_destroy(&rs->other_devs);
 }
 
-int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_mask,
-		      unsigned int flags)
+int rfs_inode_getattr(struct mnt_idmap *idmap, const struct path *path, struct kstat *stat,
+		      u32 request_mask, unsigned int flags)
 {
 	struct inode *inode = d_inode(path->dentry);
 	struct path lower = rfs_lower_path(path->dentry);
@@ -200,6 +200,7 @@ int rfs_inode_getattr(const struct path *path, struct kstat *stat, u32 request_m
 		err = rfs_map_dev(rfs_sb(inode->i_sb), stat, inode->i_sb->s_dev);
 	if (err)
 		return err;
+	rfs_map_ids(idmap, inode->i_sb, stat);
 	if (i_size_read(inode) != stat->size) {
 		spin_lock(&inode->i_lock);
 		i_size_write(inode, stat->size);
@@ -234,9 +235,19 @@ ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size)
 static int rfs_xattr_get(const struct xattr_handler *handler, struct dentry *dentry,
 			 struct inode *inode, const char *name, void *buffer, size_t size)
 {
-	if (rfs_is_nosuid(dentry->d_sb) && !strcmp(name, XATTR_NAME_CAPS))
+	struct dentry *lower = rfs_lower_dentry(dentry);
+	bool is_caps = !strcmp(name, XATTR_NAME_CAPS);
+
+	if (is_caps && rfs_is_nosuid(dentry->d_sb))
 		return -ENODATA;
-	return rfs_getxattr_lower(rfs_lower_dentry(dentry), name, buffer, size);
+	/*
+	 * The VFS has asked for permission already, with the mount's id mapping,
+	 * and will express the owner of capabilities in the caller's user namespace:
+	 * neither may be done again below.
+	 */
+	if (is_caps || !strncmp(name, XATTR_USER_PREFIX, XATTR_USER_PREFIX_LEN))
+		return __vfs_getxattr(lower, d_inode(lower), name, buffer, size);
+	return rfs_getxattr_lower(lower, name, buffer, size);
 }
 
 /* the empty prefix matches all names */

@@ -224,9 +224,9 @@ int rfs_init_inode(struct inode *inode);
 void rfs_set_mapping(struct inode *inode, struct dentry *lower);
 struct inode *rfs_find_file(struct rfs_sb *rs, u64 id);
 void rfs_copy_attr(struct inode *inode);
-int rfs_inode_permission(struct inode *inode, int mask);
+int rfs_inode_permission(struct mnt_idmap *idmap, struct inode *inode, int mask);
 void rfs_free_devs(struct rfs_sb *rs);
-int rfs_inode_getattr(const struct path *path, struct kstat *stat,
+int rfs_inode_getattr(struct mnt_idmap *idmap, const struct path *path, struct kstat *stat,
 		      u32 request_mask, unsigned int flags);
 ssize_t rfs_listxattr(struct dentry *dentry, char *list, size_t size);
 

@@ -243,6 +243,7 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 	sb->s_magic = RFS_SUPER_MAGIC;
 	sb->s_flags |= SB_RDONLY | (lower_sb->s_flags & SB_POSIXACL);
 	sb->s_iflags |= lower_sb->s_iflags & RFS_COPIED_IFLAGS;
+	rfs_set_noidmap(sb, lower_sb);
 	if (rs->lower.mnt->mnt_flags & MNT_NOEXEC)
 		sb->s_iflags |= SB_I_NOEXEC;
 	if (rs->lower.mnt->mnt_flags & MNT_NODEV)
@@ -362,6 +363,7 @@ static int rfs_init_fs_context(struct fs_context *fc)
 struct file_system_type rfs_fs_type = {
 	.owner			= THIS_MODULE,
 	.name			= "rfs",
+	.fs_flags		= RFS_FS_FLAGS,
 	.init_fs_context	= rfs_init_fs_context,
 	.parameters		= rfs_parameters,
 	.kill_sb		= rfs_kill_sb,

@@ -33,16 +33,49 @@
 #include <linux/backing-file.h>
 #endif
 
-/* 5.12, 6.3: the id mapping became an argument */
+/*
+ * 5.12, 6.3: the id mapping became an argument. It is that of a mount of rfs, and
+ * none before 6.12, which allows them.
+ */
 #if defined(HAVE_MNT_IDMAP)
-#define rfs_permission_lower(inode, mask) inode_permission(&nop_mnt_idmap, inode, mask)
+#define rfs_permission_lower(idmap, inode, mask) inode_permission(idmap, inode, mask)
 #define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(&nop_mnt_idmap, d, name, buf, size)
 #elif defined(HAVE_MNT_USERNS)
-#define rfs_permission_lower(inode, mask) inode_permission(&init_user_ns, inode, mask)
+#define rfs_permission_lower(idmap, inode, mask) inode_permission(&init_user_ns, inode, mask)
 #define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(&init_user_ns, d, name, buf, size)
 #else
-#define rfs_permission_lower(inode, mask) inode_permission(inode, mask)
+#define rfs_permission_lower(idmap, inode, mask) inode_permission(inode, mask)
 #define rfs_getxattr_lower(d, name, buf, size) vfs_getxattr(d, name, buf, size)
+#endif
+
+struct mnt_idmap;
+
+/* Shows owner and group as a mount with this id mapping does. */
+static inline void rfs_map_ids(struct mnt_idmap *idmap, const struct super_block *sb,
+			       struct kstat *stat)
+{
+#ifdef HAVE_MNT_IDMAP
+	stat->uid = vfsuid_into_kuid(make_vfsuid(idmap, sb->s_user_ns, stat->uid));
+	stat->gid = vfsgid_into_kgid(make_vfsgid(idmap, sb->s_user_ns, stat->gid));
+#endif
+}
+
+/*
+ * 6.12: of file systems of a type that can have id mappings, some may refuse them.
+ * What is asked for permission is below, so that has to know of them.
+ */
+#if defined(HAVE_MNT_IDMAP) && defined(SB_I_NOIDMAP)
+#define RFS_FS_FLAGS FS_ALLOW_IDMAP
+static inline void rfs_set_noidmap(struct super_block *sb, const struct super_block *lower)
+{
+	if (!(lower->s_type->fs_flags & FS_ALLOW_IDMAP) || (lower->s_iflags & SB_I_NOIDMAP))
+		sb->s_iflags |= SB_I_NOIDMAP;
+}
+#else
+#define RFS_FS_FLAGS 0
+static inline void rfs_set_noidmap(struct super_block *sb, const struct super_block *lower)
+{
+}
 #endif
 
 static inline bool rfs_mnt_is_idmapped(const struct vfsmount *mnt)

@@ -18,28 +18,36 @@
 #if defined(HAVE_MNT_IDMAP)
 static inline int rfs_permission(struct mnt_idmap *idmap, struct inode *inode, int mask)
 {
-	return rfs_inode_permission(inode, mask);
+	return rfs_inode_permission(idmap, inode, mask);
 }
 
 static inline int rfs_getattr(struct mnt_idmap *idmap, const struct path *path,
 			      struct kstat *stat, u32 mask, unsigned int flags)
 {
-	return rfs_inode_getattr(path, stat, mask, flags);
+	return rfs_inode_getattr(idmap, path, stat, mask, flags);
 }
 #elif defined(HAVE_MNT_USERNS)
 static inline int rfs_permission(struct user_namespace *ns, struct inode *inode, int mask)
 {
-	return rfs_inode_permission(inode, mask);
+	return rfs_inode_permission(NULL, inode, mask);
 }
 
 static inline int rfs_getattr(struct user_namespace *ns, const struct path *path,
 			      struct kstat *stat, u32 mask, unsigned int flags)
 {
-	return rfs_inode_getattr(path, stat, mask, flags);
+	return rfs_inode_getattr(NULL, path, stat, mask, flags);
 }
 #else
-#define rfs_permission rfs_inode_permission
-#define rfs_getattr rfs_inode_getattr
+static inline int rfs_permission(struct inode *inode, int mask)
+{
+	return rfs_inode_permission(NULL, inode, mask);
+}
+
+static inline int rfs_getattr(const struct path *path, struct kstat *stat, u32 mask,
+			      unsigned int flags)
+{
+	return rfs_inode_getattr(NULL, path, stat, mask, flags);
+}
 #endif
 
 /*

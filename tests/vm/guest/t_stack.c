@@ -2,6 +2,8 @@
 /* Over and under other file systems: overlayfs, rfs, tmpfs, idmapped mounts. */
 #include "t.h"
 #include <linux/btrfs.h>
+#include <sys/utsname.h>
+#include <sys/xattr.h>
 
 #define SEED 0x57ac
 #define SIZE (2 * MIB + 77)
@@ -347,34 +349,53 @@ static int other_userns(void)
 	return fd;
 }
 
-static void idmapped(const char *mnt)
+/* Mounts another view of a tree, with an id mapping; returns an errno */
+static int idmapped(const char *of, const char *mnt)
 {
 	struct t_mount_attr a = {
 		.set = T_MOUNT_ATTR_IDMAP, .userns_fd = other_userns(),
 	};
-	int tree = CHECK_OK(syscall(NR_open_tree, AT_FDCWD, t_lower,
-				    T_OPEN_TREE_CLONE | O_CLOEXEC));
+	int tree = CHECK_OK(syscall(NR_open_tree, AT_FDCWD, of, T_OPEN_TREE_CLONE | O_CLOEXEC));
 
-	if (syscall(NR_mount_setattr, tree, "", T_AT_EMPTY_PATH, &a,
-		    sizeof(a))) {
-		CHECK_EQ(errno, ENOSYS);
-		SKIP("no idmapped mounts");
-	}
-	CHECK_OK(syscall(NR_move_mount, tree, "", AT_FDCWD, mnt,
-			 T_MOVE_EMPTY_PATH));
+	if (syscall(NR_mount_setattr, tree, "", T_AT_EMPTY_PATH, &a, sizeof(a)))
+		return errno;
+	CHECK_OK(syscall(NR_move_mount, tree, "", AT_FDCWD, mnt, T_MOVE_EMPTY_PATH));
 	defer_umount(mnt);
 	close(tree);
+	return 0;
+}
+
+/* A file of user 5 that only this one may read */
+static void mk_theirs(const char *name)
+{
+	mk_file(lo(name), SEED, SIZE);
+	CHECK_OK(setxattr(lo(name), "user.a", "value", 5, 0));
+	CHECK_OK(chown(lo(name), 5, 5));
+	CHECK_OK(chmod(lo(name), 0600));
+}
+
+static bool kernel_has_idmapped_rfs(void)
+{
+	struct utsname u;
+	int major, minor;
+
+	CHECK_OK(uname(&u));
+	CHECK_EQ(sscanf(u.release, "%d.%d", &major, &minor), 2);
+	return major > 6 || (major == 6 && minor >= 12);
 }
 
 TEST(stack_over_idmapped_refused_or_right, 15)
 {
 	char *map = point("map");
 	struct stat a, b;
+	int err;
 
-	mk_file(lo("f"), SEED, SIZE);
-	CHECK_OK(chown(lo("f"), 5, 5));
-	CHECK_OK(chmod(lo("f"), 0600));
-	idmapped(map);
+	mk_theirs("f");
+	err = idmapped(t_lower, map);
+	if (err) {
+		CHECK_EQ(err, ENOSYS);
+		SKIP("no idmapped mounts");
+	}
 	CHECK_OK(stat(join(map, "f"), &a));
 	CHECK_EQ(a.st_uid, 10005);
 	if (mount_rfs(map, t_mnt, NULL)) {
@@ -388,20 +409,80 @@ TEST(stack_over_idmapped_refused_or_right, 15)
 	AS_USER(5, 5, CHECK_ERR(open(up("f"), O_RDONLY), EACCES));
 }
 
-TEST(stack_idmapped_on_top_refused_or_right, 15)
+TEST(stack_idmapped_on_top, 15)
 {
-	struct t_mount_attr a = { .set = T_MOUNT_ATTR_IDMAP };
-	int tree;
+	char *map = point("map"), value[8];
+	struct stat st;
+	int err;
 
-	mk_file(lo("f"), SEED, SIZE);
+	mk_theirs("f");
 	setup();
-	a.userns_fd = other_userns();
-	tree = CHECK_OK(syscall(NR_open_tree, AT_FDCWD, t_mnt,
-				T_OPEN_TREE_CLONE | O_CLOEXEC));
-	if (syscall(NR_mount_setattr, tree, "", T_AT_EMPTY_PATH, &a,
-		    sizeof(a))) {
-		CHECK(errno == EINVAL || errno == ENOSYS);
+	err = idmapped(t_mnt, map);
+	if (!kernel_has_idmapped_rfs()) {
+		CHECK(err == EINVAL || err == ENOSYS);
+		SKIP("no idmapped mounts of rfs");
+	}
+	CHECK_EQ(err, 0);
+	CHECK_OK(stat(join(map, "f"), &st));
+	CHECK_EQ(st.st_uid, 10005);
+	CHECK_EQ(st.st_gid, 10005);
+	CHECK_OK(stat(up("f"), &st));
+	CHECK_EQ(st.st_uid, 5);
+	AS_USER(10005, 10005,
+		check_path(join(map, "f"), SEED, SIZE);
+		check_map(join(map, "f"), SEED, SIZE);
+		CHECK_EQ(getxattr(join(map, "f"), "user.a", value, sizeof(value)), 5);
+		CHECK_ERR(open(up("f"), O_RDONLY), EACCES));
+	AS_USER(5, 5,
+		check_path(up("f"), SEED, SIZE);
+		CHECK_ERR(getxattr(join(map, "f"), "user.a", value, sizeof(value)), EACCES);
+		CHECK_ERR(open(join(map, "f"), O_RDONLY), EACCES));
+}
+
+/*
+ * The file system below is asked for permission, so what it knows of id mappings
+ * decides. overlayfs has learned of them.
+ */
+TEST(stack_idmapped_over_overlayfs_as_that, 15)
+{
+	char *ovl = point("ovl"), *low = point("low"), *map = point("map");
+	int below, above;
+
+	xmkdir(lo("a"));
+	mk_theirs("a/f");
+	overlay(lo("a"), ovl);
+	must_mount_rfs(ovl, t_mnt, NULL);
+	below = idmapped(ovl, low);
+	above = idmapped(t_mnt, map);
+	if (kernel_has_idmapped_rfs())
+		CHECK_EQ(above, below);
+	if (above) {
+		CHECK(above == EINVAL || above == ENOSYS);
+		check_path(up("f"), SEED, SIZE);
 		return;
 	}
-	check_path(up("f"), SEED, SIZE);
+	AS_USER(10005, 10005,
+		check_path(join(low, "f"), SEED, SIZE);
+		check_path(join(map, "f"), SEED, SIZE));
+	AS_USER(5, 5, CHECK_ERR(open(join(map, "f"), O_RDONLY), EACCES));
+}
+
+/* Capabilities of a file that count in one user namespace, as its root sees them */
+TEST(xattr_capabilities_in_user_namespace_as_lower, 15)
+{
+	/* VFS_CAP_REVISION_3, effective; CAP_NET_RAW; root is user 10000 */
+	static const u32 caps[] = { 0x03000001, 1 << 13, 0, 0, 0, 10000 };
+	int ns;
+
+	mk_file(lo("f"), SEED, 10);
+	CHECK_OK(setxattr(lo("f"), "security.capability", caps, sizeof(caps), 0));
+	setup();
+	ns = other_userns();
+	IN_CHILD(char below[64];
+		 char above[64];
+		 ssize_t n;
+		 CHECK_OK(setns(ns, CLONE_NEWUSER));
+		 n = CHECK_OK(getxattr(lo("f"), "security.capability", below, sizeof(below)));
+		 CHECK_EQ(getxattr(up("f"), "security.capability", above, sizeof(above)), n);
+		 CHECK(!memcmp(above, below, n)));
 }
