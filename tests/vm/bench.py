@@ -23,8 +23,8 @@ from typing import Any
 
 import build
 import job as jobs
+import kernel as kernels
 import machine
-import vm
 from archive import ArchiveError, cache_dir, locked
 
 HERE = Path(__file__).resolve().parent
@@ -241,7 +241,7 @@ def prepare() -> Path:
 
 def measure(args: argparse.Namespace) -> list[Boot]:
     boots = [
-        Boot(vm.check_name(name), fs, seed)
+        Boot(kernels.entry(name).name, fs, seed)
         for seed in range(1, args.boots + 1)
         for name in args.kernels or KERNELS
         for fs in args.fs
