@@ -6,8 +6,9 @@
  * d_fsdata holds the lower dentry, d_time its sequence count at a time when it
  * was seen to have the looked-up name. The count changes whenever the lower
  * dentry gets another name, parent or inode, or loses its name: one comparison
- * tells whether a cached dentry is still current. Names that don't exist are
- * not cached, so that new files are visible at once.
+ * tells whether a cached dentry is still current. That is so for a name that
+ * doesn't exist, too, where the kernel has a dentry for it below that can only
+ * become a file's: a new file is visible at once.
  */
 #include <linux/namei.h>
 #include <linux/sched/signal.h>
@@ -96,9 +97,22 @@ int rfs_dentry_revalidate(struct dentry *dentry, unsigned int flags)
 	return ret;
 }
 
+/*
+ * A lower directory that is removed loses its negative dentries before, but not
+ * those that we hold, which would keep it in memory.
+ */
 static void rfs_d_release(struct dentry *dentry)
 {
-	dput(dentry->d_fsdata);
+	struct dentry *lower = dentry->d_fsdata;
+	struct dentry *parent;
+
+	if (lower && d_is_negative(lower)) {
+		parent = dget_parent(lower);
+		if (IS_DEADDIR(d_inode(parent)))
+			d_drop(lower);
+		dput(parent);
+	}
+	dput(lower);
 }
 
 const struct dentry_operations rfs_dentry_ops = {
@@ -235,6 +249,30 @@ static struct dentry *rfs_lookup_named(const struct qstr *name, struct dentry *b
 	return lower;
 }
 
+/*
+ * Does a new file of that name get this negative dentry? Not if a server may make
+ * it, names are compared in a way of their own, or the file system wants to have no
+ * such dentries, and may add another one.
+ */
+static bool rfs_becomes_new_file(const struct dentry *lower)
+{
+	return !(lower->d_flags & (DCACHE_OP_HASH | DCACHE_OP_COMPARE | DCACHE_OP_REVALIDATE |
+				   DCACHE_OP_DELETE | DCACHE_DONTCACHE));
+}
+
+/* As rfs_add(), for a name that doesn't exist, if that can be relied on. */
+static void rfs_add_absent(struct dentry *dentry, struct dentry *lower, struct dentry *base)
+{
+	unsigned int seq;
+
+	if (!rfs_becomes_new_file(lower) || !rfs_is_named(lower, base, &dentry->d_name, &seq))
+		return;
+	rfs_dentry_bind(dentry, lower, seq);
+	d_add(dentry, NULL);
+	if (unlikely(!rfs_dentry_current(dentry) || d_is_positive(lower)))
+		d_drop(dentry);
+}
+
 static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags)
 {
 	struct dentry *base = rfs_lower_dentry(dentry->d_parent);
@@ -246,8 +284,10 @@ static struct dentry *rfs_lookup(struct inode *dir, struct dentry *dentry, unsig
 	if (IS_ERR(lower))
 		return lower;
 	/* ours is the only reference, so a positive dentry stays one */
-	if (d_is_negative(lower))
+	if (d_is_negative(lower)) {
+		rfs_add_absent(dentry, lower, base);
 		goto out;
+	}
 	/* automount points can't be mirrored */
 	if (lower->d_flags & (DCACHE_NEED_AUTOMOUNT | DCACHE_MANAGE_TRANSIT)) {
 		ret = ERR_PTR(-EREMOTE);

@@ -35,6 +35,23 @@ static double stat_hot(const struct bench *b, enum side side)
 	return (double)(now_ns() - begin) / CALLS;
 }
 
+/* What imports and the linker do most: they look for a file in one folder after the other. */
+static double stat_absent(const struct bench *b, enum side side)
+{
+	const char *path = side_path(side, "a/b/none");
+	struct stat st;
+	u64 begin;
+
+	(void)b;
+	if (!stat(path, &st) || errno != ENOENT)
+		die("%s exists", path);
+	settle();
+	begin = now_ns();
+	for (int i = 0; i < CALLS; i++)
+		stat(path, &st);
+	return (double)(now_ns() - begin) / CALLS;
+}
+
 static double open_close(const struct bench *b, enum side side)
 {
 	const char *path = side_path(side, HOT);
@@ -107,6 +124,7 @@ static double read_folder(const struct bench *b, enum side side)
 
 const struct bench meta_benches[] = {
 	{ "stat of one path", "ns/call", stat_hot, ALL },
+	{ "stat of no file", "ns/call", stat_absent, ALL },
 	{ "stat of 1,000 files", "ns/call", stat_crowd, ALL, .how = KNOWN },
 	{ "cold stat of 1,000 files", "ns/call", stat_crowd, ALL, .how = FORGOTTEN },
 	{ "open and close", "ns/pair", open_close, ALL },

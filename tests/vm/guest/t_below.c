@@ -43,6 +43,44 @@ TEST(below_new_file_after_negative_lookup, 10)
 	check_path(up("d/new"), SEED + 2, SIZE);
 }
 
+/* Asks twice, so that the second answer may come from a cache */
+static void not_there(const char *path)
+{
+	CHECK_ERR(access(path, F_OK), ENOENT);
+	CHECK_ERR(access(path, F_OK), ENOENT);
+}
+
+TEST(below_absent_name_gets_a_file_in_each_way, 15)
+{
+	struct stat st;
+
+	xmkdir(lo("d"));
+	mk_file(lo("d/other"), SEED, 100);
+	setup();
+	not_there(up("d/new"));
+	CHECK_OK(rename(lo("d/other"), lo("d/new")));
+	check_path(up("d/new"), SEED, 100);
+	not_there(up("d/other"));
+	CHECK_OK(link(lo("d/new"), lo("d/other")));
+	check_path(up("d/other"), SEED, 100);
+	not_there(up("d/link"));
+	CHECK_OK(symlink("new", lo("d/link")));
+	check_path(up("d/link"), SEED, 100);
+	not_there(up("d/sub"));
+	xmkdir(lo("d/sub"));
+	not_there(up("d/sub/f"));
+	CHECK_OK(stat(up("d/sub"), &st));
+	CHECK_OK(rmdir(lo("d/sub")));
+	not_there(up("d/sub"));
+	not_there(up("d/sub/f"));
+	xmkdir(lo("d/sub"));
+	mk_file(lo("d/sub/f"), SEED + 1, 100);
+	check_path(up("d/sub/f"), SEED + 1, 100);
+	CHECK_OK(rename(lo("d/sub"), lo("d/moved")));
+	not_there(up("d/sub/f"));
+	check_path(up("d/moved/f"), SEED + 1, 100);
+}
+
 TEST(below_rename_over, 10)
 {
 	int fd;
@@ -189,6 +227,42 @@ TEST(below_removed_tree_is_freed, 20)
 	CHECK_EQ(rm_tree(lo("d")), 0);
 	freed(with + 2200);
 	CHECK_ERR(access(up("d"), F_OK), ENOENT);
+}
+
+/* A file that was absent when it was asked for, and never since */
+TEST(below_once_absent_is_freed, 15)
+{
+	u64 with;
+
+	setup();
+	not_there(up("f"));
+	mk_file(lo("f"), SEED, 8 * MIB);
+	with = free_now();
+	CHECK_OK(unlink(lo("f")));
+	freed(with + 2000);
+}
+
+/* A removed folder in which names were asked for */
+TEST(below_removed_folder_of_absent_names_is_freed, 20)
+{
+	struct statfs before, after;
+
+	setup();
+	sync();
+	CHECK_OK(statfs(t_lower, &before));
+	for (int i = 0; i < 100; i++) {
+		xmkdir(lo("sub"));
+		not_there(up("sub/none"));
+		CHECK_OK(rmdir(lo("sub")));
+	}
+	for (int i = 0; i < 50; i++) {
+		sync();
+		CHECK_OK(statfs(t_lower, &after));
+		if (after.f_ffree + 10 > before.f_ffree)
+			break;
+		sleep_ms(100);
+	}
+	CHECK(after.f_ffree + 10 > before.f_ffree);
 }
 
 TEST(below_freed_after_last_close, 15)
