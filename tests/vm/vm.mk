@@ -38,7 +38,7 @@ vm-exec:
 	@$(VM) exec $(K) -- $(call quoted,$(EXEC))
 
 vm-bench:
-	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(NAMED_KERNELS) $(BENCH)
+	@EXTRA= python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(NAMED_KERNELS) $(BENCH)
 
 vm-clean:
 	@$(VM) clean

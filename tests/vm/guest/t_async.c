@@ -358,3 +358,37 @@ TEST(io_uring_closed_while_in_flight, 20)
 	CHECK_BYTES(p, SEED, 0, CHUNK);
 	close(r.fd);
 }
+
+/* Polling for the end of direct reads goes by the device's queues, which are not the mirror's */
+TEST(io_uring_polled_reads_are_refused, 15)
+{
+	struct io_uring_params p = { .flags = IORING_SETUP_IOPOLL };
+	struct io_uring_sqe *sqe;
+	u32 *tail, *head, *array;
+	u8 *sq, *cq;
+	int fd;
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	fd = syscall(NR_io_uring_setup, 1, &p);
+	if (fd < 0) {
+		CHECK_EQ(errno, ENOSYS);
+		SKIP("no io_uring");
+	}
+	sq = xmap(fd, IORING_OFF_SQ_RING, p.sq_off.array + 4, PROT_READ | PROT_WRITE, MAP_SHARED);
+	cq = xmap(fd, IORING_OFF_CQ_RING, p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe),
+		  PROT_READ | PROT_WRITE, MAP_SHARED);
+	sqe = xmap(fd, IORING_OFF_SQES, sizeof(*sqe), PROT_READ | PROT_WRITE, MAP_SHARED);
+	*sqe = (struct io_uring_sqe){
+		.opcode = IORING_OP_READ, .fd = xopen(up("f"), O_RDONLY | O_DIRECT),
+		.addr = (u64)(unsigned long)aligned(CHUNK), .len = CHUNK,
+	};
+	array = (u32 *)(sq + p.sq_off.array);
+	*array = 0;
+	tail = (u32 *)(sq + p.sq_off.tail);
+	head = (u32 *)(cq + p.cq_off.head);
+	__atomic_store_n(tail, 1, __ATOMIC_RELEASE);
+	CHECK_EQ(syscall(NR_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0), 1);
+	CHECK_EQ(__atomic_load_n((u32 *)(cq + p.cq_off.tail), __ATOMIC_ACQUIRE), *head + 1);
+	CHECK_EQ(((struct io_uring_cqe *)(cq + p.cq_off.cqes))->res, -EOPNOTSUPP);
+}
