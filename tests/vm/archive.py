@@ -83,9 +83,10 @@ def machine_mirror(security: bool) -> str:
 class Suite:
     """One suite of the archive, in an apt root of its own, so that 'newest' means newest in that suite."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, architecture: str = "amd64") -> None:
         self.name = name
-        self.root = cache_dir() / "apt" / name
+        self.architecture = architecture
+        self.root = cache_dir() / "apt" / (name if architecture == "amd64" else f"{name}-{architecture}")
         self.config = self.root / "apt.conf"
 
     def refresh(self, force: bool = False) -> bool:
@@ -121,8 +122,8 @@ class Suite:
                     f'Acquire::https::Timeout "{NETWORK_TIMEOUT_S}";',
                     'Acquire::Retries "1";',
                     'Acquire::Languages "none";',
-                    'APT::Architecture "amd64";',
-                    'APT::Architectures { "amd64"; };',
+                    f'APT::Architecture "{self.architecture}";',
+                    f'APT::Architectures {{ "{self.architecture}"; }};',
                     # The cache belongs to the user who runs this, and apt's own user may be unable to write to it.
                     'APT::Sandbox::User "";',
                     f'Dir::State "{self.root}/state";',

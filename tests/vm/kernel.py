@@ -239,7 +239,7 @@ def fit_config(partial: Path) -> None:
     shown = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True).stdout
     major = int(shown.split(".")[0])
     names = "|".join(name for name, since in COMPILER_CAN.items() if since > major)
-    for path in partial.glob("usr/src/linux-headers-*-cloud-amd64/include/*/auto*conf*"):
+    for path in partial.glob("usr/src/linux-headers-*-cloud-*/include/*/auto*conf*"):
         text = path.read_text()
         if names:
             text = re.sub(rf"^(#define )?({names})[= ].*\n", "", text, flags=re.MULTILINE)

@@ -6,6 +6,7 @@
 #   make vm-shell K=6.12              a shell in a guest
 #   make vm-exec K=6.12 EXEC='...'    one command line in a guest
 #   make vm-bench [K="6.1 6.12"]      rfs, the lower file system and FUSE side by side, in counted instructions
+#   make vm-arm64 [K="6.1 6.12"]      rfs.ko compiled for arm64, for every kernel; not part of make test
 #   make vm-clean                     remove builds and logs from the cache
 
 K ?= 6.12
@@ -20,7 +21,7 @@ NAMED_KERNELS := $(if $(filter file,$(origin K)),,$(K))
 
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-bench vm-clean deps
+.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-bench vm-arm64 vm-clean deps
 
 vm:
 	@$(VM) run $(K) "$(T)"
@@ -39,6 +40,9 @@ vm-exec:
 
 vm-bench:
 	@EXTRA= python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))bench.py $(NAMED_KERNELS) $(BENCH)
+
+vm-arm64:
+	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))arm64.py $(NAMED_KERNELS)
 
 vm-clean:
 	@$(VM) clean
