@@ -265,3 +265,79 @@ TEST(load_charged_to_a_small_group_fails_nobody, 20)
 	check_path(up("f"), SEED, SIZE);
 	group_end(pid);
 }
+
+/* Ways to read a file once, beside a hot set that is to stay */
+
+#define HOT	(20 * MIB)
+#define STREAM	(80 * MIB)
+#define LIMIT	"33554432"
+
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80
+#endif
+
+enum way { PLAIN, NOREUSE, DONTCACHE };
+
+static void read_all(const char *path, enum way way)
+{
+	static char buf[256 * KIB];
+	struct iovec v = { buf, sizeof(buf) };
+	int fd = xopen(path, O_RDONLY);
+	loff_t pos = 0;
+	ssize_t n;
+
+	if (way == NOREUSE)
+		CHECK_EQ(posix_fadvise(fd, 0, 0, POSIX_FADV_NOREUSE), 0);
+	while ((n = CHECK_OK(preadv2(fd, &v, 1, pos, way == DONTCACHE ? RWF_DONTCACHE : 0))))
+		pos += n;
+	close(fd);
+}
+
+/* Pages of the hot set that are left in a group of 32 MiB after a stream was read in that way */
+static u64 hot_pages_after(enum way way)
+{
+	pid_t pid = group(), reader;
+	char num[16];
+	u64 left;
+
+	put_str(GROUP "/memory.max", LIMIT);
+	drop(lo("hot"));
+	drop(lo("stream"));
+	reader = t_fork();
+	if (!reader) {
+		snprintf(num, sizeof(num), "%d", getpid());
+		put_str(GROUP "/cgroup.procs", num);
+		read_all(up("hot"), PLAIN);
+		read_all(up("hot"), PLAIN);
+		read_all(up("stream"), way);
+		_exit(T_PASS);
+	}
+	JOIN(reader);
+	left = resident(lo("hot"));
+	drop(lo("hot"));
+	drop(lo("stream"));
+	group_end(pid);
+	return left;
+}
+
+TEST(read_dontcache_keeps_the_hot_set, 120)
+{
+	static char byte;
+	struct iovec v = { &byte, 1 };
+	u64 plain, noreuse, dontcache;
+
+	mk_file(lo("f"), SEED, PAGE);
+	mk_file(lo("hot"), SEED, HOT);
+	mk_file(lo("stream"), SEED + 1, STREAM);
+	setup();
+	if (preadv2(xopen(up("f"), O_RDONLY), &v, 1, 0, RWF_DONTCACHE) < 0) {
+		CHECK_EQ(errno, EOPNOTSUPP);
+		SKIP("no RWF_DONTCACHE here");
+	}
+	plain = hot_pages_after(PLAIN);
+	noreuse = hot_pages_after(NOREUSE);
+	dontcache = hot_pages_after(DONTCACHE);
+	printf("of %lu hot pages %lu are left after read, %lu with POSIX_FADV_NOREUSE, %lu with RWF_DONTCACHE\n",
+	       PAGES(HOT), plain, noreuse, dontcache);
+	CHECK(dontcache >= PAGES(HOT) * 95 / 100);
+}
