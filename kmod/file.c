@@ -152,18 +152,22 @@ static ssize_t rfs_read_iter(struct kiocb *iocb, struct iov_iter *iter)
 	struct file *file = iocb->ki_filp;
 	struct file *lower = rfs_lower_file(file);
 	struct inode *inode = file_inode(file);
+	size_t len = iov_iter_count(iter);
 	u32 kinds = rfs_wanted(inode);
 	loff_t pos = iocb->ki_pos;
-	ssize_t ret;
+	ssize_t ret, done;
 
-	if (!iov_iter_count(iter))
+	if (!len)
 		return 0;
 	rfs_sync_flags(lower, file->f_flags);
 	if ((kinds & BIT(RFS_EVENT_MISS)) && !(iocb->ki_flags & IOCB_DIRECT))
-		rfs_note_read(inode, pos, iov_iter_count(iter));
+		rfs_note_read(inode, pos, len);
 	ret = rfs_read_lower(iocb, iter, lower);
-	if (kinds && ret > 0)
-		rfs_note_done(inode, 0, kinds, pos, ret);
+	/* what completes later counts from now on: no process is known there */
+	done = ret == -EIOCBQUEUED ?
+		min_t(loff_t, len, i_size_read(rfs_lower_inode(inode)) - pos) : ret;
+	if (kinds && done > 0)
+		rfs_note_done(inode, 0, kinds, pos, done);
 	return ret;
 }
 

@@ -359,6 +359,24 @@ TEST(io_uring_closed_while_in_flight, 20)
 	close(r.fd);
 }
 
+/* Direct reads that complete later are consumed as well, up to the end of the file */
+TEST(io_uring_direct_reads_are_touches, 15)
+{
+	struct evs *all;
+	u64 bytes = 0, id;
+	int dev;
+
+	mk_file(lo("f"), SEED, SIZE);
+	setup();
+	id = path_id(up("f"));
+	dev = dev_masked(K(TOUCH));
+	IN_CHILD(ring_reads(xopen(up("f"), O_RDONLY | O_DIRECT), 0));
+	all = pick(drain(dev), RFS_EVENT_TOUCH, id);
+	for (int i = 0; i < all->n; i++)
+		bytes += all->e[i].length;
+	CHECK_EQ(bytes, SIZE);
+}
+
 /* Polling for the end of direct reads goes by the device's queues, which are not the mirror's */
 TEST(io_uring_polled_reads_are_refused, 15)
 {
