@@ -1,4 +1,4 @@
-//! Registers the policies of the configuration as their mounts come, and come again.
+//! Registers the configured policies whenever their mounts appear.
 //!
 //! A thread waits for changes to the list of mounts. For each path of the configuration it compares the mount that is
 //! there with the one that it handled last, by the kernel's list alone. Only where they differ is there work, and a

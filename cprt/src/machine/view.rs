@@ -50,8 +50,7 @@ impl View {
 
     /// Opens a regular file by its path in the container.
     ///
-    /// A directory of a layer may hide all of those below it; this is not looked at, as loading a file that is hidden
-    /// does nothing but that.
+    /// A directory of a layer may hide those below it. That is not checked: loading a hidden file only costs the load.
     pub(crate) fn file(&self, path: &Path) -> Result<File, Fault> {
         let path = Path::new("/").join(path);
         let mut places = self.places.iter();

@@ -1,4 +1,4 @@
-//! Compares what the page cache has of a file with what the device has of it.
+//! Compares the cached pages of a file with its contents on the device.
 //!
 //! The device is read by `O_DIRECT`, the cache through a mapping, a window at a time. Pages that are not cached stay
 //! so. Some file systems accept `O_DIRECT` and answer from the page cache all the same, so the kernel's own account of

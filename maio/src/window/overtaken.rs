@@ -5,8 +5,7 @@ use super::{Prefetch, Window, add};
 use crate::extent::{Extent, PAGE};
 use crate::order::Piece;
 
-/// How many pages behind a waiting reader's position come in at the same time: if any of them is cached, the
-/// loader is about to reach the reader.
+/// If any of this many pages behind a waiting reader is cached, the loader is about to reach that reader.
 pub(super) const AT_ONCE: u64 = (8 << 20) / PAGE;
 
 /// Upper bound on the pieces checked at a time: each check opens a file.

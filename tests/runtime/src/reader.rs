@@ -274,7 +274,7 @@ pub(crate) fn main() -> Outcome {
 
 /// Records what reading has taken so far.
 fn measure(read: &mut Read, (begin, queued_ms): (Instant, f64)) -> Outcome {
-    // Taken before the clock: time queued after the clock is read is no part of `ms`.
+    // Before the clock is read: time that the reader then spends in a queue does not count in `ms`.
     read.queued_ms = procfs::queued_ms(std::process::id())? - queued_ms;
     read.ms = begin.elapsed().as_secs_f64() * 1e3;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;

@@ -41,10 +41,11 @@ Exit status:
 
 Data goes to standard output, everything else to standard error.";
 
-/// Give mounts of rfs their cache policies, and show what the policies do
+/// Load what programs are about to read, by cache policies, and show what these do
 ///
-/// A policy is a shared library that is notified of the page-cache misses of a mount and decides what
-/// to read ahead and what to drop. cprtd runs it; ppcctl talks to cprtd through its control socket.
+/// A policy is a shared library that is notified of page-cache misses and decides what to read ahead
+/// and what to drop; maio, the usual one, loads models. 'ppcctl run' runs a policy for one command.
+/// The daemon cprtd runs those of mounts and services; ppcctl talks to it through its control socket.
 #[derive(Debug, Parser)]
 #[command(
     name = "ppcctl",
@@ -334,8 +335,8 @@ pub(crate) struct RegPolicy {
 /// at the end sums up what was done.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: that of the command, or 128 plus the signal's number if a signal ended it; 125 if ppcctl
-itself failed, 126 if the command cannot be run, 127 if there is no such command.")]
+Exit status: that of the command, or 128 plus the signal's number if a signal ended it; 125 if \
+ppcctl itself failed, 126 if the command cannot be run, 127 if there is no such command.")]
 pub(crate) struct Run {
     /// The policy, as for reg-policy
     #[arg(long, value_name = "LIBRARY", default_value = "maio", value_hint = ValueHint::FilePath)]

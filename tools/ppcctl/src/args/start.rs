@@ -30,8 +30,8 @@ pub(crate) enum StartCommand {
     },
     /// Check whether the files of a start are still the ones that were read
     ///
-    /// A file that is gone or has changed only loses what was expected of it: the next start is recorded as it then
-    /// is. The exit status is 1 if any file that is expected no longer matches.
+    /// A file that is gone or has changed is no longer loaded ahead; the next start records it as it is then. The exit
+    /// status is 1 if any file that is expected no longer matches.
     Verify {
         #[command(flatten)]
         which: WhichStart,

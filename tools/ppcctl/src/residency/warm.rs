@@ -43,7 +43,7 @@ struct Outcome {
     #[serde(skip)]
     done_bytes: u64,
     loaded_bytes: u64,
-    /// Absent, as is the next, if the kernel does not tell this user.
+    /// Absent, like the next field, if the kernel does not report it to this user.
     #[serde(skip_serializing_if = "Option::is_none")]
     cached_before_bytes: Option<u64>,
     /// At the end.
