@@ -216,7 +216,7 @@ impl Ledger<'_> {
         self.against(bars, what, Some(floor), 1.10);
         let native = match self.case.reader.mode {
             Mode::Full => 0.20,
-            Mode::Tp => 0.38,
+            _ => 0.38,
         };
         self.gain(bars, native, 0.75);
         self.peers(bars, NOISE);
@@ -237,7 +237,7 @@ impl Ledger<'_> {
                 self.against(bars, "load / native", self.load_of(Policy::Native), limit);
             }
             (_, mode) => {
-                let floor = self.results.testbed.limited_floor();
+                let floor = self.results.testbed.limited_floor(mode);
                 self.against(bars, "load / limited floor", Some(floor), 1.15);
                 let native = if mode == Mode::Full { 0.25 } else { 0.50 };
                 self.gain(bars, native, 0.90);
@@ -387,7 +387,7 @@ mod tests {
         let loads = [(Policy::Native, 10.0), (Policy::MaioReplay, 5.0)];
         let results = results(tp, Regime::Limited, &loads);
         // 1 s to start, and then 1 GB less a window of 0.2 GB at 0.25 GB/s.
-        assert!((results.testbed.limited_floor() - 4.2).abs() < 1e-9);
+        assert!((results.testbed.limited_floor(Mode::Full) - 4.2).abs() < 1e-9);
         let found = bars(&results);
         assert_eq!(bar(&found, "load / limited floor"), Some((1.19, false)));
         assert_eq!(bar(&found, "load / native"), Some((0.5, true)));

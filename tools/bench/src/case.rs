@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::reader::{Access, Order, Profile};
+use crate::reader::{Access, Mode, Order, Profile};
 
 /// What reads ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -229,8 +229,18 @@ pub(crate) fn more() -> Vec<Case> {
         cell(&FEW, full.with(1).by(Access::Dropped), Regime::Limited),
         cell(&FEW, tp.with(8), Regime::Ample),
         cell(&FEW, tp.with(8).by(Access::Dropped), Regime::Limited),
+        ranks(),
     ]
     .concat()
+}
+
+/// Cases with workers whose rank has more than one dimension.
+fn ranks() -> Vec<Case> {
+    let policies = [Policy::Native, Policy::MaioFirst, Policy::MaioReplay];
+    let modes = [Mode::Stages, Mode::Replicas, Mode::Experts];
+    let readers = modes.map(|mode| Profile::full().of(mode).by(Access::Dropped));
+    let cells = readers.map(|reader| cell(&policies, reader, Regime::Limited));
+    cells.concat()
 }
 
 /// The cases of MAIO for workers that share a model, and of the kernel.

@@ -10,7 +10,7 @@ use crate::case::{self, Case, Regime};
 use crate::error::{Failure, Result, file};
 use crate::model::{Model, SMALL, STANDARD, Shape};
 use crate::place::Place;
-use crate::reader::Access;
+use crate::reader::{Access, Mode, Profile};
 use crate::result::{Check, Results, Testbed};
 use crate::rig::{Rig, Takes};
 use crate::ssd::{TIMING, Timing};
@@ -230,7 +230,8 @@ pub(crate) fn testbed(rig: &Rig) -> Testbed {
         window: rig.window(),
         device: rig.device(Regime::Ample),
         start: float(rig.takes.start_ms) / 1e3,
-        warm: rig.warm(),
+        warm: rig.warm(Profile::full()),
+        warm_replicas: rig.warm(Profile::full().of(Mode::Replicas)),
         own_orders: rig.own_orders(),
         runs_first: rig.disk.simulator.runs_first,
     }

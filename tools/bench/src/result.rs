@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::{Policy, Regime};
 use crate::median::median;
-use crate::reader::Profile;
+use crate::reader::{Mode, Profile};
 use crate::ssd::{Lateness, Timing};
 use crate::units::float;
 
@@ -107,6 +107,9 @@ pub(crate) struct Testbed {
     pub(crate) start: f64,
     /// How long a load by four workers takes if everything is cached and nothing takes CPU time.
     pub(crate) warm: f64,
+    /// The same for two replicas, whose workers copy twice as much each.
+    #[serde(default)]
+    pub(crate) warm_replicas: f64,
     /// How long a load by four workers takes at least if each reads in an order of its own.
     #[serde(default)]
     pub(crate) own_orders: f64,
@@ -279,10 +282,14 @@ pub(crate) struct Bar {
 impl Testbed {
     /// How long a load takes at least where memory is limited: while the framework starts the window is
     /// filled, then the device has to bring in the rest.
-    pub(crate) fn limited_floor(&self) -> f64 {
+    pub(crate) fn limited_floor(&self, mode: Mode) -> f64 {
         let rest = float(self.model.saturating_sub(self.window));
         let streamed = self.start + rest / float(self.timing.bandwidth);
-        streamed.max(self.warm).max(self.device)
+        let warm = match mode {
+            Mode::Replicas => self.warm_replicas,
+            _ => self.warm,
+        };
+        streamed.max(warm).max(self.device)
     }
 }
 
@@ -325,6 +332,7 @@ pub(crate) mod samples {
                 device: 4.0,
                 start: 1.0,
                 warm: 2.0,
+                warm_replicas: 2.5,
                 own_orders: 5.0,
                 runs_first: true,
             },

@@ -119,9 +119,9 @@ impl Rig {
         task
     }
 
-    /// How long a load by four workers takes, in seconds, if everything is cached and nothing takes CPU time.
-    pub(crate) fn warm(&self) -> f64 {
-        let task = self.task(Profile::full());
+    /// How long a load by these workers takes, in seconds, if everything is cached and nothing takes CPU time.
+    pub(crate) fn warm(&self, profile: Profile) -> f64 {
+        let task = self.task(profile);
         let steps = steps(&self.model, task.profile, 0, 0);
         let copied = steps.iter().map(|step| step.copied).sum();
         let copying = seconds(nanoseconds(transfer(copied, task.copy)));

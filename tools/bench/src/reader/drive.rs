@@ -1,6 +1,7 @@
 //! The driver: the main process of a service, which starts workers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -89,7 +90,11 @@ struct WorkerProcess {
 impl WorkerProcess {
     fn start(task: &Task, rank: u32) -> Result<Self> {
         let text = serde_json::to_string(task)?;
-        let mut child = Command::new("/proc/self/exe")
+        let mut command = Command::new("/proc/self/exe");
+        if let Some(title) = task.profile.worker_title(rank) {
+            command.arg0(title);
+        }
+        let mut child = command
             .args(["work", "--rank", &rank.to_string(), "--task", &text])
             // As launchers of workers do.
             .env("RANK", rank.to_string())

@@ -24,11 +24,15 @@ const TURNS: u64 = 1 << 16;
 /// The steps of one of a profile's workers; `turn` is the number of the load, for readers that use another order for
 /// each.
 pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Vec<Step> {
-    let mut all = Vec::new();
-    for (number, shard) in model.shards.iter().enumerate() {
-        let of_shard = shard.tensors.iter();
-        all.extend(of_shard.map(|tensor| step(number, tensor, profile, rank)));
-    }
+    let of_shards = model.shards.iter().enumerate();
+    let tensors =
+        of_shards.flat_map(|(number, shard)| shard.tensors.iter().map(move |it| (number, it)));
+    let count = tensors.clone().count();
+    let of_rank = |(at, (number, tensor))| {
+        let own = share(profile, rank, at, count)?;
+        Some(step(number, tensor, profile.mode, own))
+    };
+    let mut all: Vec<_> = tensors.enumerate().filter_map(of_rank).collect();
     match profile.order {
         // Each thread of a pool takes a file.
         Order::Natural | Order::Pool => {}
@@ -44,17 +48,47 @@ pub(crate) fn steps(model: &Model, profile: Profile, rank: u32, turn: u64) -> Ve
     all
 }
 
-fn step(shard: usize, tensor: &Placed, profile: Profile, rank: u32) -> Step {
+/// A worker's share of a tensor: of how many equal parts it has which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    parts: u32,
+    part: u32,
+}
+
+/// The share of a worker in a tensor, which is number `at` of `count`; `None` if others have all of it.
+fn share(profile: Profile, rank: u32, at: usize, count: usize) -> Option<Share> {
+    let among = |parts: u32| Share {
+        parts,
+        part: rank % parts,
+    };
+    let pair = among(profile.tp_size());
+    match profile.mode {
+        Mode::Full => Some(among(profile.workers)),
+        Mode::Tp | Mode::Replicas => Some(pair),
+        Mode::Stages => {
+            let stage = usize::from(rank >= profile.workers / 2);
+            (at * 2 / count == stage).then_some(pair)
+        }
+        // Two of three tensors are experts, each of which one worker has.
+        Mode::Experts if at.is_multiple_of(3) => Some(among(profile.workers)),
+        Mode::Experts => {
+            let owner = at % profile.workers as usize;
+            (owner == rank as usize).then_some(Share { parts: 1, part: 0 })
+        }
+    }
+}
+
+fn step(shard: usize, tensor: &Placed, mode: Mode, of: Share) -> Step {
     let all = tensor.bytes.clone();
     // Shapes are chosen so that this divides evenly.
-    let each = (all.end - all.start) / u64::from(profile.workers);
-    let begin = all.start + u64::from(rank) * each;
+    let each = (all.end - all.start) / u64::from(of.parts);
+    let begin = all.start + u64::from(of.part) * each;
     let own = begin..begin + each;
-    let (touch, take) = match (profile.mode, tensor.split) {
+    let (touch, take) = match (mode, tensor.split) {
         (_, Split::Whole) => (all.clone(), all),
-        (Mode::Tp, Split::Rows) => (own.clone(), own),
         // Touches a part of each row, or everything; a range of the size of its share stands for what it takes.
-        (Mode::Tp, Split::Columns) | (Mode::Full, _) => (all, own),
+        (Mode::Full, _) | (_, Split::Columns) => (all, own),
+        (_, Split::Rows) => (own.clone(), own),
     };
     Step {
         shard,
@@ -89,7 +123,14 @@ mod tests {
     #[test]
     fn all_workers_together_take_every_byte_once() {
         let model = Model::new(&SMALL);
-        for (profile, workers) in [(Profile::full(), 4), (Profile::tp().with(8), 8)] {
+        let of = |mode| Profile::full().of(mode);
+        for (profile, workers) in [
+            (Profile::full(), 4),
+            (Profile::tp().with(8), 8),
+            (of(Mode::Stages), 4),
+            (of(Mode::Replicas), 4),
+            (of(Mode::Experts), 4),
+        ] {
             let mut taken: Vec<_> = (0..workers)
                 .flat_map(|rank| steps(&model, profile, rank, 0))
                 .map(|step| (step.shard, step.take.start, step.take.end))
@@ -106,6 +147,21 @@ mod tests {
                 assert_eq!(end, shard.size);
             }
         }
+    }
+
+    #[test]
+    fn stages_share_nothing_and_replicas_read_the_same() {
+        let model = Model::new(&SMALL);
+        let of = |mode, rank| steps(&model, Profile::full().of(mode), rank, 0);
+        let ends = |steps: Vec<Step>| {
+            let place = |step: &Step| (step.shard, step.touch.start);
+            (steps.first().map(place), steps.last().map(place))
+        };
+        let (_, last) = ends(of(Mode::Stages, 1));
+        let (first, _) = ends(of(Mode::Stages, 2));
+        assert!(last < first, "{last:?} {first:?}");
+        assert_eq!(of(Mode::Replicas, 0), of(Mode::Replicas, 2));
+        assert_ne!(of(Mode::Replicas, 0), of(Mode::Replicas, 1));
     }
 
     #[test]

@@ -15,6 +15,12 @@ pub(crate) enum Mode {
     Full,
     /// Only its share: tensor parallelism by slices.
     Tp,
+    /// The same in two pipeline stages, each half of the workers and half of the tensors.
+    Stages,
+    /// The same in two replicas, each half of the workers and all tensors.
+    Replicas,
+    /// Whole experts, and its share of what is no expert's.
+    Experts,
 }
 
 /// How a worker reads.
@@ -75,6 +81,10 @@ impl Profile {
         }
     }
 
+    pub(crate) const fn of(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
     pub(crate) const fn by(self, access: Access) -> Self {
         Self { access, ..self }
     }
@@ -90,8 +100,20 @@ impl Profile {
     /// The number of workers that share a layer.
     pub(crate) fn tp_size(self) -> u32 {
         match self.mode {
-            Mode::Full => 1,
+            Mode::Full | Mode::Experts => 1,
             Mode::Tp => self.workers,
+            Mode::Stages | Mode::Replicas => self.workers / 2,
+        }
+    }
+
+    /// The title of a worker's process, as vLLM sets it, where the rank alone does not tell what it reads.
+    pub(crate) fn worker_title(self, rank: u32) -> Option<String> {
+        let half = self.workers / 2;
+        match self.mode {
+            Mode::Full | Mode::Tp => None,
+            Mode::Stages => Some(format!("VLLM::Worker_PP{}_TP{}", rank / half, rank % half)),
+            Mode::Replicas => Some(format!("VLLM::Worker_DP{}_TP{}", rank / half, rank % half)),
+            Mode::Experts => Some(format!("VLLM::Worker_TP{rank}_EP{rank}")),
         }
     }
 }
@@ -102,6 +124,9 @@ impl Profile {
         let each = match self.mode {
             Mode::Full => "every byte",
             Mode::Tp => "its share",
+            Mode::Stages => "its share of its stage",
+            Mode::Replicas => "its share of its replica",
+            Mode::Experts => "its experts and its share of the rest",
         };
         let how = match self.access {
             Access::Kept => "through mappings that are kept until the end",
@@ -131,6 +156,9 @@ impl fmt::Display for Profile {
         let mode = match self.mode {
             Mode::Full => "full",
             Mode::Tp => "tp",
+            Mode::Stages => "pp2tp",
+            Mode::Replicas => "dp2tp",
+            Mode::Experts => "ep",
         };
         let access = match self.access {
             Access::Kept => "kept",
@@ -214,5 +242,11 @@ mod tests {
                 .starts_with("one worker takes its share")
         );
         assert_eq!((many.tp_size(), Profile::tp().tp_size()), (1, 4));
+        let stages = Profile::full().of(Mode::Stages);
+        assert_eq!((name(stages).as_str(), stages.tp_size()), ("pp2tp-kept", 2));
+        assert_eq!(
+            stages.worker_title(3).as_deref(),
+            Some("VLLM::Worker_PP1_TP1")
+        );
     }
 }

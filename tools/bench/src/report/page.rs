@@ -97,7 +97,10 @@ fn section(results: &Results, cell: &[&CaseResult]) -> String {
         return String::new();
     };
     let (floor, name) = match first.regime {
-        Regime::Limited => (results.testbed.limited_floor(), "the least possible"),
+        Regime::Limited => (
+            results.testbed.limited_floor(first.reader.mode),
+            "the least possible",
+        ),
         Regime::Cached => (results.testbed.warm, "nothing to wait for"),
         Regime::OwnDisk => (table::device_time(results, first), "the disk at its best"),
         _ => (

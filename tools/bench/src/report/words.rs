@@ -179,6 +179,9 @@ pub(super) fn title(results: &Results, case: &CaseResult) -> String {
         (Mode::Full, 1) => "One worker reads everything".to_owned(),
         (Mode::Full, many) => format!("{many} workers, each reads everything"),
         (Mode::Tp, many) => format!("{many} workers, each reads its share"),
+        (Mode::Stages, many) => format!("{many} workers in two stages, each reads its share"),
+        (Mode::Replicas, many) => format!("{many} workers in two replicas, each reads its share"),
+        (Mode::Experts, many) => format!("{many} workers, each reads its experts"),
     };
     let how = match case.reader.access {
         Access::Kept => "",

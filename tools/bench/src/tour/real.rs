@@ -192,6 +192,7 @@ impl<'a> Tester<'a> {
                 device: 0.0,
                 start: 0.0,
                 warm: 0.0,
+                warm_replicas: 0.0,
                 own_orders: 0.0,
                 runs_first: false,
             },
