@@ -101,6 +101,7 @@ impl Wrapping {
             // Its first run finds its files and records them.
             match self.time(way) {
                 Ok(_) => found.push((way, Vec::new(), Vec::new())),
+                Err(Failure::Interrupted) => return Err(Failure::Interrupted),
                 Err(failure) => eprintln!("{} is left out: {failure}", way.title()),
             }
         }
