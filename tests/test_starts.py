@@ -212,6 +212,18 @@ class Memory(unittest.TestCase):
         self.assertEqual(after.since(before), reclaim.Reclaimed(3 * page, page))
         self.assertEqual(reclaim.parse(""), reclaim.Reclaimed())
 
+    def test_what_damon_pages_out_is_counted(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for number, action in enumerate(("pageout", "stat")):
+                scheme = Path(folder) / f"0/contexts/0/schemes/{number}"
+                (scheme / "stats").mkdir(parents=True)
+                (scheme / "action").write_text(f"{action}\n")
+                (scheme / "stats/sz_applied").write_text("4096\n")
+            (Path(folder) / "0/state").write_text("on\n")
+            self.assertEqual(reclaim.paged_out(Path(folder)), 4096)
+            (Path(folder) / "0/state").write_text("off\n")
+            self.assertEqual(reclaim.paged_out(Path(folder)), 0)
+
 
 class HostMemory(unittest.TestCase):
     def test_the_host_takes_memory_again_afterwards(self) -> None:

@@ -1,6 +1,10 @@
 //! Pages that the machine reclaims while tests check the page cache.
 
 use std::fs;
+use std::path::Path;
+
+/// The controls of DAMON, a part of the kernel that watches what is accessed.
+const DAMON: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 
 /// Number of file pages that this machine has reclaimed so far. Some machines reclaim pages within seconds,
 /// even with free memory: if this number changes between two checks, a cached file may be gone.
@@ -13,7 +17,36 @@ pub fn pages_taken_back() -> u64 {
         value.and_then(|value| value.trim().parse::<u64>().ok())
     };
     let numbers = ["pgsteal_file ", "workingset_refault_file "].map(number);
-    numbers.into_iter().flatten().sum()
+    numbers.into_iter().flatten().sum::<u64>() + bytes_paged_out(Path::new(DAMON))
+}
+
+/// What schemes of DAMON have paged out. They take pages that were not accessed for some time from all memory, a few
+/// of a new file among them, and no counter of `/proc/vmstat` has these.
+fn bytes_paged_out(damon: &Path) -> u64 {
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let mut bytes = 0;
+    for daemon in folders(damon) {
+        let state = daemon.join("state");
+        // This order makes the kernel write the current numbers down; it returns when it has done so.
+        if read(&state).trim() != "on" || fs::write(&state, "update_schemes_stats").is_err() {
+            continue;
+        }
+        let contexts = folders(&daemon.join("contexts"));
+        let schemes = contexts.flat_map(|context| folders(&context.join("schemes")));
+        let schemes = schemes.filter(|scheme| read(&scheme.join("action")).trim() == "pageout");
+        let applied = schemes.map(|scheme| read(&scheme.join("stats/sz_applied")));
+        bytes += applied
+            .filter_map(|text| text.trim().parse::<u64>().ok())
+            .sum::<u64>();
+    }
+    bytes
+}
+
+fn folders(of: &Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
+    let entries = fs::read_dir(of).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
 }
 
 /// The result of the first attempt that is right, or during which the machine reclaimed no page; the last attempt's
@@ -62,4 +95,25 @@ macro_rules! holds {
             return Err(format!("line {}: {} {why}", line!(), stringify!($what)));
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Folder;
+
+    #[test]
+    fn what_schemes_that_page_out_have_applied_counts() {
+        let damon = Folder::new("damon");
+        let scheme = "0/contexts/0/schemes";
+        for (number, action) in ["pageout", "stat", "pageout"].iter().enumerate() {
+            damon.write(&format!("{scheme}/{number}/action"), format!("{action}\n"));
+            damon.write(&format!("{scheme}/{number}/stats/sz_applied"), "4096\n");
+        }
+        damon.write("0/state", "on\n");
+        assert_eq!(bytes_paged_out(damon.path()), 2 * 4096);
+        damon.write("0/state", "off\n");
+        assert_eq!(bytes_paged_out(damon.path()), 0);
+        assert_eq!(bytes_paged_out(&damon.path().join("none")), 0);
+    }
 }

@@ -165,6 +165,17 @@ pub(super) struct Kernel {
     pub(super) tracepoints: Option<bool>,
     /// The lockdown mode, which restricts even root: `none`, `integrity`, `confidentiality`.
     pub(super) lockdown: Option<String>,
+    /// What pages out memory before memory is short.
+    pub(super) paging_out: Option<PagingOut>,
+}
+
+/// A part of the kernel's DAMON that pages out memory which has not been accessed for some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PagingOut {
+    /// After how many seconds.
+    pub(super) after: u64,
+    /// The file that switches it off, and by which word.
+    pub(super) switch: (PathBuf, &'static str),
 }
 
 /// The caller.

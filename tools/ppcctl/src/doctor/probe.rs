@@ -20,6 +20,7 @@ use cprt::residency::{find, placement};
 use cprt::{Error, Result};
 
 mod device;
+mod paging_out;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -213,6 +214,7 @@ fn kernel(roots: &Roots) -> Kernel {
             .is_ok()
             .then(|| events.join("mm_filemap_get_pages").is_dir()),
         lockdown: read(&roots.sys.join("kernel/security/lockdown")).and_then(|text| chosen(&text)),
+        paging_out: paging_out::of(roots),
         release,
     }
 }

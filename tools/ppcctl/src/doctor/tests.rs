@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::diagnosis::Diagnosis;
 use super::facts::{
-    Device, Facts, Files, FuseDevice, Kernel, Layer, Links, Machine, Memory, Namespaces, Place,
-    Sample, Tracefs, User,
+    Device, Facts, Files, FuseDevice, Kernel, Layer, Links, Machine, Memory, Namespaces, PagingOut,
+    Place, Sample, Tracefs, User,
 };
 use super::*;
 use cprt::backend::select::{Candidate, Verdict};
@@ -97,6 +97,7 @@ fn fine() -> Facts {
             headers: true,
             tracepoints: Some(true),
             lockdown: None,
+            paging_out: None,
         },
         user: root(),
     }

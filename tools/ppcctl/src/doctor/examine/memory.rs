@@ -1,7 +1,7 @@
 //! Whether the model fits into the memory that the page cache may use.
 
 use super::word;
-use crate::doctor::facts::{Facts, Memory};
+use crate::doctor::facts::{Facts, Memory, PagingOut};
 use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::config::Bytes;
 use cprt::machine::memory::{Eviction, LimitSource};
@@ -12,7 +12,21 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         let finding = Finding::new(Group::Memory, Severity::Warning, "memory-unknown", text);
         return vec![finding.remedy("Mount /proc and /sys/fs/cgroup, as containers do")];
     };
-    vec![fits(memory, facts.files.model())]
+    let mut findings = vec![fits(memory, facts.files.model())];
+    findings.extend(facts.kernel.paging_out.as_ref().map(paged_out));
+    findings
+}
+
+/// Neither the kernel nor a policy brings back what is reclaimed before its first read.
+fn paged_out(by: &PagingOut) -> Finding {
+    let (file, word) = &by.switch;
+    let text = format!(
+        "DAMON pages out memory that has not been accessed for {} s, even while memory is free: what is cached and not \
+         read for so long is read from the device again",
+        by.after
+    );
+    let remedy = format!("As root: 'echo {word} > {}'", file.display());
+    Finding::new(Group::Memory, Severity::Warning, "memory-paged-out", text).remedy(remedy)
 }
 
 fn fits(memory: &Memory, model: u64) -> Finding {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use test_support::skip;
 
 use super::*;
-use crate::doctor::facts::Layer;
+use crate::doctor::facts::{Layer, PagingOut};
 
 /// A directory that is removed when its value is dropped.
 struct Tree(PathBuf);
@@ -260,6 +260,7 @@ fn a_kernel_is_read() {
         headers: false,
         tracepoints: Some(false),
         lockdown: Some("integrity".to_owned()),
+        paging_out: None,
     };
     assert_eq!(found, expected);
 
@@ -415,4 +416,37 @@ fn what_is_no_directory_is_refused() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn schemes_and_the_module_that_page_out() {
+    let tree = Tree::new("damon");
+    assert_eq!(paging_out::of(&tree.roots()), None);
+    let found = |after, path: &str, word| {
+        let switch = (tree.path(path), word);
+        Some(PagingOut { after, switch })
+    };
+    tree.write("sys/module/damon_reclaim/parameters/enabled", "N\n");
+    tree.write("sys/module/damon_reclaim/parameters/min_age", "120000000\n");
+    assert_eq!(paging_out::of(&tree.roots()), None);
+    let enabled = "sys/module/damon_reclaim/parameters/enabled";
+    tree.write(enabled, "Y\n");
+    assert_eq!(paging_out::of(&tree.roots()), found(120, enabled, "N"));
+    let state = "sys/kernel/mm/damon/admin/kdamonds/0/state";
+    let context = "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0";
+    let interval = format!("{context}/monitoring_attrs/intervals/aggr_us");
+    tree.write(&interval, "5000000\n");
+    for (scheme, action, age) in [
+        (0, "stat", "1\n"),
+        (1, "pageout", "24\n"),
+        (2, "pageout", "12\n"),
+    ] {
+        let scheme = format!("{context}/schemes/{scheme}");
+        tree.write(&format!("{scheme}/action"), action);
+        tree.write(&format!("{scheme}/access_pattern/age/min"), age);
+    }
+    tree.write(state, "off\n");
+    assert_eq!(paging_out::of(&tree.roots()), found(120, enabled, "N"));
+    tree.write(state, "on\n");
+    assert_eq!(paging_out::of(&tree.roots()), found(60, state, "off"));
 }

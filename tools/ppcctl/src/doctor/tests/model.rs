@@ -241,6 +241,21 @@ fn memory_that_a_gpu_needs_free() {
 }
 
 #[test]
+fn memory_that_damon_pages_out() {
+    let mut facts = fine();
+    assert!(!has(&facts, "memory-paged-out"));
+    facts.kernel.paging_out = Some(PagingOut {
+        after: 60,
+        switch: ("/sys/kernel/mm/damon/admin/kdamonds/0/state".into(), "off"),
+    });
+    let parts = [
+        "not been accessed for 60 s",
+        "echo off > /sys/kernel/mm/damon/admin/kdamonds/0/state",
+    ];
+    names(&facts, "memory-paged-out", Severity::Warning, &parts);
+}
+
+#[test]
 fn memory_that_cannot_be_read() {
     let mut facts = fine();
     facts.memory = None;
