@@ -1,6 +1,7 @@
 //! One load of a model, from the first event to the end: its readers and their positions, what to load
 //! and drop, and what to remember of it. It does no I/O: all its input is passed in.
 
+mod course;
 mod outcome;
 mod phases;
 mod sources;
@@ -19,8 +20,8 @@ use crate::extent::{Extent, PAGE};
 use crate::order::Pieces;
 use crate::peers::Claims;
 use crate::record::Record;
-use crate::window::{Access, Expectation, Leftover, Prefetch, TABLE, Window};
-use crate::workers::{Assignment, ExpectedWorker, ProcessFacts, Worker, Workers};
+use crate::window::{Access, Leftover, Prefetch, Window};
+use crate::workers::{ExpectedWorker, ProcessFacts, Worker, Workers};
 
 pub(crate) use outcome::{Outcome, Part};
 use phases::{Activity, Phases};
@@ -55,9 +56,6 @@ const EARLY: Duration = Duration::from_mins(10);
 const ASTRAY: u64 = (16 << 20) / PAGE;
 /// of a large model, this fraction of it.
 const ASTRAY_PART: u64 = 128;
-
-/// How many pages of another worker's course a reader must read to be taken for that worker.
-const COURSE: u64 = (4 << 20) / PAGE;
 
 /// The fraction of the budget reserved for pages that readers bring in themselves.
 const OWN: u64 = 8;
@@ -483,94 +481,11 @@ impl Load {
         self.lost = true;
     }
 
-    /// Follows a process to these pages; returns whether any worker was expected to read them.
-    fn follow(&mut self, process: u32, extent: &Extent, step: Access, read: u64) -> bool {
-        let place = self.workers.member(process).and_then(|member| member.place);
-        if let Some((group, reader)) = place {
-            let heard = self.window.hear(reader, extent, step, read);
-            let sure = self.window.progress(reader).0 * PAGE > Self::SURE;
-            if self.stays(process, group, heard, sure, extent) {
-                return heard != Expectation::Unexpected;
-            }
-            self.workers.unassign(process);
-        }
-        let page = match step {
-            Access::Miss => extent.first,
-            Access::Read | Access::Beacon => extent.end().saturating_sub(1),
-        };
-        let Some(piece) = self.pieces.at(extent.file, page) else {
-            self.window.count_unexpected(extent);
-            return false;
-        };
-        if self.is_small(extent.file) {
-            // A process that reads the configuration need not be a worker.
-            return true;
-        }
-        let pieces = Arc::clone(&self.pieces);
-        let near = match step {
-            // A fault also maps neighbouring pages, which may be other workers' parts.
-            Access::Beacon => pieces.up_to(piece, page.saturating_sub(TABLE)),
-            Access::Miss | Access::Read => piece..piece + 1,
-        };
-        let fits = |group| {
-            let order = pieces.order(group);
-            order.is_some_and(|it| near.clone().any(|piece| it.place(piece).is_some()))
-        };
-        let (group, reader) = match self.workers.choose(process, fits) {
-            Some(Assignment::Expected(group)) => (group, Some(group)),
-            Some(Assignment::Extra(group)) => (group, self.window.join(group)),
-            None => return true,
-        };
-        if let Some(reader) = reader {
-            self.workers.assign(process, group, reader);
-            self.window.hear(reader, extent, step, read);
-        }
-        true
-    }
-
-    /// Whether a process is still taken for the worker of a group; `sure` if it has come far in it. One that has a
-    /// rank, or has come far, may look at another worker's part; after a few MiB of that it is taken for that worker.
-    fn stays(
-        &mut self,
-        process: u32,
-        group: usize,
-        heard: Expectation,
-        sure: bool,
-        extent: &Extent,
-    ) -> bool {
-        let ranked = self.workers.ranked(process);
-        let Some(member) = self.workers.member(process) else {
-            return true;
-        };
-        let pages = u64::from(extent.pages);
-        let by_rank = ranked.is_some() && !member.by_course;
-        let elsewhere = ranked.is_some_and(|it| it != group);
-        if heard == Expectation::Others {
-            member.strayed += pages;
-        } else {
-            member.strayed = member.strayed.saturating_sub(pages);
-        }
-        let strays = heard == Expectation::Others && (by_rank || sure);
-        let leaves =
-            heard == Expectation::Others && (member.strayed > COURSE || !(by_rank || sure));
-        if leaves {
-            member.by_course |= by_rank;
-            member.strayed = 0;
-        }
-        if strays || (elsewhere && heard != Expectation::Unexpected) {
-            self.off_course += pages;
-        }
-        !leaves
-    }
-
     /// Whether a file is too small for weights, or none of the model's.
     fn is_small(&self, file: u32) -> bool {
         let file = self.files.get(file as usize);
         file.is_none_or(|(_, size)| *size < WORKER * PAGE)
     }
-
-    /// How many bytes of an order a process must read to keep it, even if it reads something else now and then.
-    const SURE: u64 = 64 << 20;
 
     /// Time has passed. Returns whether the load is over; `idle` is how long its readers may be quiet.
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
@@ -594,7 +509,11 @@ impl Load {
                 leave.extend(member.place);
             }
         }
-        if since(self.began_ns) > MISSING && !self.early {
+        // As many as are expected read: the other groups have no process of their own.
+        let reads = |(process, it): (u32, &Worker)| !it.gone && workers.contains(&process);
+        let reading = self.workers.members().filter(|&it| reads(it)).count();
+        let complete = reading >= self.workers.groups();
+        if (complete || since(self.began_ns) > MISSING) && !self.early {
             leave.extend(self.workers.missing().map(|group| (group, group)));
         }
         self.cut_short |= ended && !self.has_read(WHOLE);

@@ -329,7 +329,7 @@ impl Window {
         let Some(reader) = self.readers.get(number) else {
             return Expectation::Others;
         };
-        let Some(place) = reader.order.place(piece) else {
+        let Some((piece, place)) = self.place_in(reader, piece, extent, step) else {
             return match step {
                 Access::Beacon => self.beside(number, piece, (extent.file, page), read),
                 Access::Miss | Access::Read => Expectation::Others,
@@ -349,6 +349,7 @@ impl Window {
             }
             return Expectation::Own;
         }
+        let page = page.min(last.saturating_sub(1));
         let at = self.readers[number].order.before(place) + u64::from(page - first);
         let length = match step {
             Access::Miss => u64::from(extent.pages),
@@ -364,6 +365,23 @@ impl Window {
         };
         self.moved(number, &news);
         Expectation::Own
+    }
+
+    /// The place of a piece in a reader's order. A fault also maps what is cached behind its page, and the last page
+    /// of that may be another reader's: its first page says where the reader is.
+    fn place_in(
+        &self,
+        reader: &Reader,
+        piece: Piece,
+        extent: &Extent,
+        step: Access,
+    ) -> Option<(Piece, usize)> {
+        let of = |piece: Piece| Some((piece, reader.order.place(piece)?));
+        let first = || {
+            let first = self.pieces.at(extent.file, extent.first);
+            first.filter(|_| step == Access::Read).and_then(of)
+        };
+        of(piece).or_else(first)
     }
 
     /// A beacon of a reader stands on the part of another: a reader of a mapping gets a table at

@@ -123,6 +123,11 @@ impl Workers {
         self.expected.get(group).map(|group| group.worker)
     }
 
+    /// The number of groups that are expected.
+    pub(crate) fn groups(&self) -> usize {
+        self.expected.len()
+    }
+
     /// The groups without a process.
     pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
         let taken = self.taken.iter().enumerate();

@@ -324,6 +324,61 @@ fn a_process_that_reads_anothers_part_is_taken_for_that_one() {
 }
 
 #[test]
+fn a_place_that_a_process_has_left_holds_nothing_back() {
+    let fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.advise(|_| true);
+    let [first, second] = [0, 16 * PAGES].map(|at| extent(at, 16 * PAGES));
+    let both = extent(32 * PAGES, 16 * PAGES);
+    reads(&mut load, 10, &[extent(0, 64)], 1, &fake);
+    reads(&mut load, 11, &[extent(16 * PAGES, 64)], 1, &fake);
+    // A third process begins as the first worker's double, and turns out to be the second's.
+    reads(&mut load, 12, &[extent(0, 64), second, both], 2, &fake);
+    reads(&mut load, 10, &[first, both], 3, &fake);
+    reads(&mut load, 11, &[second, both], 3, &fake);
+    let dropped = |load: &mut Load| -> u32 {
+        let drops = load.drop_passed();
+        drops.iter().map(|it| it.pages).sum()
+    };
+    assert_eq!(dropped(&mut load), 48 * PAGES);
+
+    // One of two turns out to be the other's double: the place it had is expected no longer.
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    load.advise(|_| true);
+    reads(&mut load, 10, &[extent(0, 64)], 1, &fake);
+    reads(&mut load, 11, &[extent(32 * PAGES, 64)], 1, &fake);
+    reads(&mut load, 11, &[first, both], 2, &fake);
+    reads(&mut load, 10, &[first, both], 2, &fake);
+    assert!(!load.tick(ns(1), IDLE, &fake));
+    assert_eq!(dropped(&mut load), 48 * PAGES);
+}
+
+#[test]
+fn what_is_mapped_along_makes_a_reader_no_other_worker() {
+    let mut fake = FakeProcesses::default();
+    fake.ranks.extend([(10, 0), (11, 1)]);
+    // Their parts alternate, each of 64 KiB: each fault maps the other's part, too.
+    let part = |worker: u32| {
+        let all = (0..1024).filter(move |at| at % 2 == worker);
+        all.map(|at| extent(at * 16, 16)).collect::<Vec<_>>()
+    };
+    let forecast = Forecast {
+        pieces: Arc::new(Pieces::new(&[part(0), part(1)])),
+        ..forecast()
+    };
+    let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
+    load.advise(|_| true);
+    for at in 0..512 {
+        let mut event = event(Kind::Touch, 10, 1);
+        event.mmap = true;
+        load.hear(&event, &extent(at * 32, 32), &fake);
+    }
+    let member = load.workers.member(10).expect("it has read");
+    assert_eq!(member.place, Some((0, 0)));
+    assert_eq!(load.window.progress(0), (8192, 8192));
+}
+
+#[test]
 fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
     let mut fake = FakeProcesses::default();
     // The ranks are the other way round than in the template.
