@@ -367,8 +367,8 @@ impl Window {
         Expectation::Own
     }
 
-    /// The place of a piece in a reader's order. A fault also maps what is cached behind its page, and the last page
-    /// of that may be another reader's: its first page says where the reader is.
+    /// The place of a piece in a reader's order. A fault maps all of a large folio, or what is cached around its page,
+    /// and the last page of that may be another reader's: then its own last piece among them counts.
     fn place_in(
         &self,
         reader: &Reader,
@@ -377,11 +377,13 @@ impl Window {
         step: Access,
     ) -> Option<(Piece, usize)> {
         let of = |piece: Piece| Some((piece, reader.order.place(piece)?));
-        let first = || {
-            let first = self.pieces.at(extent.file, extent.first);
-            first.filter(|_| step == Access::Read).and_then(of)
+        let within = |piece: &Piece| {
+            let it = self.pieces.extent(*piece);
+            it.is_some_and(|it| it.file == extent.file && it.end() > extent.first)
         };
-        of(piece).or_else(first)
+        let before = (0..piece).rev().take_while(within);
+        let before = (step == Access::Read).then_some(before);
+        of(piece).or_else(|| before.into_iter().flatten().find_map(of))
     }
 
     /// A beacon of a reader stands on the part of another: a reader of a mapping gets a table at

@@ -357,25 +357,29 @@ fn a_place_that_a_process_has_left_holds_nothing_back() {
 fn what_is_mapped_along_makes_a_reader_no_other_worker() {
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 0), (11, 1)]);
-    // Their parts alternate, each of 64 KiB: each fault maps the other's part, too.
-    let part = |worker: u32| {
-        let all = (0..1024).filter(move |at| at % 2 == worker);
-        all.map(|at| extent(at * 16, 16)).collect::<Vec<_>>()
-    };
+    // Each fault maps a folio of 2 MiB, which begins and ends with the other worker's part.
+    let parts = [vec![(128, 256)], vec![(0, 128), (384, 128)]];
+    let parts = parts.map(|part| {
+        let of = |folio: u32| {
+            part.iter()
+                .map(move |&(at, pages)| extent(folio * 512 + at, pages))
+        };
+        (0..16).flat_map(of).collect::<Vec<_>>()
+    });
     let forecast = Forecast {
-        pieces: Arc::new(Pieces::new(&[part(0), part(1)])),
+        pieces: Arc::new(Pieces::new(&parts)),
         ..forecast()
     };
     let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
     load.advise(|_| true);
-    for at in 0..512 {
+    for at in (0..8192).step_by(512) {
         let mut event = event(Kind::Touch, 10, 1);
         event.mmap = true;
-        load.hear(&event, &extent(at * 32, 32), &fake);
+        load.hear(&event, &extent(at, 512), &fake);
     }
     let member = load.workers.member(10).expect("it has read");
     assert_eq!(member.place, Some((0, 0)));
-    assert_eq!(load.window.progress(0), (8192, 8192));
+    assert_eq!(load.window.progress(0), (4096, 4096));
 }
 
 #[test]
