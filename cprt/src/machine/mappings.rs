@@ -89,6 +89,16 @@ pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mappi
     found.into_iter().map(mapping).filter(behind).collect()
 }
 
+/// Whether a process still has these mappings of a file; no, if we may not look.
+pub(crate) fn are_still(process: u32, file: Identity, mappings: &[Mapping]) -> bool {
+    let of = |it: &Mapping| FileMap {
+        addresses: it.addresses.clone(),
+        offset: it.offset,
+    };
+    let all: Vec<_> = mappings.iter().map(of).collect();
+    maps::has(process, file.inode, &all).unwrap_or(false)
+}
+
 /// All processes but this one that map a file, and where.
 pub(crate) fn all_of(file: Identity, mirror: Option<u64>) -> Vec<(u32, Vec<Mapping>)> {
     let Ok(processes) = fs::read_dir("/proc") else {

@@ -50,37 +50,62 @@ pub(crate) fn of_inode(process: u32, inode: u64) -> io::Result<Vec<FileMap>> {
     Ok(read(&String::from_utf8_lossy(&text), inode))
 }
 
+/// Whether a process has exactly these mappings of a file with this inode number, and perhaps others.
+pub(crate) fn has(process: u32, inode: u64, mappings: &[FileMap]) -> io::Result<bool> {
+    let file = File::open(format!("/proc/{process}/maps"))?;
+    for mapping in mappings {
+        let found = match query(&file, mapping.addresses.start) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                let all = of_inode(process, inode)?;
+                return Ok(mappings.iter().all(|mapping| all.contains(mapping)));
+            }
+            found => found?,
+        };
+        if found.as_ref() != Some(&(mapping.clone(), inode)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn asked(file: &File, inode: u64) -> io::Result<Vec<FileMap>> {
     let (mut found, mut at) = (Vec::new(), 0);
-    loop {
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            flags: COVERING_OR_NEXT | FILE_BACKED,
-            address: at,
-            ..Query::default()
-        };
-        // SAFETY: the kernel reads and writes the structure, which has the size that it names itself, and neither name
-        // nor build ID is asked for, so it writes nowhere else.
-        let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
-        if done < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                // There is no more.
-                Some(libc::ENOENT) => Ok(found),
-                _ => Err(error),
-            };
+    while let Some((mapping, number)) = query(file, at)? {
+        let end = mapping.addresses.end;
+        if number == inode {
+            found.push(mapping);
         }
-        if query.inode == inode {
-            found.push(FileMap {
-                addresses: query.start..query.end,
-                offset: query.offset,
-            });
+        if end <= at {
+            break;
         }
-        if query.end <= at {
-            return Ok(found);
-        }
-        at = query.end;
+        at = end;
     }
+    Ok(found)
+}
+
+/// The mapping of a file at an address, or the next one, and the file's inode number; `None` if there is no more.
+fn query(file: &File, address: u64) -> io::Result<Option<(FileMap, u64)>> {
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        flags: COVERING_OR_NEXT | FILE_BACKED,
+        address,
+        ..Query::default()
+    };
+    // SAFETY: the kernel reads and writes the structure, which has the size that it names itself, and neither name
+    // nor build ID is asked for, so it writes nowhere else.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    if done < 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::ENOENT) => Ok(None),
+            _ => Err(error),
+        };
+    }
+    let mapping = FileMap {
+        addresses: query.start..query.end,
+        offset: query.offset,
+    };
+    Ok(Some((mapping, query.inode)))
 }
 
 /// The same by the text of `/proc/PID/maps`.
@@ -137,5 +162,13 @@ mod tests {
         assert!(by_text.len() > 1, "code and data: {text}");
         assert_eq!(of_inode(own, program.ino()).expect("our own"), by_text);
         assert_eq!(of_inode(own, u64::MAX).expect("our own"), []);
+        let has = |inode, mappings: &[FileMap]| has(own, inode, mappings).expect("our own");
+        assert!(has(program.ino(), &by_text));
+        assert!(!has(program.ino() + 1, &by_text));
+        let longer = FileMap {
+            addresses: by_text[0].addresses.start..by_text[0].addresses.end + 4096,
+            ..by_text[0]
+        };
+        assert!(!has(program.ino(), &[by_text[1].clone(), longer]));
     }
 }

@@ -1,5 +1,6 @@
 //! The thread that receives: takes records from the sources, finds their files, and makes events of them.
 
+use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 
@@ -197,6 +198,10 @@ impl Hearing {
         }
         let mut raws = std::mem::take(&mut self.raws);
         let mut faulted = std::mem::take(&mut self.faulted);
+        let processes: HashSet<u32> = faulted.iter().map(|fault| fault.process).collect();
+        for process in processes {
+            self.looks.find(process);
+        }
         let mut faults = faulted.drain(..).peekable();
         for raw in raws.drain(..) {
             while let Some(fault) = faults.next_if(|fault| fault.time_ns < raw.time_ns) {

@@ -6,6 +6,7 @@
 //! nothing changes, and end when nothing has changed for a while or the mapping is gone: the worker does not wake for
 //! a reader that rests.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use ppc::FileId;
 use crate::machine::mappings::{self, Identity, Mapping};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
+use crate::sys::{monotonic_ns, page_size};
 
 /// How often to look at a reader that goes on reading.
 const OFTEN: Duration = Duration::from_millis(10);
@@ -79,6 +81,8 @@ struct LookedReader {
     due: Instant,
     /// How many more looks to wait for it to map the file, which it has opened.
     waits: u32,
+    /// When it was heard to open the file, as the kernel's monotonic time in ns; 0 if it had opened it before.
+    since: u64,
     /// It is gone, or has unmapped the file; its last page faults are still to be taken.
     parts: bool,
 }
@@ -100,6 +104,9 @@ impl Looks {
     pub(super) fn opens(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
         if !self.readers.contains_key(&(process, id)) {
             self.begin(process, id, file, now + SOON, WAITS);
+            if let Some(reader) = self.readers.get_mut(&(process, id)) {
+                reader.since = monotonic_ns();
+            }
         }
     }
 
@@ -135,20 +142,49 @@ impl Looks {
             pace: LookPace::NEW,
             due,
             waits,
+            since: 0,
             parts: false,
         };
         self.readers.insert((process, id), reader);
     }
 
-    /// The file and the place in it that a process has at an address.
-    pub(super) fn place(&self, process: u32, address: u64) -> Option<(FileId, u64)> {
-        let of = self.readers.iter().filter(|((it, _), _)| *it == process);
-        let place = |mapping: &Mapping| {
-            let within = mapping.addresses.contains(&address);
-            within.then(|| mapping.range_of(&(address..address)).start)
+    /// The file and the place in it where a process has had a page fault. A process that reads file by file often maps
+    /// each to where the one before was: of these, the fault was in the latest that has the page in its page tables.
+    pub(super) fn place(&mut self, process: u32, address: u64) -> Option<(FileId, u64)> {
+        let of = self
+            .readers
+            .iter_mut()
+            .filter(|((it, _), _)| *it == process);
+        let place = |reader: &LookedReader| {
+            let mut mappings = reader.mappings.iter();
+            let mapping = mappings.find(|it| it.addresses.contains(&address))?;
+            Some(mapping.range_of(&(address..address)).start)
         };
-        of.flat_map(|(&(_, id), reader)| reader.mappings.iter().map(move |it| (id, it)))
-            .find_map(|(id, mapping)| Some((id, place(mapping)?)))
+        let found = of.filter_map(|(&(_, id), reader)| Some((id, place(reader)?, reader)));
+        let mut found: Vec<_> = found.collect();
+        found.sort_by_key(|(.., reader)| Reverse(reader.since));
+        let last = found.len().checked_sub(1)?;
+        let page = address - address % page_size();
+        let page = page..page + page_size();
+        let at = found.iter_mut().take(last).position(|(.., reader)| {
+            let pages = reader.pagemap.present(&page);
+            pages.is_ok_and(|pages| !pages.is_empty())
+        });
+        let &(id, place, _) = found.get(at.unwrap_or(last))?;
+        Some((id, place))
+    }
+
+    /// Finds where this process has mapped files that it has opened lately, so that its page faults are taken for
+    /// reads of these.
+    pub(super) fn find(&mut self, process: u32) {
+        let mirror = self.mirror;
+        let of = self
+            .readers
+            .iter_mut()
+            .filter(|((it, _), _)| *it == process);
+        for (_, reader) in of.filter(|(_, reader)| reader.mappings.is_empty() && reader.since > 0) {
+            reader.mappings = mappings::of(process, reader.file, mirror);
+        }
     }
 
     /// Between which addresses each process has mapped files.
@@ -213,25 +249,20 @@ impl Looks {
 impl LookedReader {
     fn look(&mut self, process: u32, mirror: Option<u64>) -> Option<Ranges> {
         let anew = self.looks.is_multiple_of(ANEW);
-        if anew {
-            let mappings = mappings::of(process, self.file, mirror);
-            if mappings.is_empty() {
-                self.looks = 0;
-                return None;
-            }
-            self.mappings = mappings;
-            (self.known, self.from) = (Ranges::default(), 0);
+        if anew && !self.renew(process, mirror) {
+            return None;
         }
         self.looks = self.looks.wrapping_add(1);
-        let mut found = Vec::new();
-        for mapping in &self.mappings {
-            let Range { start, end } = mapping.range();
-            for gap in self.known.gaps(&(start.max(self.from)..end), TABLE) {
-                let Some(addresses) = mapping.addresses_of(&gap) else {
-                    continue;
-                };
-                let pages = self.pagemap.present(&addresses).ok()?;
-                found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
+        let mut found = self.walk()?;
+        // Another file may be there by now: this look would have found pages of that one.
+        if !mappings::are_still(process, self.file, &self.mappings) {
+            if !self.renew(process, mirror) {
+                return None;
+            }
+            found = self.walk()?;
+            self.looks = 0;
+            if !mappings::are_still(process, self.file, &self.mappings) {
+                return Some(self.known.clone());
             }
         }
         if let Some(last) = found
@@ -251,6 +282,34 @@ impl LookedReader {
         }
         self.known = found.into_iter().collect();
         Some(self.known.clone())
+    }
+
+    /// Finds its mappings, and forgets which pages are known; false if there are none.
+    fn renew(&mut self, process: u32, mirror: Option<u64>) -> bool {
+        let mappings = mappings::of(process, self.file, mirror);
+        if mappings.is_empty() {
+            self.looks = 0;
+            return false;
+        }
+        self.mappings = mappings;
+        (self.known, self.from) = (Ranges::default(), 0);
+        true
+    }
+
+    /// The pages that are present and not known yet.
+    fn walk(&mut self) -> Option<Vec<Range<u64>>> {
+        let mut found = Vec::new();
+        for mapping in &self.mappings {
+            let Range { start, end } = mapping.range();
+            for gap in self.known.gaps(&(start.max(self.from)..end), TABLE) {
+                let Some(addresses) = mapping.addresses_of(&gap) else {
+                    continue;
+                };
+                let pages = self.pagemap.present(&addresses).ok()?;
+                found.extend(pages.iter().map(|pages| mapping.range_of(pages)));
+            }
+        }
+        Some(found)
     }
 }
 

@@ -213,6 +213,61 @@ fn what_a_process_has_mapped_is_known_when_it_is_gone() {
     });
 }
 
+/// A process that reads file by file maps each to where the one before was.
+#[test]
+fn files_that_are_mapped_to_the_same_addresses_are_told_apart() {
+    each_source("same", |folder, open| {
+        let paths = ["a", "b", "c"].map(|name| folder.file(name, 64 * MIB));
+        let observe = open(folder);
+        want(&observe, &[Kind::Open, Kind::Touch]);
+        heard(&observe);
+        if !observe.hearing.lock().expect("it").reports_faults() {
+            return skip_part("page faults are not reported");
+        }
+        heard(&observe);
+        let files = paths.each_ref().map(|path| {
+            let name = Path::new(path.file_name().expect("its name"));
+            let file = observe.open(name).expect("its id");
+            let (offset, length) = (0, 64 * MIB);
+            let span = Span {
+                file,
+                offset,
+                length,
+            };
+            observe.load(span, How::default()).expect("to load");
+            file
+        });
+        let over = AtomicBool::new(false);
+        let mut reader = Reader::new();
+        let process = reader.id();
+        let parts = [0, 32, 16].map(|at| (at * MIB, (at + 16) * MIB));
+        let events = std::thread::scope(|scope| {
+            let hearing = scope.spawn(|| {
+                let mut events = Vec::new();
+                while !over.load(Relaxed) {
+                    hear_until_quiet(&observe, &mut events);
+                }
+                events.extend(heard(&observe));
+                events
+            });
+            for (path, (from, to)) in paths.iter().zip(parts) {
+                reader.does(&format!("map {}", path.display()));
+                for at in (from..to).step_by(2 * MIB as usize) {
+                    reader.does(&format!("touch {at} {}", at + 2 * MIB));
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                reader.does("close");
+            }
+            drop(reader);
+            over.store(true, Relaxed);
+            hearing.join().expect("no panic")
+        });
+        for (file, part) in files.into_iter().zip(parts) {
+            assert_eq!(union(&events, Kind::Touch, file, process), [part]);
+        }
+    });
+}
+
 #[test]
 fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
     each_source("mapped", |folder, open| {
