@@ -89,6 +89,18 @@ void disk_mount(struct disk *d, const char *mnt)
 	do_mount(d->dev, mnt, t_fs(), 0, NULL);
 }
 
+/* Mounts a new btrfs, on a disk of that name */
+void mount_btrfs(const char *name, const char *mnt)
+{
+	struct disk d;
+
+	need_fs("btrfs");
+	disk_make(&d, name, 128);
+	CHECK_EQ(t_run("mkfs.btrfs", "-q", d.dev, NULL), 0);
+	kmsg_allow("BTRFS");
+	do_mount(d.dev, mnt, "btrfs", 0, NULL);
+}
+
 /*
  * Power cycles the disk (its data stays) and limits it to mbps MiB a second. It
  * serves 20 portions of that a second, and never a request larger than one: 8

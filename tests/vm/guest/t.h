@@ -246,6 +246,7 @@ struct disk {
 void disk_make(struct disk *d, const char *name, int mib);
 void disk_mkfs(struct disk *d);
 void disk_mount(struct disk *d, const char *mnt);
+void mount_btrfs(const char *name, const char *mnt);
 void disk_slow(struct disk *d, int mbps);
 void disk_bad(struct disk *d, const char *path, u64 off, u64 len);
 void mkfs_on(const char *dev);

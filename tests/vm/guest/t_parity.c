@@ -266,13 +266,8 @@ TEST(parity_on_overlayfs, 60)
 TEST(parity_on_btrfs, 90)
 {
 	char *dir = point("btrfs");
-	struct disk d;
 
-	need_fs("btrfs");
-	disk_make(&d, "parity", 128);
-	CHECK_EQ(t_run("mkfs.btrfs", "-q", d.dev, NULL), 0);
-	kmsg_allow("BTRFS");
-	do_mount(d.dev, dir, "btrfs", 0, NULL);
+	mount_btrfs("parity", dir);
 	mk_tree(dir);
 	all_alike(dir);
 }

@@ -192,13 +192,8 @@ TEST(stack_over_subvolumes_tells_them_apart, 30)
 	static const char *const names[] = { ".", "f", "a", "a/f", "b", "b/f", "a/inner", "a/inner/f" };
 	char *t = point("btrfs");
 	struct stat one, two;
-	struct disk d;
 
-	need_fs("btrfs");
-	disk_make(&d, "subvolumes", 128);
-	CHECK_EQ(t_run("mkfs.btrfs", "-q", d.dev, NULL), 0);
-	kmsg_allow("BTRFS");
-	do_mount(d.dev, t, "btrfs", 0, NULL);
+	mount_btrfs("subvolumes", t);
 	mk_file(join(t, "f"), SEED, 10);
 	subvolume(t, "a");
 	subvolume(t, "b");
