@@ -68,7 +68,7 @@ static int rfs_parse_param(struct fs_context *fc, struct fs_parameter *param)
 		/* mount(8) hands the options it sees back to a remount */
 		if (fc->purpose == FS_CONTEXT_FOR_RECONFIGURE)
 			return 0;
-		return invalf(fc, "rfs: dev= is chosen by the kernel, leave it out");
+		return invalfc(fc, "dev= is chosen by the kernel, leave it out");
 	}
 	return -EINVAL;
 }
@@ -158,37 +158,37 @@ static int rfs_clone_lower(struct fs_context *fc, struct super_block *sb)
 	int err;
 
 	if (!fc->source)
-		return invalf(fc, "rfs: no lower directory: mount -t rfs LOWER MNT");
+		return invalfc(fc, "no lower directory: mount -t rfs LOWER MNT");
 	/* in the kernel an empty path is the working directory */
 	if (!*fc->source)
 		return -ENOENT;
 	err = kern_path(fc->source, LOOKUP_FOLLOW | LOOKUP_DIRECTORY, &path);
 	if (err) {
-		errorf(fc, "rfs: lower directory %s: error %d", fc->source, err);
+		errorfc(fc, "lower directory %s: error %d", fc->source, err);
 		return err;
 	}
 	err = -EINVAL;
 	if (rfs_mnt_is_idmapped(path.mnt)) {
-		errorf(fc, "rfs: %s is an idmapped mount, which can't be mirrored",
-		       fc->source);
+		errorfc(fc, "%s is an idmapped mount, which can't be mirrored",
+			fc->source);
 		goto out_path;
 	}
 	/* its setuid files have no effect where they are, but would have one here */
 	if (path.mnt->mnt_sb->s_user_ns != sb->s_user_ns) {
-		errorf(fc, "rfs: %s belongs to another user namespace, which can't be mirrored",
-		       fc->source);
+		errorfc(fc, "%s belongs to another user namespace, which can't be mirrored",
+			fc->source);
 		goto out_path;
 	}
 	sb->s_stack_depth = path.mnt->mnt_sb->s_stack_depth + 1;
 	if (sb->s_stack_depth > FILESYSTEM_MAX_STACK_DEPTH) {
-		errorf(fc, "rfs: %s is already stacked %d deep, the kernel's limit",
-		       fc->source, path.mnt->mnt_sb->s_stack_depth);
+		errorfc(fc, "%s is already stacked %d deep, the kernel's limit",
+			fc->source, path.mnt->mnt_sb->s_stack_depth);
 		goto out_path;
 	}
 	mnt = clone_private_mount(&path);
 	if (IS_ERR(mnt)) {
 		err = PTR_ERR(mnt);
-		errorf(fc, "rfs: %s can't be mirrored: error %d", fc->source, err);
+		errorfc(fc, "%s can't be mirrored: error %d", fc->source, err);
 		goto out_path;
 	}
 	/*
@@ -261,7 +261,7 @@ static int rfs_fill_super(struct super_block *sb, struct fs_context *fc)
 	if (IS_ERR(rs->dev)) {
 		err = PTR_ERR(rs->dev);
 		rs->dev = NULL;
-		errorf(fc, "rfs: no device: error %d", err);
+		errorfc(fc, "no device: error %d", err);
 		return err;
 	}
 	root = rfs_make_root(sb);
@@ -327,7 +327,7 @@ static int rfs_reconfigure(struct fs_context *fc)
 	const struct rfs_options *opts = fc->fs_private;
 
 	if ((fc->sb_flags_mask & SB_RDONLY) && !(fc->sb_flags & SB_RDONLY)) {
-		errorf(fc, "rfs: read-only by nature, can't be remounted read-write");
+		errorfc(fc, "read-only by nature, can't be remounted read-write");
 		return -EROFS;
 	}
 	if (opts->odirect_given)

@@ -59,6 +59,8 @@ typedef uint8_t u8;
 #define NR_io_uring_enter	426
 #define NR_open_tree		428
 #define NR_move_mount		429
+#define NR_fsopen		430
+#define NR_fsconfig		431
 #define NR_process_madvise	440
 #define NR_mount_setattr	442
 #define NR_cachestat		451

@@ -160,6 +160,19 @@ TEST(mount_unknown_option_einval, 10)
 	CHECK_ERR(mount_rfs(t_lower, t_mnt, "odirect=pass,x=y"), EINVAL);
 }
 
+/* Who reads the message knows of what it is, by one word in front of it */
+TEST(mount_error_names_rfs_once, 10)
+{
+	char said[256] = "";
+	int context = syscall(NR_fsopen, "rfs", 0);
+
+	CHECK(context >= 0);
+	CHECK_ERR(syscall(NR_fsconfig, context, FSCONFIG_SET_STRING, "dev", "rfs7", 0), EINVAL);
+	CHECK(read(context, said, sizeof(said) - 1) > 0);
+	CHECK_STR(said, "e rfs: dev= is chosen by the kernel, leave it out\n");
+	close(context);
+}
+
 TEST(mount_of_file_enotdir, 10)
 {
 	lower();
