@@ -9,8 +9,8 @@
 #include "rfs.h"
 #include "trace.h"
 
-/* how many pages are unmapped and dropped at a time; no folio is larger */
-#define RFS_EVICT_PAGES (SZ_64M >> PAGE_SHIFT)
+/* how many pages are unmapped and dropped at a time; no folio is larger, even of pages of 64 KiB */
+#define RFS_EVICT_PAGES (max_t(unsigned long, SZ_64M, PMD_SIZE) >> PAGE_SHIFT)
 /* ranges found under the lock that unmapping them takes itself */
 #define RFS_EVICT_SPANS 16
 

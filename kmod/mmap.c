@@ -20,6 +20,12 @@
 /* the kinds that report consumed ranges, hit or miss */
 #define RFS_CONSUMING (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS))
 
+/*
+ * A page table covers 512 MiB with pages of 64 KiB: one fault maps no more than it
+ * would with pages of 4 KiB.
+ */
+#define RFS_WINDOW min_t(unsigned long, PMD_SIZE, SZ_2M)
+
 /* our copy of one set of vm_ops; one list per super block, hardly ever longer than two */
 struct rfs_vm {
 	struct vm_operations_struct ops;
@@ -120,9 +126,9 @@ static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start,
 {
 	struct rfs_inode *ri = rfs_i(inode);
 	struct vm_area_struct *vma = vmf->vma;
-	unsigned long table = vmf->address & PMD_MASK;
-	unsigned long from = max(table, vma->vm_start);
-	unsigned long to = min(table + PMD_SIZE, vma->vm_end);
+	unsigned long window = vmf->address & ~(RFS_WINDOW - 1);
+	unsigned long from = max(window, vma->vm_start);
+	unsigned long to = min(window + RFS_WINDOW, vma->vm_end);
 	/* a hint, shared by all readers of the file */
 	bool upwards = vmf->pgoff > READ_ONCE(ri->last_mapped);
 

@@ -15,13 +15,14 @@
 #include <linux/pagemap.h>
 #include <linux/rwsem.h>
 #include <linux/slab.h>
+#include <linux/sizes.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
 #include <linux/xarray.h>
 #include <uapi/linux/rfs.h>
 
-/* upper bound on one CPU's queue, in pages */
-#define RFS_QUEUE_PAGES		256
+/* upper bound on one CPU's queue, in pages, which may be of 64 KiB */
+#define RFS_QUEUE_PAGES		(SZ_1M >> PAGE_SHIFT)
 /*
  * Delay from the first event to waking a sleeping reader: by then the process
  * that missed waits for the disk, so the wake-up costs it nothing, and a burst
