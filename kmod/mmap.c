@@ -5,20 +5,20 @@
  * A mapping of an rfs file is one of the lower file: the VMA gets the lower
  * file and a copy of the lower vm_ops in which only fault and map_pages are
  * ours. The lower file system does everything else, huge pages included.
- * The lower file was opened for ours and pins the mount, and with it the copy
- * and the inode in vm_private_data.
+ *
+ * vm_private_data is a pin, which leads to our inode. The lower file was opened
+ * for ours and pins the mount, and with it the copy and the inode: then the pin
+ * is the inode's own, and the VMA needs neither open nor close, without which
+ * the kernel joins VMAs again after they were split.
  *
  * A stacked file system below puts a file of its own into the VMA, which pins
- * nothing of ours. Then vm_private_data is a pin that the VMAs share.
+ * nothing of ours. Then the pin belongs to the VMAs that were split from one,
+ * and holds the lower file.
  */
 #include <linux/file.h>
 #include <linux/huge_mm.h>
-#include <linux/refcount.h>
 #include "rfs.h"
 #include "compat/ops.h"
-
-/* the kinds that report consumed ranges, hit or miss */
-#define RFS_CONSUMING (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS))
 
 /*
  * A page table covers 512 MiB with pages of 64 KiB: one fault maps no more than it
@@ -26,18 +26,15 @@
  */
 #define RFS_WINDOW min_t(unsigned long, PMD_SIZE, SZ_2M)
 
+/* the kinds that report consumed ranges, hit or miss */
+#define RFS_CONSUMING (BIT(RFS_EVENT_TOUCH) | BIT(RFS_EVENT_PROGRESS))
+
 /* our copy of one set of vm_ops; one list per super block, hardly ever longer than two */
 struct rfs_vm {
 	struct vm_operations_struct ops;
 	const struct vm_operations_struct *lower;
-	bool pinned;		/* vm_private_data is a pin */
+	bool shared;		/* the pin belongs to the VMAs, not to the inode */
 	struct rfs_vm *next;
-};
-
-struct rfs_pin {
-	refcount_t vmas;
-	struct inode *inode;
-	struct file *file;	/* the lower one, which pins the mount */
 };
 
 static struct rfs_vm *rfs_vm(const struct vm_area_struct *vma)
@@ -52,9 +49,9 @@ static const struct vm_operations_struct *rfs_lower_vm(const struct vm_area_stru
 
 static struct inode *rfs_vma_inode(const struct vm_area_struct *vma)
 {
-	struct rfs_pin *pin = vma->vm_private_data;
+	const struct rfs_pin *pin = vma->vm_private_data;
 
-	return rfs_vm(vma)->pinned ? pin->inode : vma->vm_private_data;
+	return pin->inode;
 }
 
 static void rfs_vma_open(struct vm_area_struct *vma)
@@ -117,10 +114,10 @@ static vm_fault_t rfs_fault(struct vm_fault *vmf)
 /*
  * The kernel maps what is cached within 64 KiB round a fault. A model is read
  * from end to end, so the first fault in a page table, which allocates it
- * anyway, maps all cached pages of it: 1/32 of the faults. A later one maps up
- * to the table's end if the file is being read upwards. Downwards, the pages
- * ahead are already mapped, and scanning them again at each fault would cost a
- * cold reader a quarter more.
+ * anyway, maps all cached pages of the window, which is a table: 1/32 of the
+ * faults. A later one maps up to the window's end if the file is being read
+ * upwards. Downwards, the pages ahead are already mapped, and scanning them again
+ * at each fault would cost a cold reader a quarter more.
  */
 static void rfs_widen(struct vm_fault *vmf, struct inode *inode, pgoff_t *start, pgoff_t *end)
 {
@@ -184,18 +181,18 @@ vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 }
 
 static struct rfs_vm *rfs_vm_find(struct rfs_sb *rs, const struct vm_operations_struct *lower,
-				  bool pinned)
+				  bool shared)
 {
 	struct rfs_vm *vm;
 
 	/* pairs with the release in rfs_vm_get() */
 	for (vm = smp_load_acquire(&rs->vms); vm; vm = vm->next)
-		if (vm->lower == lower && vm->pinned == pinned)
+		if (vm->lower == lower && vm->shared == shared)
 			break;
 	return vm;
 }
 
-static struct rfs_vm *rfs_vm_create(const struct vm_operations_struct *lower, bool pinned)
+static struct rfs_vm *rfs_vm_create(const struct vm_operations_struct *lower, bool shared)
 {
 	struct rfs_vm *vm = kzalloc(sizeof(*vm), GFP_KERNEL);
 
@@ -205,28 +202,28 @@ static struct rfs_vm *rfs_vm_create(const struct vm_operations_struct *lower, bo
 	vm->ops.fault = rfs_fault;
 	if (lower->map_pages)
 		vm->ops.map_pages = rfs_map_pages;
-	if (pinned) {
+	if (shared) {
 		vm->ops.open = rfs_vma_open;
 		vm->ops.close = rfs_vma_close;
 	}
 	vm->lower = lower;
-	vm->pinned = pinned;
+	vm->shared = shared;
 	return vm;
 }
 
 /* Returns our copy of these vm_ops, which lives as long as the super block. */
 static struct rfs_vm *rfs_vm_get(struct rfs_sb *rs, const struct vm_operations_struct *lower,
-				 bool pinned)
+				 bool shared)
 {
-	struct rfs_vm *vm = rfs_vm_find(rs, lower, pinned);
+	struct rfs_vm *vm = rfs_vm_find(rs, lower, shared);
 
 	if (vm)
 		return vm;
 	mutex_lock(&rs->vm_lock);
-	vm = rfs_vm_find(rs, lower, pinned);
+	vm = rfs_vm_find(rs, lower, shared);
 	if (vm)
 		goto out;
-	vm = rfs_vm_create(lower, pinned);
+	vm = rfs_vm_create(lower, shared);
 	if (!vm)
 		goto out;
 	vm->next = rs->vms;
@@ -265,9 +262,9 @@ int rfs_mmap(struct file *file, struct vm_area_struct *vma)
 	struct inode *inode = file_inode(file);
 	struct rfs_sb *rs = rfs_sb(inode->i_sb);
 	struct file *lower = rfs_lower_file(file);
-	void *private = inode;
+	struct rfs_pin *pin = &rfs_i(inode)->pin;
 	struct rfs_vm *vm;
-	bool pinned;
+	bool shared;
 	int err;
 
 	err = rfs_mmap_lower(file, lower, vma, rs->cred);
@@ -276,15 +273,15 @@ int rfs_mmap(struct file *file, struct vm_area_struct *vma)
 	/* without faults or a place for us the mapping works, but causes no events */
 	if (!vma->vm_ops || !vma->vm_ops->fault || vma->vm_private_data)
 		return 0;
-	pinned = vma->vm_file != lower;
-	vm = rfs_vm_get(rs, vma->vm_ops, pinned);
+	shared = vma->vm_file != lower;
+	vm = rfs_vm_get(rs, vma->vm_ops, shared);
 	if (!vm)
 		return 0;
-	if (pinned)
-		private = rfs_pin_create(inode, lower);
-	if (!private)
+	if (shared)
+		pin = rfs_pin_create(inode, lower);
+	if (!pin)
 		return 0;
-	vma->vm_private_data = private;
+	vma->vm_private_data = pin;
 	vma->vm_ops = &vm->ops;
 	return 0;
 }

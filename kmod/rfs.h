@@ -13,9 +13,10 @@
 #include <linux/mm.h>
 #include <linux/mount.h>
 #include <linux/pagemap.h>
+#include <linux/refcount.h>
 #include <linux/rwsem.h>
-#include <linux/slab.h>
 #include <linux/sizes.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
 #include <linux/xarray.h>
@@ -110,6 +111,14 @@ struct rfs_sb {
 	struct rfs_vm *vms;
 };
 
+/* what vm_private_data leads to: see mmap.c */
+struct rfs_pin {
+	struct inode *inode;
+	/* unused in the pin of an inode: */
+	refcount_t vmas;
+	struct file *file;		/* the lower one, which pins the mount */
+};
+
 struct rfs_inode {
 	struct inode vfs_inode;
 	struct inode *lower;
@@ -118,6 +127,7 @@ struct rfs_inode {
 	struct fsnotify_mark *mark;	/* directories only */
 	struct rfs_progress *progress;
 	pgoff_t last_mapped;		/* where a mapping was last faulted on */
+	struct rfs_pin pin;
 };
 
 static inline struct rfs_sb *rfs_sb(const struct super_block *sb)

@@ -85,6 +85,7 @@ static struct inode *rfs_alloc_inode(struct super_block *sb)
 	ri->mark = NULL;
 	ri->progress = NULL;
 	ri->last_mapped = 0;
+	ri->pin = (struct rfs_pin) { .inode = &ri->vfs_inode };
 	atomic64_inc(&rfs_sb(sb)->nr_files);
 	return &ri->vfs_inode;
 }

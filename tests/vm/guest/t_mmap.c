@@ -183,6 +183,42 @@ TEST(mmap_mprotect_splits, 15)
 	CHECK_BYTES(p + 15 * PAGE, SEED, 15 * PAGE, size - 15 * PAGE);
 }
 
+/* The number of areas of which [p, p + len) consists */
+static int areas(const u8 *p, u64 len)
+{
+	unsigned long from = (unsigned long)p, start, end;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		CHECK_EQ(sscanf(line, "%lx-%lx", &start, &end), 2);
+		n += start < from + len && end > from;
+	}
+	fclose(maps);
+	return n;
+}
+
+static int areas_after_split(const char *path, u64 size)
+{
+	u8 *p = xmap(xopen(path, O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
+
+	CHECK_OK(mprotect(p + 100 * PAGE, 50 * PAGE, PROT_NONE));
+	CHECK_EQ(areas(p, size), 3);
+	CHECK_OK(mprotect(p + 100 * PAGE, 50 * PAGE, PROT_READ));
+	return areas(p, size);
+}
+
+/* A process may have only so many areas: what is split and alike again becomes one again */
+TEST(mmap_split_areas_are_joined_as_below, 15)
+{
+	mk_file(lo("f"), SEED, MIB);
+	setup();
+	CHECK_EQ(areas_after_split(lo("f"), MIB), 1);
+	CHECK_EQ(areas_after_split(up("f"), MIB), 1);
+}
+
 TEST(mmap_executable, 15)
 {
 	u64 size = MIB;
