@@ -140,7 +140,7 @@ static void rfs_advise(struct rfs_job *job, pgoff_t index, unsigned long nr)
 
 #if RFS_CAN_LARGE
 
-/* the kernel adds 2 to the order of the touched folio */
+/* the kernel adds 2 to the order of what was touched */
 #define RFS_TOUCHED_ORDER (ilog2(RFS_CHUNK_PAGES) - 2)
 
 /* a marker left behind would make the next reader read ahead where we were exact */
@@ -159,9 +159,9 @@ static void rfs_clear_mark(struct address_space *mapping, pgoff_t index)
  * pages have to be read in the ordinary way.
  *
  * Of the exported ways into readahead only page_cache_async_ra() makes large
- * folios: as large as the window allows, derived from the size of the folio
- * whose touch triggered it, or from the readahead state. So it is made to
- * believe that a folio of 512 KiB was touched at the end of a window that ends
+ * folios: as large as the window allows, derived from the readahead state, or
+ * before 6.16 from the size of the folio whose touch triggered it. So it is made
+ * to believe that one of 512 KiB was touched at the end of a window that ends
  * where ours begins.
  */
 static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
@@ -180,7 +180,8 @@ static bool rfs_read_large(struct file *file, pgoff_t index, unsigned long nr)
 		return false;
 	if (!mapping_large_folio_support(mapping))
 		return false;
-	touched = folio_alloc(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY, RFS_TOUCHED_ORDER);
+	touched = folio_alloc(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY,
+			      rfs_folio_order_for(RFS_TOUCHED_ORDER));
 	if (!touched)
 		return false;
 	rfs_set_ra_order(&ra, RFS_TOUCHED_ORDER);

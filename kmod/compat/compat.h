@@ -322,6 +322,16 @@ static inline void rfs_set_ra_order(struct file_ra_state *ra, unsigned int order
 #endif
 }
 
+/* Before, it took a folio of that order to say so. */
+static inline unsigned int rfs_folio_order_for(unsigned int order)
+{
+#ifdef HAVE_RA_ORDER
+	return 0;
+#else
+	return order;
+#endif
+}
+
 /* 5.13: page cache is charged to the active memory cgroup if there is one */
 #if defined(HAVE_ACTIVE_MEMCG_CACHE) && defined(CONFIG_MEMCG)
 #define RFS_CAN_CHARGE 1
