@@ -2,6 +2,10 @@
 /*
  * rfs: open files. Each has a file of the lower file system behind it, opened
  * with the mounter's credentials, and passes everything on.
+ *
+ * Nothing else is done in the mounter's name, as overlayfs does look-ups and
+ * reads: a file system or a server that gives each user something else does so
+ * through a bind mount, and has to do so through the mirror.
  */
 #include <linux/fadvise.h>
 #include <linux/magic.h>

@@ -14,6 +14,7 @@
 struct said {
 	bool hang;		/* opens wait until this is false */
 	int opens, flushes;
+	u32 looker;		/* who has looked up a name last */
 };
 
 static struct said *said;
@@ -62,6 +63,7 @@ static void serve_one(int fd, const struct fuse_in_header *in)
 	case FUSE_INIT:
 		return answer(fd, in, 0, &init, sizeof(init));
 	case FUSE_LOOKUP:
+		said->looker = in->uid;
 		if (strcmp((const char *)(in + 1), "f"))
 			return answer(fd, in, ENOENT, NULL, 0);
 		return answer(fd, in, 0, &entry, sizeof(entry));
@@ -124,7 +126,7 @@ static pid_t served(void)
 	if (absent("/dev/fuse"))
 		SKIP("no FUSE");
 	fd = xopen("/dev/fuse", O_RDWR);
-	snprintf(opts, sizeof(opts), "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
+	snprintf(opts, sizeof(opts), "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd);
 	do_mount("server", below, "fuse", 0, opts);
 	pid = t_fork();
 	if (!pid) {
@@ -149,6 +151,21 @@ TEST(server_below_is_mirrored, 15)
 	check_path(up("f"), SEED, SIZE);
 	check_map(up("f"), SEED, SIZE);
 	CHECK(absent(up("g")));
+	do_umount(t_mnt);
+	served_end(pid);
+}
+
+/* A server hears who looks names up, and may answer each user differently: as below, it is not the mounter */
+TEST(server_below_hears_who_looks_up, 15)
+{
+	pid_t pid = served();
+
+	AS_USER(1000, 1000, CHECK_OK(access(join(below, "f"), F_OK)));
+	CHECK_EQ(said->looker, 1000);
+	AS_USER(1001, 1001, CHECK_OK(access(up("f"), F_OK)));
+	CHECK_EQ(said->looker, 1001);
+	AS_USER(1002, 1002, CHECK(absent(up("g"))));
+	CHECK_EQ(said->looker, 1002);
 	do_umount(t_mnt);
 	served_end(pid);
 }
