@@ -19,7 +19,10 @@
 /*
  * Returns the first page in [index, last] that is not in the page cache, or an
  * index beyond last. A node of the tree that is full of pages is skipped in one
- * step, so that the walk costs next to nothing where everything is cached.
+ * step, so that the walk costs next to nothing where everything is cached: warm
+ * reads of 1 MiB take 1.003 times as long as below, and 1.059 times by
+ * xas_for_each(), which visits each page
+ * (make vm-bench BENCH='--part "1 MiB reads, MISS wanted"').
  */
 pgoff_t rfs_next_gap(struct address_space *mapping, pgoff_t index, pgoff_t last)
 {
