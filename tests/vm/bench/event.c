@@ -189,10 +189,10 @@ static void willneed(int fd)
 	}
 }
 
-static void load(int dev, int fd)
+static void load(int dev, int fd, int how)
 {
 	struct rfs_load l = {
-		.size = sizeof(l), .flags = RFS_LOAD_WAIT, .file = file_info(fd, NULL),
+		.size = sizeof(l), .flags = RFS_LOAD_WAIT | how, .file = file_info(fd, NULL),
 		.length = FILE_BYTES, .cookie = 1,
 	};
 
@@ -205,14 +205,13 @@ static double load_all(const struct bench *b, enum side side)
 	int fd, dev;
 	u64 begin, end;
 
-	(void)b;
 	make_cold();
 	fd = side_open(side, DATA);
 	dev = device();
 	settle();
 	begin = now_ns();
 	if (side == RFS)
-		load(dev, fd);
+		load(dev, fd, b->how);
 	else
 		willneed(fd);
 	end = now_ns();
@@ -265,6 +264,7 @@ const struct bench event_benches[] = {
 	{ "event cost per miss, by fault", "ns/miss", miss, BOTH, .differs = true,
 	  .attached = READING, .how = BY_FAULT },
 	{ "LOAD or WILLNEED", "ns/MiB", load_all, BOTH },
+	{ "LOAD in large folios, or WILLNEED", "ns/MiB", load_all, BOTH, .how = RFS_LOAD_LARGE },
 	{ "EVICT or DONTNEED", "ns/MiB", evict_all, BOTH },
 	{ NULL },
 };
