@@ -123,7 +123,7 @@ pub(super) fn change(request: &Request) -> Option<String> {
                 .collect();
             Some(format!("keep {} as {name}", paths.join(", ")))
         }
-        Request::RmKeep { name, .. } => Some(format!("keep {name} no longer")),
+        Request::RmKeep { name, .. } => Some(format!("stop keeping {name}")),
         Request::Status { .. } | Request::Stats { .. } | Request::Events { .. } => None,
     }
 }

@@ -156,7 +156,7 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     } else {
         if let Some(fault) = &summary.fault {
             remark(&format!(
-                "the policy failed, and the command went on without it: {fault}"
+                "the policy failed, and the command continued without it: {fault}"
             ));
         }
         if let (false, Some(text)) = (wanted.quiet, progress::summary(&summary)) {
@@ -174,7 +174,8 @@ fn is_out_of_memory(wanted: &Run) -> bool {
     };
     let (limit, least) = (Bytes(limit), Bytes(sessions::LEAST_MEMORY));
     let text = format!(
-        "the command runs without a policy, as its memory is limited to {limit}; --backend overrides the minimum of {least}"
+        "the command runs without a policy, because its memory is limited to {limit}; --backend overrides the minimum \
+         of {least}"
     );
     log_line(wanted.quiet, &text);
     true
@@ -226,7 +227,7 @@ fn reaching(directory: PathBuf, quiet: bool) -> PathBuf {
         }
         Reach::TooFar(folder) => {
             let text = format!(
-                "links in {} lead to {}, whose reads are not reported: name a directory that contains both",
+                "links in {} lead to {}, where reads are not reported: name a directory that contains both",
                 directory.display(),
                 folder.display()
             );
@@ -347,7 +348,7 @@ fn native(candidates: &[Candidate]) -> String {
     });
     let reasons: Vec<_> = reasons.collect();
     format!(
-        "the command runs without a policy, as no backend is available ({})",
+        "the command runs without a policy, because no backend is available ({})",
         reasons.join("; ")
     )
 }

@@ -173,7 +173,7 @@ fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
         return print_json(&view);
     }
     let mut text = format!(
-        "service  {}\nnode     {}\nmade     {} ago, right for {} loads\n",
+        "service  {}\nnode     {}\nmade     {} ago, matched {} loads\n",
         view.service,
         view.node,
         age(view.made),
@@ -181,7 +181,7 @@ fn show(json: bool, template: &Template, ranges: bool) -> Result<()> {
     );
     if template.bypasses_cache() {
         text +=
-            "\nThe model's readers bypass the page cache (O_DIRECT): nothing is loaded for them.\n";
+            "\nThe model's readers bypass the page cache (O_DIRECT): PPC loads nothing for them.\n";
     }
     for group in &view.groups {
         let near = group.xpu.map(|xpu| format!(", near XPU {xpu}"));
@@ -273,7 +273,7 @@ fn verify(json: bool, store: &Store, named: &Named, directory: Option<&Path>) ->
         let state = if verdict.usable {
             "can be used"
         } else {
-            "cannot be used: the next load is recorded anew"
+            "cannot be used: the next load records a new one"
         };
         print(&format!(
             "The template of {} on {} {state}\n",
@@ -295,7 +295,7 @@ fn compare(json: bool, store: &Store, one: &str, other: &str) -> Result<()> {
     let (first, second) = (find(one)?, find(other)?);
     if first.kind != second.kind {
         return Err(Failure::Usage(format!(
-            "{one} is the template of a {}, {other} that of a {}: name two of one kind",
+            "{one} is the template of a {}, and {other} that of a {}: name two of the same kind",
             of_what(first.kind),
             of_what(second.kind)
         )));
@@ -352,7 +352,7 @@ fn make(
     order: Option<Order>,
 ) -> Result<()> {
     if let Some(id) = service.filter(|id| !valid_name(id)) {
-        let text = format!("{id} is no ID; 'ppcctl service-id' prints one");
+        let text = format!("{id} is not a service ID; 'ppcctl service-id' prints one");
         return Err(Failure::Usage(text));
     }
     let order = order.map(|order| match order {

@@ -34,7 +34,7 @@ type Answer = (
 /// Draws until the user or a signal ends it.
 pub(crate) fn run(client: Client, json: bool, every: Duration) -> Result<()> {
     if json || !stdout().is_terminal() || !stdin().is_terminal() {
-        let text = "top is for a terminal; 'ppcctl stats --watch' prints the counters again and again, with --json too";
+        let text = "top needs a terminal; 'ppcctl stats --watch' prints the counters repeatedly, also with --json";
         return Err(Failure::Usage(text.to_owned()));
     }
     // A daemon that is not there is reported where the user reads it.

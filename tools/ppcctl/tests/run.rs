@@ -622,7 +622,7 @@ fn a_worker_that_is_killed_is_started_again() {
         errors.contains("killed by SIGKILL; it is started again"),
         "{errors}"
     );
-    assert!(!errors.contains("went on without it"), "{errors}");
+    assert!(!errors.contains("continued without it"), "{errors}");
 }
 
 /// The child of a process that was started as a worker.

@@ -148,7 +148,7 @@ fn set(wanted: &KeepAdd) -> Result<KeepSet> {
         None => "there is no template of",
         Some(template) if template.bypasses_cache() => {
             return Err(Failure::Usage(format!(
-                "{} reads its model without the page cache (O_DIRECT): keeping it there is of no use",
+                "{} reads its model without the page cache (O_DIRECT): keeping the model there would not help",
                 plain(service)
             )));
         }
@@ -206,7 +206,7 @@ fn fitting(set: KeepSet) -> Result<KeepSet> {
         return Ok(set);
     }
     Err(Failure::Usage(format!(
-        "The template has {} ranges, which is too many for a set; leave --service-id out, and keep all of {}",
+        "The template has {} ranges, which is too many for a set; omit --service-id to keep all of {}",
         set.parts.len(),
         set.paths
             .first()
@@ -218,13 +218,14 @@ fn told(removed: &KeepRemoved) -> String {
     let (name, stays) = (plain(&removed.name), Bytes(removed.cached_bytes));
     match removed.dropped_bytes {
         None => format!(
-            "{name} is kept no longer; {stays} of it is cached until the kernel needs the memory\n"
+            "{name} is no longer kept; {stays} of it is cached until the kernel needs the memory\n"
         ),
         Some(dropped) if removed.cached_bytes == 0 => {
-            format!("{name} is kept no longer; {} dropped\n", Bytes(dropped))
+            format!("{name} is no longer kept; {} dropped\n", Bytes(dropped))
         }
         Some(dropped) => format!(
-            "{name} is kept no longer; {} dropped, {stays} stays, as processes map it or it is not on the disk yet\n",
+            "{name} is no longer kept; {} dropped, {stays} stays, because processes map it or it is not yet written \
+             to disk\n",
             Bytes(dropped)
         ),
     }
@@ -262,6 +263,6 @@ mod tests {
         removed.dropped_bytes = Some(3 << 20);
         assert!(told(&removed).contains("3 MiB dropped, 1 MiB stays"));
         removed.cached_bytes = 0;
-        assert_eq!(told(&removed), "x is kept no longer; 3 MiB dropped\n");
+        assert_eq!(told(&removed), "x is no longer kept; 3 MiB dropped\n");
     }
 }

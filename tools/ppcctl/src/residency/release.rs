@@ -106,12 +106,12 @@ impl Outcome {
         let staying = self.staying.iter().map(|it| {
             let cached = Bytes(it.released.after.unwrap_or(0));
             let why = reasons(&it.released).join("; ");
-            format!("{}: {cached} stays cached: {why}", shown(&it.path))
+            format!("{}: {cached} still cached: {why}", shown(&it.path))
         });
         let mut lines: Vec<_> = failed.chain(staying).collect();
         if !self.untold.is_empty() {
             lines.push(format!(
-                "the kernel tells only the owner and root what is cached of {} files: whether pages stay is unknown",
+                "of {} files, the kernel shows only the owner and root what is cached: whether pages stay is unknown",
                 count(self.untold.len() as u64)
             ));
         }
@@ -133,7 +133,9 @@ fn reasons(released: &Released) -> Vec<String> {
     let mut reasons = Vec::new();
     if released.dirty > 0 {
         let dirty = Bytes(released.dirty);
-        reasons.push(format!("{dirty} is not on the disk yet ('sync' writes it)"));
+        reasons.push(format!(
+            "{dirty} is not yet written to disk ('sync' writes it)"
+        ));
     }
     if released.mapped > 0 {
         let mut named: Vec<_> = released.processes.iter().take(MOST_NAMED).collect();
@@ -205,7 +207,7 @@ mod tests {
         let told = |released| reasons(&released).join("; ");
         assert_eq!(
             told(stays(1 << 20, 3 << 20, 0)),
-            "1 MiB is not on the disk yet ('sync' writes it); 3 MiB is mapped by 7, 70"
+            "1 MiB is not yet written to disk ('sync' writes it); 3 MiB is mapped by 7, 70"
         );
         assert_eq!(
             told(stays(0, 4 << 20, 1 << 20)),

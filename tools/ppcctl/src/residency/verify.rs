@@ -294,7 +294,8 @@ fn line(done: u64, all: u64, elapsed: Duration) -> String {
 impl Damaged {
     fn text(&self) -> String {
         let Some(damage) = &self.differs else {
-            return "its SHA-256 is not the known one; get the file anew".to_owned();
+            return "its SHA-256 differs from the known hash; download or copy the file again"
+                .to_owned();
         };
         let more = match damage.extents {
             1 => String::new(),
@@ -306,10 +307,12 @@ impl Damaged {
         };
         let what = match self.hash_right {
             Some(true) => {
-                "; the page cache has the right contents, so the device is damaged: get the file anew"
+                "; the page cache has the right contents, so the device is damaged: download or copy the file again"
             }
-            Some(false) => "; the page cache has wrong contents: 'ppcctl drop' has it read anew",
-            None => "; 'ppcctl drop' has it read anew, if the device is right",
+            Some(false) => {
+                "; the page cache has wrong contents: 'ppcctl drop' makes the next reader read it again"
+            }
+            None => "; 'ppcctl drop' makes the next reader read it again, if the device is right",
         };
         let (offset, length) = (damage.offset, damage.length);
         format!(
@@ -351,14 +354,14 @@ impl Outcome {
         let unchecked =
             unchecked.map(|it| format!("{}: not checked: {}\n", shown(&it.path), it.why));
         let missing = self.missing.iter();
-        let missing = missing.map(|path| format!("{}: in the list, and not there\n", shown(path)));
+        let missing = missing.map(|path| format!("{}: listed, but missing\n", shown(path)));
         let text: String = damaged.chain(unchecked).chain(missing).collect();
         if quiet {
             return text;
         }
         let verdict = match (self.damaged.len(), self.exit()) {
             (0, Exit::Done) => "nothing is wrong".to_owned(),
-            (0, _) => "no damage found, but not all could be checked".to_owned(),
+            (0, _) => "no damage found, but some files could not be checked".to_owned(),
             (files, _) => format!("{} damaged", count(files as u64)),
         };
         let summary = format!(

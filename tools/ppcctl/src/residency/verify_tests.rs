@@ -47,7 +47,7 @@ fn damage_is_worse_than_what_could_not_be_checked() {
     );
     outcome.missing.push("/m/gone".into());
     assert_eq!(outcome.exit(), Exit::Unchecked);
-    assert_eq!(outcome.text(true), "/m/gone: in the list, and not there\n");
+    assert_eq!(outcome.text(true), "/m/gone: listed, but missing\n");
     let damaged = Damaged {
         path: "/m/a".into(),
         differs: None,

@@ -111,7 +111,7 @@ pub(crate) fn warm(common: &Common, wanted: &Warm) -> Result<Exit> {
 fn leave_other_nodes(files: &[CacheFile], node: u16) -> Result<()> {
     if !Path::new(&format!("/sys/devices/system/node/node{node}")).exists() {
         let text = format!(
-            "--node {node}: there is no such node; 'ls -d /sys/devices/system/node/node*' shows those there are"
+            "--node {node}: there is no such node; 'ls -d /sys/devices/system/node/node*' lists the nodes"
         );
         return Err(Failure::Usage(text));
     }
@@ -244,21 +244,21 @@ impl Outcome {
             ));
         } else if self.lacked_memory {
             lines.push(format!(
-                "memory does not suffice: {missing} of {} is not cached, as loads end at {threshold} % of {}; raise \
+                "not enough memory: {missing} of {} is not cached, because loads stop at {threshold} % of {}; raise \
                  the limit, free memory, or load less with --limit",
                 Bytes(self.bytes),
                 Bytes(self.memory_limit)
             ));
         } else if missing.0 > 0 && self.load_errors == 0 {
             lines.push(format!(
-                "{missing} of {} is not cached any more: the kernel needed the memory, or another program dropped it; \
+                "{missing} of {} is no longer cached: the kernel needed the memory, or another program dropped it; \
                  free memory, or load less with --limit",
                 Bytes(self.bytes)
             ));
         }
         if self.load_errors > 0 {
             lines.push(format!(
-                "{} loads failed, of the files below; the kernel's log may say why (dmesg)",
+                "{} loads of the files below failed; the kernel's log may say why (dmesg)",
                 count(self.load_errors)
             ));
         }

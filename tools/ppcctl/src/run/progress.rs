@@ -71,13 +71,13 @@ pub(super) fn summary(summary: &Summary) -> Option<String> {
     let took = TimeSpan(Duration::from_millis(millis(summary.seconds)));
     let Some(stats) = &summary.stats else {
         return Some(format!(
-            "{policy} on {backend}: nothing is known; the command took {took}"
+            "{policy} on {backend}: no counters; the command took {took}"
         ));
     };
     let mut parts = vec![format!("{} loaded", Bytes(stats.loaded_bytes))];
     let cached = stats.load_bytes.saturating_sub(stats.loaded_bytes);
     if cached > 0 {
-        parts.push(format!("{} of the plan cached before", Bytes(cached)));
+        parts.push(format!("{} of the plan already cached", Bytes(cached)));
     }
     for (n, what) in [
         (stats.evicted_bytes, "evicted"),

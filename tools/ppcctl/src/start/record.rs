@@ -82,7 +82,7 @@ impl Kept {
         let name = plain(&self.name);
         if now.is_none() || now == before {
             remark(&format!(
-                "nothing of {name} was recorded: the command read too little, or events were lost"
+                "the start {name} was not recorded: the command read too little, or events were lost"
             ));
             return;
         }

@@ -230,7 +230,7 @@ impl Outcome {
         }
         if (1..self.expected_bytes).contains(&self.memory_limit) {
             lines.push(format!(
-                "memory is limited to {}, so not all of {} stays in it",
+                "memory is limited to {}, so part of the {} is dropped again",
                 Bytes(self.memory_limit),
                 Bytes(self.expected_bytes)
             ));
@@ -239,7 +239,8 @@ impl Outcome {
             let why = if self.load_errors > 0 {
                 format!(": {} loads failed", count(self.load_errors))
             } else if self.memory_over {
-                ": memory is over its threshold; free some, or see --cgroup".to_owned()
+                ": memory is over its threshold; free some, or name another cgroup with --cgroup"
+                    .to_owned()
             } else {
                 String::new()
             };

@@ -135,7 +135,7 @@ impl<'a> StartVerdict<'a> {
         let what_now = match self.wrong.len() as u64 {
             0 => String::new(),
             n => format!(
-                "; the next start records the other {} files as they are then",
+                "; {} files differ, and the next start records them anew",
                 count(n)
             ),
         };

@@ -53,13 +53,13 @@ fn used(facts: &Facts) -> Finding {
             "fuse would be used: readers go through a mirror, which costs them more than the other \
              backends",
         )
-        .remedy("See below for why the others cannot be used"),
+        .remedy("The findings below say why the others cannot be used"),
         None => finding(
             Severity::Problem,
             "backend-none",
             "No backend works here: reads work as without PPC, and nothing is loaded ahead",
         )
-        .remedy("See below for why each of them cannot be used; one is enough"),
+        .remedy("The findings below say why each of them cannot be used; one is enough"),
     }
 }
 

@@ -82,7 +82,7 @@ fn scheduler(layer: &Layer) -> Option<Finding> {
         return None;
     }
     let name = &layer.name;
-    let text = format!("{name} uses the scheduler {scheduler}, which is made for slower devices");
+    let text = format!("{name} uses the I/O scheduler {scheduler}, which suits slower devices");
     let finding = finding(Severity::Warning, "scheduler-slow", text);
     Some(finding.remedy(format!(
         "As root: 'echo none > /sys/block/{name}/queue/scheduler'"

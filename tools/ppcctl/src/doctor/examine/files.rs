@@ -29,7 +29,7 @@ fn amount(facts: &Facts) -> Finding {
     let files = &facts.files;
     let directory = facts.directory.display();
     if files.model() == 0 {
-        let text = format!("There is nothing to load in {directory}");
+        let text = format!("{directory} has no files to load");
         return finding(Severity::Problem, "files-none", text).remedy(format!(
             "Check the path, and with 'findmnt -T {}' whether the expected file system is mounted",
             word(&facts.directory)
@@ -52,7 +52,7 @@ fn amount(facts: &Facts) -> Finding {
 fn named_by_link(facts: &Facts) -> Option<Finding> {
     let link = facts.link.as_ref()?;
     let text = format!(
-        "{} is a link to {}, which is the directory that is examined and used",
+        "{} is a link to {}, which PPC examines and uses instead",
         link.display(),
         facts.directory.display()
     );
@@ -112,8 +112,8 @@ fn parent(directory: &Path, outside: &Path) -> String {
     // Not a directory that holds half of the machine's files, such as / or /srv.
     if both.components().count() > 2 {
         return format!(
-            "Name {}, which contains both; paths stay as they are. 'ppcctl run' does so by itself if that is no \
-             more than two directories above",
+            "Name {}, which contains both; paths stay as they are. 'ppcctl run' does so automatically if that is at \
+             most two directories up",
             both.display()
         );
     }
@@ -167,11 +167,10 @@ fn unreadable(facts: &Facts) -> Option<Finding> {
     let directory = word(&facts.directory);
     let remedy = if uid == 0 {
         // Only servers and other users' FUSE mounts deny root access.
-        "Have the server trust root (no_root_squash), or if it is FUSE, mount with allow_other"
-            .to_owned()
+        "Let the server trust root (no_root_squash); for FUSE, mount with allow_other".to_owned()
     } else {
         format!(
-            "Run ppcctl as root or as their owner, or as either try 'chmod -R a+rX {directory}'"
+            "Run ppcctl as root or as their owner, or run 'chmod -R a+rX {directory}' as one of these"
         )
     };
     Some(finding(Severity::Problem, "files-unreadable", text).remedy(remedy))

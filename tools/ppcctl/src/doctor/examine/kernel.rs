@@ -24,13 +24,13 @@ const FEATURES: [Feature; 3] = [
         since: (6, 7),
         code: "kernel-no-pagemap-scan",
         whose: BackendKind::Observe,
-        without: "there is no PAGEMAP_SCAN, so finding out how far a mapping was read costs more",
+        without: "PAGEMAP_SCAN is missing, so it costs more to find out how far a mapping was read",
     },
     Feature {
         since: (6, 5),
         code: "kernel-no-cachestat",
         whose: BackendKind::Observe,
-        without: "there is no cachestat, so finding out what is cached costs more",
+        without: "cachestat is missing, so it costs more to find out what is cached",
     },
 ];
 
@@ -42,10 +42,7 @@ const OLDEST: (u32, u32) = (5, 10);
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let kernel = &facts.kernel;
     let Some(version) = kernel.version else {
-        let text = format!(
-            "The version of the kernel {:?} cannot be found out",
-            kernel.release
-        );
+        let text = format!("The kernel version {:?} cannot be parsed", kernel.release);
         return vec![finding(Severity::Note, "kernel-unknown", text)];
     };
     let mut findings = features(facts, version);
@@ -71,8 +68,8 @@ fn features(facts: &Facts, version: (u32, u32)) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !facts.kernel.tracepoints.unwrap_or(version >= TRACEPOINTS) {
         let text = format!(
-            "Linux {release} has no tracepoints of reads that the page cache answers: observe reports \
-             misses only, and polls mappings for what is read through them"
+            "Linux {release} has no tracepoints of reads that the page cache answers: observe reports only misses, \
+             and polls mappings to see what is read through them"
         );
         let finding = finding(
             degrades(facts, BackendKind::Observe),

@@ -77,15 +77,15 @@ fn far(facts: &Facts, topology: &Topology) -> Option<Finding> {
     let nodes: Vec<_> = nodes.map(|(node, _)| node.to_string()).collect();
     let near_them: Vec<_> = near.iter().map(ToString::to_string).collect();
     let text = format!(
-        "About {} of the {} that are cached are on {}, and accelerators near {}: each read of them crosses the \
-         machine's interconnect",
+        "About {} of the {} cached bytes are on {}, but the accelerators are near {}: each read of them crosses the \
+         interconnect",
         Bytes(far),
         Bytes(all),
         named(&nodes),
         named(&near_them)
     );
     let remedy = format!(
-        "'ppcctl warm --node {} {}' drops them and loads them there, while no process maps them",
+        "'ppcctl warm --node {} {}' moves them there, unless a process maps them",
         near_them.first()?,
         word(&facts.directory)
     );

@@ -8,7 +8,7 @@ use cprt::machine::memory::{Eviction, LimitSource};
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     let Some(memory) = &facts.memory else {
-        let text = "The amount of memory cannot be read, and unknown memory is not used";
+        let text = "The amount of memory cannot be read, so PPC loads nothing";
         let finding = Finding::new(Group::Memory, Severity::Warning, "memory-unknown", text);
         return vec![finding.remedy("Mount /proc and /sys/fs/cgroup, as containers do")];
     };
@@ -40,7 +40,7 @@ fn fits(memory: &Memory, model: u64) -> Finding {
     let sizes = format!("{} to {}", limits(&memory.source), Bytes(limit));
     if model > threshold {
         let text = format!(
-            "The model has {}, and {sizes}, of which {} may be used: it is never cached completely",
+            "The model has {}, and {sizes}, of which PPC may use {}: it is never cached completely",
             Bytes(model),
             Bytes(threshold)
         );
@@ -55,7 +55,7 @@ fn fits(memory: &Memory, model: u64) -> Finding {
         return finding(Severity::Note, "memory-tight", text).remedy(room(&memory.source));
     }
     let text = format!(
-        "The model fits: {sizes}, of which {} can be loaded now",
+        "The model fits: {sizes}, which leaves {} for loads now",
         Bytes(available)
     );
     finding(Severity::Ok, "memory", text)

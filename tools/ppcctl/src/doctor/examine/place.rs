@@ -131,9 +131,7 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
         Sort::Own => finding(
             Severity::Warning,
             "file-system-own-cache",
-            format!(
-                "{at}: it has a cache of its own besides the page cache, of which PPC knows nothing"
-            ),
+            format!("{at}: it has its own cache besides the page cache, which PPC cannot control"),
         )
         .remedy("Keep models on ext4 or xfs, or try 'zfs set primarycache=metadata' for them"),
     }
@@ -141,7 +139,7 @@ fn of_sort(facts: &Facts, place: &Place, sort: Sort) -> Finding {
 
 fn network(at: &str, directory: &str) -> Finding {
     let text = format!(
-        "{at}: the files are on another machine; changing them there drops what is cached here"
+        "{at}: the files are on another machine; changing them there drops their pages from the cache here"
     );
     finding(Severity::Warning, "file-system-network", text).remedy(format!(
         "Copy the files to a local disk if there is room, such as with 'cp -a {directory} /var/tmp', or \

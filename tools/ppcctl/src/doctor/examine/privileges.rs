@@ -27,7 +27,7 @@ const NEEDS: [Need; 5] = [
     Need {
         name: "CAP_BPF",
         any: &[Capability::Bpf, Capability::SysAdmin],
-        without: "what is observed costs readers more",
+        without: "observation costs readers more",
     },
     Need {
         name: "CAP_SYS_PTRACE",
@@ -37,7 +37,7 @@ const NEEDS: [Need; 5] = [
     Need {
         name: "CAP_SYS_NICE",
         any: &[Capability::SysNice],
-        without: "loads wait for their turn on the processor",
+        without: "loads wait longer for a CPU",
     },
 ];
 
@@ -86,8 +86,8 @@ fn capabilities(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     if !user.initial {
-        let text = "This is a user namespace, as in a rootless container: being root here gives no access \
-                    to the kernel's tracepoints and modules";
+        let text = "This is a user namespace, as in a rootless container: root here has no access to the kernel's \
+                    tracepoints and modules";
         findings.push(
             finding(
                 prevents(facts, BackendKind::Observe),
