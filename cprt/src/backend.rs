@@ -34,7 +34,7 @@ pub(crate) enum Fault {
     /// It is a directory, a device or the like.
     #[error("not a regular file")]
     NoFile,
-    /// The process whose memory was to be charged is gone.
+    /// The process to charge is gone.
     #[error("the process to charge is gone")]
     NoProcess,
     /// The mount is gone.

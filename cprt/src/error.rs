@@ -41,7 +41,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error("{}: {problem}", path.display())]
     Config {
         /// The file.
@@ -104,7 +104,7 @@ pub enum Error {
     /// The request was refused, and why.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The path is no memory cgroup, or the cgroup does not take a process.
+    /// The path is not a memory cgroup, or the cgroup does not take a process.
     #[error("{}: {problem}", path.display())]
     Cgroup {
         /// Its directory, or what was given for it.
@@ -115,7 +115,7 @@ pub enum Error {
         source: Option<io::Error>,
     },
     /// The machine's topology cannot be found out.
-    #[error("Looking at the machine's topology: {0}")]
+    #[error("Reading the machine's topology: {0}")]
     Topology(String),
 }
 
@@ -136,13 +136,13 @@ pub struct Refusal {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The request itself makes no sense.
+    /// The request itself is invalid.
     Invalid,
     /// There is no rfs mounted there, or no policy registered.
     NotFound,
     /// Users other than root can change the library.
     Untrusted,
-    /// The library is no policy, or not for this host or mount, or refuses its settings.
+    /// The library is not a policy, does not fit this host or mount, or refuses its settings.
     Policy,
     /// The attempt failed.
     Failed,

@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 pub mod namespace;
 
-/// What a session is to do.
+/// The task of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory, absolute and without links.
@@ -272,7 +272,7 @@ impl MountWatch {
         }
     }
 
-    /// Whether the path is still mounted, or mounted again: a worker that restarts after a failure mounts anew.
+    /// Whether the path is still mounted, or mounted again: a worker that restarts after a failure mounts again.
     fn is_there(&mut self, keeper: &Keeper, at: &Path) -> bool {
         if mountinfo::id_at(at) == self.number {
             return true;
@@ -434,7 +434,7 @@ impl Owner for SessionOwner {
 
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
         match never {
-            None => (self.log)(2, &format!("it failed: {fault}; it is started again")),
+            None => (self.log)(2, &format!("it failed: {fault}; starting it again")),
             // The session reports the reason as it ends.
             Some(_) => (self.log)(3, &format!("it failed: {fault}")),
         }

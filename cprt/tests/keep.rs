@@ -1,4 +1,4 @@
-//! Sets of files that a real daemon keeps: what the page cache has of them, whatever becomes of the daemon.
+//! Sets of files that a real daemon keeps: what the page cache has of them, even if the daemon dies.
 
 use std::fs;
 use std::path::{Path, PathBuf};

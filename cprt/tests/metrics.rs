@@ -55,7 +55,7 @@ struct Ground {
     _daemon: Ended,
     /// A folder for the sockets, whose paths have to be short.
     place: Folder,
-    /// Has the file `f`; on a disk, as a temporary folder may be in memory, where reads never miss.
+    /// Has the file `f`; on a disk, because a temporary folder may be in memory, where reads never miss.
     folder: Folder,
     address: SocketAddr,
 }
@@ -308,7 +308,7 @@ fn the_dashboard_and_the_page_name_metrics_that_there_are() {
     }
 }
 
-/// Prometheus as Debian has it, with a folder of its own, reading this daemon five times a second.
+/// Prometheus as Debian has it, with its own folder, reading this daemon five times a second.
 fn prometheus(ground: &Ground) -> Option<(Ended, SocketAddr)> {
     let program = ["/usr/bin/prometheus", "/usr/local/bin/prometheus"];
     let Some(program) = program

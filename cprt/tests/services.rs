@@ -212,7 +212,7 @@ fn cached(path: &Path) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// A service that waits for a line before it goes on.
+/// A service that waits for a line before it continues.
 struct Running(Child, Option<ChildStdin>);
 
 impl Running {
@@ -299,7 +299,7 @@ fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
     let (both, other, status) = undisturbed(attempt, |(both, ..)| *both == [SIZE; 2]);
     assert_eq!((both, other), ([SIZE; 2], 0));
     let again = status.last.expect("a start");
-    assert_eq!(again.start, name, "a port says nothing of a start");
+    assert_eq!(again.start, name, "a port does not identify a start");
     assert!(again.loaded_bytes >= 2 * SIZE, "{again:?}");
     assert!(
         status.running.is_empty() && status.starts >= 2,
@@ -371,7 +371,11 @@ fn starts_that_die_half_way_or_loop_spoil_nothing() {
     let (first, second) = (whole.0.id(), twice.0.id());
     let status = wait_for("both", || ground.service("d").filter(|it| it.starts == 2));
     assert_eq!(status.running, [first, second]);
-    assert!(status.left_out.is_some_and(|why| why.contains("under way")));
+    assert!(
+        status
+            .left_out
+            .is_some_and(|why| why.contains("in progress"))
+    );
     whole.end();
     twice.end();
     let name = ground.over("d", first).last.expect("a start").start;

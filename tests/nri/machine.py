@@ -111,7 +111,7 @@ def libraries(programs: list[Path]) -> set[Path]:
     return {Path(found) for found in LIBRARY.findall(said)}
 
 
-# Content, and when it was changed: Python compiles modules anew that are younger than what was compiled of them.
+# Content, and when it was changed: Python recompiles modules that are younger than their compiled files.
 Files = dict[str, tuple[bytes, int]]
 
 

@@ -134,7 +134,7 @@ class HostDaemon(Daemon):
                 stderr=log,
                 env=dict(os.environ, PPC_POLICY_PATH=str(policies)),
             )
-        self.wait("tells of containers by NRI")
+        self.wait("reports containers by NRI")
 
     def kill(self, how: int = signal.SIGKILL) -> None:
         self.process.send_signal(how)
@@ -201,7 +201,7 @@ class Ground:
 
 
 def test(ground: Ground, version: str) -> None:
-    """All in one, as each step goes on from the one before."""
+    """All in one, because each step continues from the one before."""
 
     def passed(name: str, figures: str) -> None:
         print(f"pass nri_{version}_{name}: {figures}", flush=True)
@@ -273,7 +273,7 @@ def harms_nothing(ground: Ground, daemon: HostDaemon, alone: dict, passed) -> No
         passed("stopped_it_delays_one_container", as_ever(ground.run(), waits=1))
         passed("and_no_other", as_ever(ground.run()))
         again.process.send_signal(signal.SIGCONT)
-        again.wait("tells of containers by NRI")
+        again.wait("reports containers by NRI")
         said = ground.run()
         assert said["majors"] * 2 <= alone["majors"], f"{said}, {alone}"
         passed("it_comes_back", f"{said['majors']} major faults")
@@ -292,7 +292,7 @@ def in_a_pod(ground: Ground, alone: dict, passed) -> None:
         container = daemonset.create(pod, instead, ground.place, services)
         daemon = Daemon(ground.programs, ground.place / "logs/cprtd.log", ground.place / "volume-run/cprt/control.sock")
         pod.start(container)
-        daemon.wait("tells of containers by NRI")
+        daemon.wait("reports containers by NRI")
         first = ground.run()
         last = daemon.over(0)
         daemon.forget()
@@ -310,7 +310,7 @@ def in_a_pod(ground: Ground, alone: dict, passed) -> None:
 
 
 def place_for(version: str) -> Path:
-    """A folder only root may write to: libraries elsewhere are refused. Its path is short, as it has sockets."""
+    """A folder only root may write to: libraries elsewhere are refused. Its path is short, because it has sockets."""
     parent = Path("/run/ppc-nri")
     parent.mkdir(mode=0o755, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{version}-", dir=parent))

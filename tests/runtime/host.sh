@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The runtime's tests on this machine's own kernel, on the backends that need no module. They see a file system in
-# which the runtime is installed, in a mount namespace of their own, and leave nothing behind.
+# which the runtime is installed, in their own mount namespace, and leave nothing behind.
 #
 #   tests/runtime/host.sh [--contained] [PATTERN...]     shell patterns of test names; cprt_on_* unless given
 #

@@ -25,7 +25,7 @@ pub(crate) fn limits() -> impl Iterator<Item = &'static str> {
 }
 
 /// The kernel opens files that it passes through once more, as readers do.
-const TIMES: &str = "reads update access times below";
+const TIMES: &str = "reads update access times of the lower file system";
 
 /// A mount, and its lower directory observed.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Beneath {
     fn follow_the_mount(&self) -> std::io::Result<()> {
         let (passthrough, observe) = (Arc::clone(&self.passthrough), Arc::clone(&self.observe));
         let (ended, direct) = (Arc::clone(&self.ended), Arc::clone(&self.direct));
-        // FUSE is to report nothing of readers until the policy wants opens.
+        // FUSE reports no readers until the policy wants opens.
         passthrough.want(Kinds::default());
         std::thread::Builder::new()
             .name("mount".into())

@@ -181,7 +181,7 @@ struct Both {
     since: Instant,
     size: u64,
     lower: Arc<Lower>,
-    /// `None` if it has no name any more.
+    /// `None` if it no longer has a name.
     above: Option<File>,
 }
 
@@ -256,7 +256,7 @@ impl Fuse {
     }
 
     /// How many bytes of a range are cached, as the kernel reports it; where it cannot, or the
-    /// file has no name, as we remember it.
+    /// file has no name, as this backend remembers it.
     fn cached(&self, both: &Both, range: &Range<u64>) -> u64 {
         let length = range.end - range.start;
         let looked = both
@@ -457,7 +457,7 @@ impl Backend for Fuse {
 
     fn evict(&self, span: Span, unmapped: bool) -> Result<Evicted, Fault> {
         if !self.mirror.core().knows(span.file.0) {
-            // The kernel caches nothing of a file that it does not know.
+            // The kernel caches no page of a file that it does not know.
             return Ok(Evicted::default());
         }
         let both = self.both(span.file)?;

@@ -88,7 +88,7 @@ pub(crate) struct Observe {
     /// What is said of the next events that the policy wants ([`Backend::rests_until_open`]).
     may_rest: AtomicBool,
     reads: Mutex<ReadPoints>,
-    /// How many pages of a reader may go without a record.
+    /// How many pages a reader may read without a record.
     merge: AtomicU64,
     changes: NameChanges,
     interrupt: EventFd,
@@ -239,8 +239,8 @@ impl Observe {
         self.table().of_identity(identity).map(FileId)
     }
 
-    /// Opens a file by the policy's number. Each load opens it anew, as the kernel keeps the state of readahead in
-    /// the open file.
+    /// Opens a file by the policy's number. Each load opens it again, because the kernel keeps the state of readahead
+    /// in the open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         match self.file_now(file) {
             // Looking is not worth it for a number that was never given out.

@@ -5,9 +5,9 @@
 //!
 //! A load goes through its range in steps, and checks between two of them whether it is to stop. Whole folios of the
 //! largest size come in by one page fault each, where kernel and file system can do that and the backend allows it:
-//! this takes less CPU time, and readers copy such folios faster. The rest of a dense run is sent to `/dev/null`, which copies
-//! nothing and has the kernel read ahead. Small or isolated ranges are requested exactly (WILLNEED), one piece ahead,
-//! and then sent as well, to wait for them: the kernel reports neither when such a request is done,
+//! this takes less CPU time, and readers copy such folios faster. The rest of a dense run is sent to `/dev/null`, which
+//! copies nothing and has the kernel read ahead. Small or isolated ranges are requested exactly (WILLNEED), one piece
+//! ahead, and then sent as well, to wait for them: the kernel reports neither when such a request is done,
 //! nor that it has left out some of it, nor that a page could not be read.
 //!
 //! An eviction looks what is left and reports that: the kernel leaves pages that are mapped or being read,
@@ -327,7 +327,7 @@ impl Engine {
         let is_one = matches!(came, Ok(true));
         let mut state = self.lock();
         some_of(&mut state.tries, identity.device).tried(is_one);
-        // A backend that does not take them has no use for them.
+        // A backend that does not take them does not need them.
         if is_one && state.folios.len() < MOST_FOLIOS {
             state.folios.push((identity, folio.clone()));
         }

@@ -93,7 +93,10 @@ fn module(directory: &Path) -> Verdict {
         return if is_root() {
             Verdict::Usable { limits }
         } else {
-            Verdict::no("the devices of rfs mounts are for root", "run as root")
+            Verdict::no(
+                "only root may open the devices of rfs mounts",
+                "run as root",
+            )
         };
     }
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
@@ -106,7 +109,7 @@ fn module(directory: &Path) -> Verdict {
     if is_root() {
         Verdict::Usable { limits }
     } else {
-        Verdict::no("mounting rfs is for root", "run as root")
+        Verdict::no("only root may mount rfs", "run as root")
     }
 }
 
@@ -180,7 +183,7 @@ fn fuse(may: bool) -> Verdict {
         );
     }
     Verdict::no(
-        "an ordinary user may not mount here: there are no user namespaces and no fusermount3",
+        "ordinary users cannot mount FUSE here: there are no user namespaces and no fusermount3",
         "install fuse3, or allow user namespaces",
     )
 }

@@ -17,11 +17,11 @@ Usage: cprtd [--config FILE] [--nri]
   -h, --help         print this help
   -V, --version      print the version
 
-cprtd stays in the foreground and logs to its standard error. SIGTERM ends it in good order; SIGHUP has it
-reread the services and the sets to keep of its configuration.
-Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if it is called wrongly.";
+cprtd stays in the foreground and logs to its standard error. SIGTERM ends it cleanly; SIGHUP makes it reread
+the services and kept sets of its configuration.
+Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot run, 2 if its arguments are wrong.";
 
-/// What this process is to do.
+/// The task of this process.
 enum Role {
     Daemon { config: Option<PathBuf>, nri: bool },
     Worker,

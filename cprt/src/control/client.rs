@@ -248,7 +248,7 @@ fn silent(patience: Duration) -> Error {
 
 fn hung_up() -> Error {
     Error::Protocol(
-        "cprtd hung up without an answer; see 'systemctl status cprtd', it may have crashed"
+        "cprtd closed the connection without an answer and may have crashed; see 'systemctl status cprtd'"
             .to_owned(),
     )
 }
@@ -349,7 +349,7 @@ mod tests {
         let (client, daemon) = daemon("silent", &[""]);
         let error = client.status(None).expect_err("no answer").to_string();
         assert!(
-            error.starts_with("cprtd hung up without an answer"),
+            error.starts_with("cprtd closed the connection without an answer"),
             "{error}"
         );
         daemon.join().expect("it ends");

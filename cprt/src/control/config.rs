@@ -333,7 +333,7 @@ impl Config {
             (
                 memory.pressure <= 100,
                 format!(
-                    "memory.pressure = {}: must be a percentage, up to 100 for never",
+                    "memory.pressure = {}: must be a percentage; 100 disables it",
                     memory.pressure
                 ),
             ),
@@ -437,7 +437,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::
     if text.is_empty() {
         return Ok(None);
     }
-    let problem = || format!("{text:?} is no address with a port; say \"127.0.0.1:9464\"");
+    let problem = || format!("{text:?} is not an address with a port such as \"127.0.0.1:9464\"");
     text.parse()
         .map(Some)
         .map_err(|_| D::Error::custom(problem()))

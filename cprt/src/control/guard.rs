@@ -60,8 +60,9 @@ impl FromStr for Amount {
 
     /// A quantity of Kubernetes (`100Mi`, `1.5G`, `2e9`) or a percentage.
     fn from_str(text: &str) -> Result<Self, String> {
-        let problem =
-            || format!("{text:?} is no amount of memory; say \"500Mi\", \"1 GiB\" or \"5%\"");
+        let problem = || {
+            format!("{text:?} is not an amount of memory such as \"500Mi\", \"1 GiB\" or \"5%\"")
+        };
         let text = text.trim();
         let amount = match text.strip_suffix('%') {
             Some(percent) => decimal(percent.trim_end(), 100, 1)

@@ -26,7 +26,7 @@ pub struct KeepSet {
 pub type KeepPart = (usize, u64, u64);
 
 impl KeepSet {
-    /// Why this is no valid set under this name, if it is not.
+    /// Why this set is invalid under this name, if it is.
     ///
     /// # Errors
     ///
@@ -40,14 +40,14 @@ impl KeepSet {
             return Err(format!("\"{}\" must begin with a slash", path.display()));
         }
         if self.budget == Some(0) {
-            return Err("a budget of 0 keeps nothing; leave it out for no limit".to_owned());
+            return Err("a budget of 0 keeps nothing; omit it for no limit".to_owned());
         }
         let is_sound = |&(path, offset, length): &KeepPart| {
             let end = offset.checked_add(length);
             path < self.paths.len() && end.is_some_and(|end| i64::try_from(end).is_ok())
         };
         if !self.parts.iter().all(is_sound) {
-            return Err("a part lies in none of the paths".to_owned());
+            return Err("a part lies outside all paths".to_owned());
         }
         Ok(())
     }
@@ -62,7 +62,7 @@ pub(crate) fn plain_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What became of a set.
+/// The state of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeepStatus {
     /// Its name.
@@ -81,11 +81,11 @@ pub struct KeepStatus {
     /// Why not all that is wanted is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Files of which something is to be kept.
+    /// Files that the set keeps, in whole or in part.
     pub files: u64,
     /// Bytes of all its files or parts, those of sets of a higher priority included.
     pub whole_bytes: u64,
-    /// Bytes that are to be kept: within the budget, and without what sets of a higher priority keep.
+    /// Bytes to keep: within the budget, and without what sets of a higher priority keep.
     pub wanted_bytes: u64,
     /// Bytes of these that the page cache has.
     pub cached_bytes: u64,
@@ -178,9 +178,9 @@ mod tests {
             ("", set(&["/m"]), "a name may"),
             ("a", set(&[]), "at least one"),
             ("a", set(&["/m", "n"]), "\"n\" must begin with a slash"),
-            ("a", beyond, "none of the paths"),
-            ("a", huge, "none of the paths"),
-            ("a", nothing, "leave it out"),
+            ("a", beyond, "outside all paths"),
+            ("a", huge, "outside all paths"),
+            ("a", nothing, "omit it"),
         ] {
             let refused = set.check(name).expect_err(problem);
             assert!(refused.contains(problem), "{refused}");

@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Upper bound on services that are told apart.
+/// Upper bound on services that are counted separately.
 const MOST: usize = 256;
 /// The service that stands for all further ones.
 const OTHERS: &str = "others";
 
-/// The loads of a service that are over. `ppc.h` describes bytes and phases; the five phases follow each other without a
-/// gap, so that their sum is the whole.
+/// The loads of a service that are over. `ppc.h` describes bytes and phases; the five phases follow each other without
+/// a gap, so that their sum is the whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadTotals {
@@ -23,7 +23,7 @@ pub struct LoadTotals {
     pub asked_bytes: u64,
     /// Of these, read after they had come.
     pub used_bytes: u64,
-    /// Of these, missed by a reader all the same.
+    /// Of these, missed by a reader anyway.
     pub late_bytes: u64,
     /// Of these, never read.
     pub unread_bytes: u64,

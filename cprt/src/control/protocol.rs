@@ -3,7 +3,7 @@
 //! A connection carries one request. Every reply is a [`Reply`]. Each request has one, except
 //! [`Request::Events`], which has one for each event until either side closes. Later versions may add
 //! fields: clients ignore fields that they do not know, and the daemon refuses a request with
-//! fields that it does not know, as the request would mean something else without them.
+//! fields that it does not know, because the request would mean something else without them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ pub enum Request {
         /// The memory cgroup that the worker lives in; without it, that of the first reader.
         #[serde(default)]
         cgroup: Option<PathBuf>,
-        /// The backend for a directory that is no mount of rfs.
+        /// The backend for a directory that is not a mount of rfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         backend: Option<BackendKind>,
     },
@@ -145,7 +145,7 @@ pub struct ServiceStatus {
     pub running: Vec<u32>,
     /// How often the daemon has seen it start.
     pub starts: u64,
-    /// What became of these starts.
+    /// The results of these starts.
     #[serde(default)]
     pub totals: StartTotals,
     /// Why the newest start was neither recorded nor loaded, if it was not.
@@ -156,7 +156,7 @@ pub struct ServiceStatus {
     pub last: Option<StartStatus>,
 }
 
-/// What became of a service's starts since the daemon knows it. The three phases of a start, beginning, loading and
+/// The results of a service's starts since the daemon has known it. The three phases of a start, beginning, loading and
 /// reading, follow each other without a gap; they are added up when it is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,7 +169,7 @@ pub struct StartTotals {
     pub failed: u64,
     /// Bytes loaded ahead of starts, from storage.
     pub loaded_bytes: u64,
-    /// Bytes that were to be loaded and were cached already.
+    /// Bytes that would have been loaded, but were already cached.
     pub cached_bytes: u64,
     /// From when the program was executed until its policy ran.
     pub beginning_us: u64,
@@ -194,7 +194,7 @@ pub struct StartStatus {
     pub phase: StartPhase,
     /// Bytes loaded ahead of it, from storage.
     pub loaded_bytes: u64,
-    /// Bytes that were to be loaded and were cached already.
+    /// Bytes that would have been loaded, but were already cached.
     pub cached_bytes: u64,
     /// The last log line of its policy, or why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ pub enum StartPhase {
     UnderWay,
     /// Reading has come to rest, or its processes have ended.
     Over,
-    /// The policy failed, and the start went on without it.
+    /// The policy failed, and the start continued without it.
     Failed,
 }
 
@@ -257,7 +257,7 @@ pub enum MountState {
     Running,
     /// The kernel, until the worker has been started again.
     Waiting,
-    /// The kernel, as the policy failed too often; registering a policy again ends this.
+    /// The kernel, because the policy failed too often; registering a policy again ends this.
     Failed,
 }
 

@@ -107,11 +107,11 @@ impl fmt::Display for TimeSpan {
 }
 
 fn no_bytes(text: &str) -> String {
-    format!("{text:?} is no number of bytes; say \"2 MiB\", \"512 KiB\" or 4096")
+    format!("{text:?} is not a number of bytes such as \"2 MiB\", \"512 KiB\" or 4096")
 }
 
 fn no_span(text: &str) -> String {
-    format!("{text:?} is no span of time; say \"100 ms\" or \"2 s\"")
+    format!("{text:?} is not a span of time such as \"100 ms\" or \"2 s\"")
 }
 
 struct BytesVisitor;
@@ -210,7 +210,7 @@ mod tests {
             "0x10",
         ] {
             let error = text.parse::<Bytes>().expect_err(text);
-            assert!(error.contains("say \"2 MiB\""), "{error}");
+            assert!(error.contains("such as \"2 MiB\""), "{error}");
         }
     }
 
@@ -231,7 +231,7 @@ mod tests {
         }
         for text in ["", "100", "s", "-1 s", "1.5 s", "1 h", "99999999999999 s"] {
             let error = text.parse::<TimeSpan>().expect_err(text);
-            assert!(error.contains("say \"100 ms\""), "{error}");
+            assert!(error.contains("such as \"100 ms\""), "{error}");
         }
     }
 

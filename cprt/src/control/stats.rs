@@ -68,7 +68,7 @@ counters! {
     load_bytes,
     /// bytes of these that were not cached before
     loaded_bytes,
-    /// bytes asked for and not loaded because a newer plan replaced them
+    /// bytes requested but not loaded, because a newer plan replaced them
     superseded_bytes,
     /// times that loads were stopped: for a newer plan, memory or readers
     interruptions,

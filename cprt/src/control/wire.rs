@@ -35,7 +35,7 @@ pub fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
     match serde_json::from_slice(&line) {
         Ok(request) => Ok(Some(request)),
         Err(error) => Err(Error::Protocol(format!(
-            "No request that cprtd {} knows: {error}",
+            "cprtd {} does not know this request: {error}",
             env!("CARGO_PKG_VERSION")
         ))),
     }
@@ -45,7 +45,7 @@ pub fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
 ///
 /// # Errors
 ///
-/// The daemon refused, or its answer is no reply, or the connection broke.
+/// The daemon refused, or its answer is not a reply, or the connection broke.
 pub fn read_reply<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option<T>> {
     let Some(line) = line(from, REPLY_MAX)? else {
         return Ok(None);
@@ -56,7 +56,7 @@ pub fn read_reply<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<Option
         Err(error) => {
             let start = &line[..line.len().min(EXCERPT)];
             Err(Error::Protocol(format!(
-                "No reply that a client {} knows: {error}; it begins with {:?}",
+                "client {} does not know this reply: {error}; it begins with {:?}",
                 env!("CARGO_PKG_VERSION"),
                 String::from_utf8_lossy(start)
             )))
@@ -84,7 +84,7 @@ pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
 /// The next line without its newline; `None` at the end.
 pub(crate) fn line(from: &mut impl BufRead, max: usize) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    // One more for the newline; usize is no wider than u64 on what this runs on.
+    // One more for the newline; usize is at most as wide as u64 on all platforms that this runs on.
     from.take(max as u64 + 1)
         .read_until(b'\n', &mut line)
         .map_err(|source| Error::System {
@@ -221,7 +221,7 @@ mod tests {
             (b"{\"do\":\"status\"} {}\n", "trailing characters"),
         ] {
             let text = text(request(bytes));
-            assert!(text.starts_with("No request that cprtd "), "{text}");
+            assert!(text.contains("does not know this request"), "{text}");
             assert!(text.contains(part), "{text}");
         }
     }
@@ -332,7 +332,7 @@ mod tests {
             b"{}\n",
         ] {
             let text = text(reply(bytes));
-            assert!(text.starts_with("No reply that a client "), "{text}");
+            assert!(text.contains("does not know this reply"), "{text}");
         }
         let shown = text(reply(b"HTTP/1.1 400 Bad Request\n"));
         assert!(

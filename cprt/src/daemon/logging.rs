@@ -1,6 +1,6 @@
 //! The daemon's log: lines on standard error, for a terminal or the journal.
 //!
-//! error: what was asked for did not happen. warn: something is wrong, but work goes on. info: once
+//! error: what was asked for did not happen. warn: something is wrong, but work continues. info: once
 //! in the life of a mount, worker or start, never once per event. debug helps to find a fault, and
 //! needs `CPRT_LOG=debug`.
 

@@ -60,7 +60,7 @@ const LIMITS: Limits = Limits {
 /// Makes the text; it may wait.
 pub(super) type Collect = Arc<dyn Fn(Format) -> Result<String> + Send + Sync>;
 
-/// Where metrics are to be served.
+/// Where to serve metrics.
 #[derive(Debug)]
 pub(super) struct Addresses {
     socket: Option<(BoundListener, PathBuf)>,
@@ -83,8 +83,8 @@ struct Shared {
 }
 
 impl Addresses {
-    /// Makes the Unix socket, while the process has no other thread. Metrics are no reason not to run: an error is
-    /// logged.
+    /// Makes the Unix socket, while the process has no other thread. cprtd runs without metrics if it has to: an error
+    /// is logged.
     pub(super) fn new(config: &Config) -> Self {
         let bind = |path: PathBuf| match socket::listen(&path, &config.group) {
             Ok(listener) => Some((listener, path)),
@@ -207,7 +207,7 @@ async fn at_address(address: SocketAddr, shared: Arc<Shared>, places: Arc<Semaph
             Err(error) if !is_told => {
                 is_told = true;
                 let why = why_not(&error);
-                log::error!("Metrics are not served at {address} until that is possible: {why}");
+                log::error!("Cannot serve metrics at {address} yet: {why}");
             }
             Err(_) => {}
         }
@@ -224,7 +224,7 @@ async fn at_address(address: SocketAddr, shared: Arc<Shared>, places: Arc<Semaph
 /// Why an address could not be bound, with the remedy where the unit forbids networks.
 fn why_not(error: &io::Error) -> String {
     if error.raw_os_error() == Some(libc::EAFNOSUPPORT) {
-        return "the unit allows no networks; add 'RestrictAddressFamilies=AF_INET AF_INET6' to its \
+        return "the unit cprtd.service forbids network access; add 'RestrictAddressFamilies=AF_INET AF_INET6' to its \
                 [Service] by 'systemctl edit cprtd', and restart it"
             .to_owned();
     }
@@ -330,7 +330,7 @@ impl Shared {
             // It panicked, which has been reported.
             Ok(Err(_)) => Err("Collecting the metrics failed".to_owned()),
             Err(_) => Err(format!(
-                "The metrics have not been collected within {} s",
+                "Collecting the metrics took longer than {} s",
                 self.limits.to_collect.as_secs()
             )),
         }

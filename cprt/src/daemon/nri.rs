@@ -1,12 +1,13 @@
-//! A plugin of NRI, the interface by which containerd and CRI-O tell of containers before these run.
+//! A plugin of NRI, the interface by which containerd and CRI-O report containers before these run.
 //!
 //! ```text
 //! the runtime's socket ─ frames ─ conversation ─ the answer, at once ─▶ services: what is about to start
 //! ```
 //!
 //! The runtime waits for each answer, so nothing happens before it: the thread of its own here answers from what it was
-//! sent, and only then leaves the news for the thread of the services, in a queue that is never waited for. If the daemon
-//! is killed, the runtime finds the socket closed and goes on; if it is stopped, the runtime goes on after its
+//! sent, and only then leaves the news for the thread of the services, in a queue that is never waited for. If the
+//! daemon is killed, the runtime finds the socket closed and continues; if it is stopped, the runtime continues after
+//! its
 //! `plugin_request_timeout` (2 s), once, and does without the plugin from then on. The plugin comes back by itself.
 
 use std::io;
@@ -106,7 +107,7 @@ async fn stay(socket: &Path, pass: &Pass) {
             }
             Err(error) if !waits => {
                 waits = true;
-                log::warn!("No runtime tells of containers at {at}: {error}; {REMEDY}");
+                log::warn!("No container runtime answers at {at}: {error}; {REMEDY}");
             }
             Err(_) => {}
         }
@@ -142,7 +143,7 @@ async fn talk(
         for news in heard.news {
             match news {
                 News::Runtime { name, version } => {
-                    log::info!("{name} {version} tells of containers by NRI");
+                    log::info!("{name} {version} reports containers by NRI");
                 }
                 News::Container(news) => pass(news),
             }

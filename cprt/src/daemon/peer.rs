@@ -2,7 +2,8 @@
 //!
 //! Members of the socket's group may register policies that root has installed, remove them and set them. But what a
 //! policy is given takes effect as root: it reads and writes a path in a setting as root, a mirror covers a directory
-//! for all to see, a cgroup's memory pays, a file to be kept is opened. Only root may ask for that, on the command line or in the configuration.
+//! for all to see, a cgroup's memory pays, a file to be kept is opened. Only root may ask for that, on the command line
+//! or in the configuration.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -58,7 +59,7 @@ impl Peer {
             } => ("A mirror over a directory".to_owned(), None),
             Request::RegPolicy {
                 cgroup: Some(_), ..
-            } => ("A cgroup that pays".to_owned(), None),
+            } => ("A cgroup to charge".to_owned(), None),
             Request::RegPolicy { settings, .. } | Request::Configure { settings, .. } => {
                 let key = names_a_file(settings)?;
                 (format!("The path in {key}"), Some(key))
@@ -81,8 +82,8 @@ impl Peer {
     }
 }
 
-/// Files are opened as root, which may open more of them than the peer, and their names are told to all who may use
-/// the socket.
+/// Files are opened as root, which may open more of them than the peer, and their names are shown to all users who may
+/// use the socket.
 fn of_keep() -> Refusal {
     Refusal {
         kind: RefusalKind::Invalid,

@@ -1,7 +1,7 @@
 //! Which mount has which policy, and a worker for each.
 //!
 //! A mount that has had a policy since the daemon started has a [`Slot`]. Registering loads the
-//! library in a new worker while the old one goes on; only then does the old one end and the new one
+//! library in a new worker while the old one continues; only then does the old one end and the new one
 //! take the device. If the new one refuses, the registry starts the old policy again.
 //!
 //! A [`Keeper`] restarts a worker that fails; while it waits to do so, and when it has given up, the
@@ -48,7 +48,7 @@ pub(crate) struct Registry {
     slots: Mutex<BTreeMap<PathBuf, Arc<Slot>>>,
     /// Earlier registrations that are not back yet.
     before: Mutex<Registrations>,
-    /// Held while registrations are saved, so that what is saved last is what there is.
+    /// Held while registrations are saved, so that the file never ends up older than the registry.
     saving: Mutex<()>,
     /// Numbers keepers.
     keepers: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct Registry {
     loads: LoadTable,
 }
 
-/// What is to be registered.
+/// A registration to make.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistrationRequest {
     pub(crate) mount: PathBuf,
@@ -112,7 +112,7 @@ impl Registry {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers earlier policies again, each in a thread of its own, as looking at a directory may take long. Those
+    /// Registers earlier policies again, each in its own thread, because looking at a directory may take long. Those
     /// that take too long come later.
     pub(crate) fn restore(self: &Arc<Self>) {
         let before = state::read(&self.config.state, "register the policies again");

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The worker that records and loads is that of `ppcctl run`, with the same policy and the same templates. It loads its
-//! library and its kernel programs before it is needed, as the process that starts does not wait for it.
+//! library and its kernel programs before it is needed, because the process that starts does not wait for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -190,7 +190,7 @@ impl Services {
         if self.shared.inbox.put(news) {
             self.shared.wake();
         } else {
-            log::warn!("Too many containers start at once: one is left alone");
+            log::warn!("Too many containers start at once: not following one of them");
         }
     }
 
@@ -388,9 +388,9 @@ impl Shared {
         self.state().off = Some(why.to_owned());
     }
 
-    /// A worker failed: after repeated failures, the service gets no worker any more.
+    /// A worker failed: after repeated failures, the service gets no more workers.
     fn failed(&self, service: &str, fault: &str) {
-        log::error!("The start of {service} goes on without a worker: {fault}");
+        log::error!("The start of {service} continues without a worker: {fault}");
         if let Some(known) = self.state().known.get_mut(service) {
             known.failed(fault);
         }

@@ -52,7 +52,7 @@ impl Site {
             Some(_) => Err(Refusal {
                 kind: RefusalKind::Invalid,
                 message: format!(
-                    "{} is a mount of rfs and takes no other backend",
+                    "{} is a mount of rfs, which works only with the backend module",
                     found.path.display()
                 ),
                 remedy: Some("omit --backend".into()),

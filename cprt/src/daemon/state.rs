@@ -1,5 +1,5 @@
-//! What a restarted daemon has to know: which mount has which policy, and which files to keep. Each is one JSON file,
-//! replaced by rename, so that it is always complete.
+//! The state that a restarted daemon needs: which mount has which policy, and which files to keep. Each is one JSON
+//! file, replaced by rename, so that it is always complete.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

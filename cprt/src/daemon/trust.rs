@@ -29,7 +29,7 @@ pub enum Untrusted {
         why: String,
     },
     /// It is a directory, a device or the like.
-    #[error("{} is no file", .0.display())]
+    #[error("{} is not a file", .0.display())]
     NoFile(PathBuf),
     /// A user other than root owns it or a directory on the way.
     #[error(
@@ -45,8 +45,8 @@ pub enum Untrusted {
     },
     /// Users other than the owner may write it or a directory on the way.
     #[error(
-        "{} can be written by others than its owner (mode {mode:03o}), who could change what runs \
-         as root; {}install the policy below /usr/lib/ppc",
+        "users other than the owner can write to {} (mode {mode:03o}) and could change what runs as root; {}install \
+         the policy below /usr/lib/ppc",
         path.display(), close(path, *mode)
     )]
     Writable {

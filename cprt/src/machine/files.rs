@@ -101,7 +101,7 @@ impl Tree {
         if !kind.is_file() || kind.is_fifo() {
             return Err(Fault::NoFile);
         }
-        // Opens the same file, whatever is at its path by now.
+        // Opens the same file, even if another one is at its path by now.
         Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?)
     }
 

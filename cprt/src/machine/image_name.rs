@@ -10,7 +10,7 @@ use serde_json::Value;
 const DIGITS: usize = 64;
 /// Upper bound on bytes read of a file.
 const LONGEST: u64 = 8 << 20;
-/// Where containerd keeps its containers, in a folder for each of its namespaces; K3s has a containerd of its own.
+/// Where containerd keeps its containers, in a folder for each of its namespaces; K3s has its own containerd.
 const CONTAINERD: [&str; 2] = [
     "run/containerd/io.containerd.runtime.v2.task",
     "run/k3s/containerd/io.containerd.runtime.v2.task",

@@ -58,7 +58,9 @@ pub(crate) fn at(path: &Path) -> io::Result<Looked> {
     match WorkerChild::new(child).end(PATIENCE) {
         ChildEnd::Ended(status) if status.success() => {}
         ChildEnd::Ended(status) if status.code().is_some() => {
-            return Err(io::Error::other(format!("looking at it failed: {status}")));
+            return Err(io::Error::other(format!(
+                "the process that looked at it failed: {status}"
+            )));
         }
         ChildEnd::Ended(_) | ChildEnd::Held => {
             let seconds = PATIENCE.as_secs();
@@ -77,7 +79,7 @@ pub(crate) fn at(path: &Path) -> io::Result<Looked> {
 
 /// Parses the child's report.
 fn heard(bytes: &[u8]) -> io::Result<Looked> {
-    let odd = || io::Error::other("looking at it says nothing");
+    let odd = || io::Error::other("the process that looked at it reported nothing");
     let (kind, rest) = bytes.split_first().ok_or_else(odd)?;
     let looked = |is_directory| Looked {
         real: OsString::from_vec(rest.to_vec()).into(),

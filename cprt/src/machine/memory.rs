@@ -15,7 +15,7 @@
 //!
 //! On Linux memory is always full: unneeded memory holds old page cache. If that counted, nothing
 //! would ever be loaded; if no page cache counted, we would load until processes are pushed
-//! into swap. So our own page cache counts, and the rest does not, as the kernel drops it
+//! into swap. So the worker's own page cache counts, and the rest does not, because the kernel drops it
 //! at no cost:
 //!
 //! ```text
@@ -26,7 +26,7 @@
 //!
 //! `usage - cache` is the memory of the processes and of the kernel on their behalf. The rest of
 //! the limit is the room for cache, and `available` comes only from that: anonymous memory of the
-//! service is never reclaimed for our pages. Dirty pages have a cost, as they have to be written
+//! service is never reclaimed for our pages. Dirty pages have a cost, because they have to be written
 //! first. The host's total does not include memory set aside for huge pages.
 //!
 //! `ours` is the caller's estimate of what it has brought in and not evicted, without pages that it wanted
@@ -38,7 +38,7 @@
 //! From the threshold on, until use is some percent below it; between the two the state stays, for each
 //! limit on its own. Also when tasks waited for memory for a larger share of the time than is allowed,
 //! until that share is half of it: pressure (PSI) shows what no sum does, a working set that is thrown out
-//! and read again. `available` is 0 exactly while memory is over. So a loader goes on until memory is over,
+//! and read again. `available` is 0 exactly while memory is over. So a loader continues until memory is over,
 //! and does not stop where the next chunk would not fit: then evict would never be called.
 //!
 //! # Nodes
@@ -96,7 +96,7 @@ pub enum LimitSource {
     Kubelet(Eviction),
     /// The working set of this memory cgroup, a pod's or that of all pods.
     WorkingSet(Arc<Path>),
-    /// What is free, as a GPU shares the memory of the machine.
+    /// Free memory, where a GPU shares the memory of the machine.
     Free,
     /// What is free in large blocks, likewise.
     Blocks,
@@ -105,7 +105,8 @@ pub enum LimitSource {
 }
 
 impl LimitSource {
-    /// The number of the cgroup whose limit it is, which all see alike, whatever their view of cgroups; 0 if there is none.
+    /// The number of the cgroup whose limit it is, which all see alike, whatever their view of cgroups; 0 if there is
+    /// none.
     fn group(&self) -> u64 {
         match self {
             Self::Cgroup(dir) | Self::WorkingSet(dir) => dir.metadata().map_or(0, |it| it.ino()),
@@ -176,7 +177,7 @@ struct WatchState {
     pressure: PressureFile,
     buffer: Vec<u8>,
     fresh_until: Option<Instant>,
-    /// What was ours when it was read.
+    /// How much the worker had brought in at the time of the reading.
     ours: u64,
 }
 
@@ -209,7 +210,7 @@ impl Watch {
         let place = match self.roots.place(pid) {
             Ok(place) => place,
             Err(error) => {
-                log::debug!("{error}: its memory cgroup is not followed");
+                log::debug!("{error}: the limits of its memory cgroup are ignored");
                 return None;
             }
         };
@@ -266,7 +267,7 @@ impl Watch {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {
-        // State that a panic left half done is read anew.
+        // State that a panic left half done is read again.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -149,7 +149,7 @@ mod tests {
         };
         let relative = named(&["m".into()], &around);
         assert_eq!(relative, Some(model.clone()));
-        // A folder of data is no model, nor is one without weights.
+        // A folder of data is not a model, nor is one without weights.
         folder.write("data/a.bin", "b");
         folder.write("empty/config.json", "{}");
         for name in ["data", "empty", "nothing"] {

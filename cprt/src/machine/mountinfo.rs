@@ -188,8 +188,8 @@ pub(crate) fn image(mounts: &[Mount]) -> String {
     [&[root.kind.as_str()], &layers[own..]].concat().join(":")
 }
 
-/// The layers below a container's root directory, the topmost first, as paths of the host; none if it is no overlayfs,
-/// or if they were mounted from within another directory, by paths from there. Pure.
+/// The layers below a container's root directory, the topmost first, as paths of the host; none if it is not an
+/// overlayfs, or if they were mounted from within another directory, by paths from there. Pure.
 pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
     let root = top(mounts, Path::new("/")).filter(|root| root.kind == "overlay");
     let layers = root.map(lower_layers).unwrap_or_default();
@@ -434,7 +434,7 @@ garbage
         assert_eq!(mount.source, Path::new("/a\\b"));
         assert_eq!((mount.option("x"), mount.option("y")), (Some("1"), None));
         for length in 0..line.len() {
-            // A line that is cut off is no mount, or has shorter options.
+            // A line that is cut off is not a mount, or has shorter options.
             assert!(parse(&line[..length]).len() <= 1);
         }
     }

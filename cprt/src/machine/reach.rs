@@ -19,7 +19,7 @@ pub enum Reach {
     TooFar(PathBuf),
 }
 
-/// The reach of a directory that is no link itself.
+/// The reach of a directory that is not a link itself.
 #[must_use]
 pub fn of(directory: &Path) -> Reach {
     let mut root = directory;

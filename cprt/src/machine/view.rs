@@ -61,7 +61,7 @@ impl View {
         for tree in trees {
             match tree.file(inner) {
                 Ok(file) => return Ok(file),
-                // A layer above hides it, by a device node in its place or by something that is no file.
+                // A layer above hides it, by a device node in its place or by something that is not a file.
                 Err(Fault::NoFile) => return Err(Fault::NoFile),
                 // It is not in this layer.
                 Err(_) => {}

@@ -1,7 +1,7 @@
 //! Compares the cached pages of a file with its contents on the device.
 //!
 //! The device is read by `O_DIRECT`, the cache through a mapping, a window at a time. Pages that are not cached stay
-//! so. Some file systems accept `O_DIRECT` and answer from the page cache all the same, so the kernel's own account of
+//! so. Some file systems accept `O_DIRECT` and answer from the page cache nevertheless, so the kernel's own account of
 //! this thread's reads has to confirm each window.
 
 use std::fs::{self, File, OpenOptions};
@@ -37,7 +37,7 @@ pub struct Wanted<'a> {
     pub all: bool,
     /// Receives the whole file in order: as the cache has it, and the rest from the device.
     pub contents: Option<Contents<'a>>,
-    /// Is told of bytes that are done with, and answers whether to go on.
+    /// Receives each range that is done, and answers whether to continue.
     pub goes_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
@@ -90,7 +90,7 @@ pub enum Obstacle {
     NotTold,
     /// The file was written meanwhile.
     Changed,
-    /// It was told to stop.
+    /// The caller asked it to stop.
     Stopped,
     /// The system's error.
     Failed(String),
@@ -107,16 +107,16 @@ impl Obstacle {
 impl std::fmt::Display for Obstacle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoDirect => f.write_str(
-                "its file system has no reads without the page cache (O_DIRECT); only hashes can check it",
-            ),
+            Self::NoDirect => {
+                f.write_str("its file system does not support O_DIRECT; only hashes can check it")
+            }
             Self::FromMemory => f.write_str(
                 "its file system answers O_DIRECT from memory; only hashes can check it",
             ),
             Self::NotTold => f.write_str(
-                "the kernel tells only its owner and root what is cached; try as one of these",
+                "the kernel shows only its owner and root what is cached; try as one of these",
             ),
-            Self::Changed => f.write_str("it was written meanwhile; try again"),
+            Self::Changed => f.write_str("it was written during the check; try again"),
             Self::Stopped => f.write_str("interrupted"),
             Self::Failed(why) => f.write_str(why),
         }
@@ -162,7 +162,7 @@ struct Comparer<'a> {
     page: u64,
     device: Aligned,
     memory: Vec<u8>,
-    /// What was not cached before, and is to be dropped.
+    /// Ranges that were not cached before, to drop again.
     brought_in: Vec<Range<u64>>,
     outcome: Comparison,
 }
@@ -394,7 +394,7 @@ fn gaps(range: &Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
 struct Aligned {
     memory: Vec<u8>,
     shift: usize,
-    /// What was asked for within what was read.
+    /// The requested part of the bytes that were read.
     part: Range<usize>,
 }
 
@@ -440,7 +440,7 @@ impl Aligned {
     }
 }
 
-/// Whether it is over a network or a program of its own, so that no device is accounted for.
+/// Whether it is over a network or its own program, so that no device is accounted for.
 fn is_distant(kind: FsType) -> bool {
     let number = u32::try_from(kind.0 & 0xffff_ffff).unwrap_or(0);
     [FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC].contains(&kind)
@@ -457,7 +457,7 @@ fn delivered() -> Option<u64> {
         .ok()
 }
 
-/// How many bytes a device has to deliver for these at least: for zeros none, as they may be a hole.
+/// How many bytes a device has to deliver for these at least: none for zeros, because they may be a hole.
 fn certain(bytes: &[u8]) -> u64 {
     /// The smallest block of a device.
     const BLOCK: usize = 512;

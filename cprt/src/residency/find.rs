@@ -45,7 +45,7 @@ pub struct LeftOut {
     pub why: Reason,
 }
 
-/// Why an entry is not taken.
+/// Why an entry is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
@@ -76,9 +76,7 @@ impl std::fmt::Display for Reason {
             Self::LinkToFolder => {
                 f.write_str("a link to a folder: name the folder to include its files")
             }
-            Self::DanglingLink => {
-                f.write_str("a link that leads nowhere: is the download complete?")
-            }
+            Self::DanglingLink => f.write_str("a dangling link: is the download complete?"),
             Self::NoStorage => f.write_str("on a file system without storage behind it"),
             Self::Unreadable(why) => write!(f, "cannot be read: {why}"),
         }
@@ -154,8 +152,8 @@ impl Search {
         }
     }
 
-    /// The entries of a folder in the order of their names: those that are no folders, and folders. Nothing if it has
-    /// been listed before.
+    /// The entries of a folder in the order of their names: first those that are not folders, then folders. Nothing if
+    /// it has been listed before.
     fn list(&mut self, folder: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         let (mut files, mut folders) = (Vec::new(), Vec::new());
         if !self.folders.insert(Identity::of(&fs::metadata(folder)?)) {
@@ -223,7 +221,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     if !found.metadata()?.is_file() {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // The same file, whatever is at its path by now.
+    // The same file, even if another one is at its path by now.
     File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 

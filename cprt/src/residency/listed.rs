@@ -40,14 +40,14 @@ impl Listed {
             .ok_or(Fault::Stale)
     }
 
-    /// What of a range is cached.
+    /// The cached parts of a range.
     pub(super) fn cached(&self, span: Span) -> Result<Ranges, Fault> {
         let file = self.open(span.file)?;
         let end = span.range().end.min(file.metadata()?.len());
         Ok(cached(&file, &(span.offset.min(end)..end), page_size())?)
     }
 
-    /// Opened for each load, as the kernel keeps the state of readahead in the open file.
+    /// Opened for each load, because the kernel keeps the state of readahead in the open file.
     fn open(&self, id: FileId) -> Result<File, Fault> {
         Ok(self.file(id)?.open()?)
     }

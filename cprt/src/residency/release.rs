@@ -86,7 +86,7 @@ impl Cache {
         Ok((evicted.dropped.min(before.saturating_sub(after)), after))
     }
 
-    /// What of a range is cached.
+    /// The cached parts of a range.
     pub(crate) fn cached(&self, file: &CacheFile, range: &Range<u64>) -> io::Result<Ranges> {
         let opened = file.open()?;
         let end = range.end.min(opened.metadata()?.len());

@@ -64,7 +64,7 @@ pub struct Warming {
     files: Arc<Listed>,
     parts: Vec<Part>,
     bytes: u64,
-    /// What the loader has not been given yet.
+    /// Ranges that the loader has not received yet.
     left: VecDeque<Part>,
     /// How many times the parts have been gone through.
     passes: u32,
@@ -75,7 +75,7 @@ pub struct Warming {
     claim: Claim,
 }
 
-/// What loads may claim.
+/// The memory that loads may claim.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// Below 0, they are in the background.
@@ -201,7 +201,7 @@ impl Warming {
         true
     }
 
-    /// Has what is not cached, or not any more, loaded once more, after a pass in which all loads went well.
+    /// Loads uncached parts once more, after a pass without failed loads.
     fn pass_ends(&mut self) {
         self.before = self.cached_before();
         self.passes += 1;

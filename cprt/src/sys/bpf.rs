@@ -286,7 +286,7 @@ pub(crate) struct Records {
     size: usize,
 }
 
-/// Flags in the length of a record: it is still being written, or it is to be skipped.
+/// Flags in the length of a record: it is still being written, or the reader must skip it.
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 const HEADER: usize = 8;

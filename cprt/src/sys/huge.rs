@@ -29,7 +29,7 @@ impl HugeBuffer {
         let mapped = length.checked_add(HUGE).and_then(NonZeroUsize::new);
         let mapped = mapped.ok_or_else(short)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
+        // SAFETY: the kernel places the new mapping where this process has none.
         let start = unsafe { mmap_anonymous(None, mapped, both, MapFlags::MAP_PRIVATE) }?;
         // This is only advice, so it may fail.
         // SAFETY: the range is the mapping just made, and the advice changes no contents.

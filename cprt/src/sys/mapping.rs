@@ -25,7 +25,7 @@ impl Mapping {
     ) -> io::Result<Self> {
         let size = NonZeroUsize::new(length).ok_or(io::ErrorKind::InvalidInput)?;
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel places the new mapping where nothing of ours is.
+        // SAFETY: the kernel places the new mapping where this process has none.
         let start = unsafe { mmap(None, size, protection, flags, file, offset) }?;
         Ok(Self { start, length })
     }

@@ -39,7 +39,7 @@ pub(crate) fn all_but_few(got: u64, all: u64) -> bool {
     got <= all && got + all / 20 + 1 >= all
 }
 
-/// Reads a file until all of it is cached, as the host may take some back. Right after this, it still is.
+/// Reads a file until all of it is cached, because the host may reclaim some. Right after this, it still is.
 pub(crate) fn warm(path: &Path) {
     for _ in 0..100 {
         let length = fs::read(path).expect("to read").len() as u64;

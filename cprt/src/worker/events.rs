@@ -26,7 +26,7 @@ const SHORT_REST: Duration = Duration::from_millis(1);
 const LONG_REST: Duration = Duration::from_millis(16);
 /// How many batches without a plan there are before each rest is twice as long as the one before.
 const MAY_ANSWER: u32 = 32;
-/// How often events are taken once the worker is to end: readers that go on never stop making them.
+/// How often events are taken once the worker is to end: readers that continue never stop making them.
 const LAST_TAKES: u32 = 16;
 
 /// The thread that receives events.
@@ -48,7 +48,7 @@ pub(super) struct EventsThread {
     /// Moves the worker into that process's cgroup where the backend cannot charge it.
     pub(super) guest: Arc<Guest>,
     pub(super) others: OtherWorkers,
-    /// `None` if the worker has a cgroup of its own, which pays.
+    /// `None` if the worker has its own cgroup, which pays.
     pub(super) readers: Option<FirstReaders>,
 }
 
@@ -151,7 +151,7 @@ impl EventsThread {
         }
     }
 
-    /// Receives the events from before the worker was told to end.
+    /// Receives the events from before the worker was asked to end.
     fn hear_last(&mut self, events: &mut Vec<Event>, paths: &mut Paths) {
         for _ in 0..LAST_TAKES {
             events.clear();

@@ -1,4 +1,4 @@
-//! Drops ranges from the page cache, in their order, on a thread of its own.
+//! Drops ranges from the page cache, in their order, on its own thread.
 //!
 //! It counts what the backend reports as dropped and as kept; a policy may ask for the same range
 //! again.
@@ -12,7 +12,7 @@ use crate::control::stats::Counters;
 use crate::worker::budget::Room;
 use crate::worker::parting;
 
-/// Upper bound on ranges that wait: beyond it the oldest are dropped, as the newest are what the policy wants now.
+/// Upper bound on ranges that wait: beyond it the oldest are dropped, because the policy now wants the newest.
 const MAX_RANGES: usize = 1 << 17;
 
 /// A range to drop.

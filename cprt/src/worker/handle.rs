@@ -1,4 +1,4 @@
-//! A worker, as its keeper holds it: the process and the conversation with it.
+//! A worker from the keeper's side: the process, and the messages exchanged with it.
 //!
 //! [`load`] starts the process and has it load the library, [`LoadedWorker::go`] has it start the policy. Then the
 //! keeper has two ends: the [`WorkerProcess`], for the one thread that listens, and the [`WorkerHandle`], for all
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 /// How long a worker's process may take to end after its last message.
 const TO_END: Duration = Duration::from_secs(5);
-/// The same for a worker that was told to end: only unmounting is left.
+/// The same for a worker that was asked to end: only unmounting is left.
 const TO_LEAVE: Duration = Duration::from_secs(1);
 /// How often to look at a worker that is in a reader's cgroup.
 const GUEST_LOOK: Duration = Duration::from_millis(500);
@@ -122,7 +122,7 @@ pub(crate) enum WorkerNews {
     Unmounted,
     /// The policy reports a load that is over.
     Reported(Box<LoadTotals>),
-    /// What it has done in all, as it ends.
+    /// What it has done in total, when it ends.
     Counted(Box<Stats>),
 }
 
@@ -266,7 +266,7 @@ impl LoadedWorker {
         }
     }
 
-    /// Its first message that is no log line; an error if that says why it ends.
+    /// Its first message that is not a log line; an error if that says why it ends.
     fn first_word(&mut self, mut log: impl FnMut(u32, String)) -> Result<Note, Refusal> {
         let refusal = |message: String| Refusal {
             kind: RefusalKind::Policy,
@@ -278,7 +278,9 @@ impl LoadedWorker {
         let until = Instant::now() + TO_START;
         let word = loop {
             if self.inbox.wait(&self.stop, Duration::ZERO, Some(until)) == First::Stop {
-                break Err(refusal("It was told to end before it had begun".to_owned()));
+                break Err(refusal(
+                    "It was asked to stop before it had started".to_owned(),
+                ));
             }
             match self.inbox.hear() {
                 Ok(Some(Note::Log { level, message })) => log(level, message),
@@ -297,7 +299,7 @@ impl LoadedWorker {
                 Err(_) => {
                     let seconds = TO_START.as_secs();
                     break Err(refusal(format!(
-                        "The worker has said nothing for {seconds} s; the library hangs"
+                        "The worker has been silent for {seconds} s; the library hangs"
                     )));
                 }
             }
@@ -313,11 +315,11 @@ impl LoadedWorker {
     }
 }
 
-/// The answer to an order that the worker did not live to carry out.
+/// The answer to an order that the worker ended too early to carry out.
 pub(crate) fn ended_meanwhile() -> Refusal {
     Refusal {
         kind: RefusalKind::Failed,
-        message: "The policy's worker ended meanwhile".into(),
+        message: "The policy's worker has ended in the meantime".into(),
         remedy: Some("see 'ppcctl status'".into()),
     }
 }
@@ -477,7 +479,7 @@ impl WorkerProcess {
         };
         let end = self.child.end(patience);
         if overdue || end == ChildEnd::Held {
-            let message = format!("the worker does not end by itself: {}", end.describe());
+            let message = format!("the worker does not exit when asked to: {}", end.describe());
             heard(WorkerNews::Log { level: 2, message });
         }
         match word {
@@ -502,7 +504,7 @@ impl WorkerProcess {
                 }
                 First::Readable => {}
             }
-            // Anything that is no note counts as the end.
+            // Anything that is not a note counts as the end.
             let Ok(Some(note)) = self.inbox.hear() else {
                 return LastWord::None { overdue: false };
             };
@@ -591,7 +593,10 @@ mod tests {
             "{:?}",
             since.elapsed()
         );
-        assert!(said.iter().any(|it| it.contains("by itself")), "{said:?}");
+        assert!(
+            said.iter().any(|it| it.contains("does not exit")),
+            "{said:?}"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::worker::messages::Job;
 use crate::worker::stop::Stop;
 use crate::{Error, Result};
 
-/// How long after a worker was killed from outside the next one starts.
+/// The pause before the next worker starts, after one was killed from outside.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Lines of a policy's log that the status shows.
 const LINES: usize = 10;
@@ -46,7 +46,7 @@ pub(crate) trait Owner: Send + Sync {
     }
     /// The mount is gone, and the worker with it. No lock of the keeper's is held.
     fn unmounted(&self) {}
-    /// Whether the keeper waits until nothing of its worker is left.
+    /// Whether the keeper waits until its worker is completely gone.
     fn waits_to_the_last(&self) -> bool {
         true
     }
@@ -249,7 +249,7 @@ impl Kept {
             status.phase = Phase::Running;
         }
         if status.phase == Phase::Stopped {
-            // It was told to end while it started.
+            // It was asked to end while it started.
             handle.exit();
         }
         status.handle = Some(Arc::clone(&handle));
@@ -275,7 +275,7 @@ impl Kept {
         }
     }
 
-    /// Why the worker ended; `None` if it was told to.
+    /// Why the worker ended; `None` if it was asked to.
     fn fault(&self, end: WorkerEnd) -> Option<Fault> {
         let host = lock(&self.guest).take();
         let mut status = self.status();
@@ -291,7 +291,7 @@ impl Kept {
         }
     }
 
-    /// Starts another worker after a failure, unless there were too many or none is wanted any more.
+    /// Starts another worker after a failure, unless there were too many, or no worker is wanted.
     fn restart(&self, mut fault: Fault) -> Option<(Arc<WorkerHandle>, WorkerProcess)> {
         loop {
             match &fault {
@@ -322,12 +322,13 @@ impl Kept {
         let host = host.display();
         self.log(
             3,
-            &format!("the worker ended with the processes of {host}, which it loaded for: {how}"),
+            &format!("the worker was killed together with the processes of {host}, whose memory paid for its loads: \
+                      {how}"),
         );
         self.sleep(PAUSE)
     }
 
-    /// Sleeps; `None` if the policy is told to end meanwhile.
+    /// Sleeps; `None` if the policy has to end in the meantime.
     fn sleep(&self, pause: Duration) -> Option<()> {
         let is_wanted = |status: &mut KeeperStatus| status.phase != Phase::Stopped;
         let slept = self

@@ -10,7 +10,7 @@
 //! - half of them, while readers miss something else and the device is saturated (`pace.rs`);
 //! - for good, when the worker ends.
 //!
-//! A failure is logged once for each file, and other loads go on.
+//! A failure is logged once for each file, and other loads continue.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -158,7 +158,7 @@ impl Loader {
         self.inner.work.notify_all();
     }
 
-    /// Removes these ranges from the queue, as they are to be dropped.
+    /// Removes these ranges from the queue, because the evictor is about to drop them.
     pub(crate) fn cancel(&self, spans: &[Span]) {
         let bytes = self.inner.lock().backlog.cancel(spans);
         self.inner.counters.superseded_bytes.add(bytes);
@@ -207,7 +207,7 @@ impl Loader {
 }
 
 impl LoaderState {
-    /// How many threads of each group to start, as there is work for them. From now on they count as running.
+    /// How many threads of each group to start for the waiting work. From now on they count as running.
     fn lacking(&mut self) -> Vec<(usize, usize)> {
         let limit = self.streams.limit();
         let limit = if self.backlog.is_for_background() {
@@ -599,7 +599,7 @@ impl LoaderShared {
                         |path| path.display().to_string(),
                     );
                     let offset = chunk.range.span.offset;
-                    log::error!("Loading {name} at {offset}: {fault}; the rest goes on");
+                    log::error!("Loading {name} at {offset}: {fault}; the rest continues");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The messages between a worker and its keeper: one JSON object a line, over a socket of their own. Both are
+//! The messages between a worker and its keeper: one JSON object a line, over their own socket. Both are
 //! the same program, so the messages may change from version to version.
 
 use std::io::BufReader;
@@ -76,7 +76,7 @@ pub(crate) enum BackendSource {
     Module { device: u32 },
     /// It is a directory like any other.
     Observe {
-        /// Its readers begin after the worker, as they are those of a command that waits for it.
+        /// Its readers begin after the worker, because their command waits for it.
         before_readers: bool,
     },
     /// It is all that the children of this process read; `None`: all that the process of [`Order::Follow`] and
@@ -180,7 +180,7 @@ pub(crate) enum Note {
     Ended {
         /// The kernel takes long to release the worker's resources; a session does not wait for that.
         late: bool,
-        /// What it has done in all.
+        /// What it has done in total.
         stats: Box<Stats>,
     },
 }

@@ -11,7 +11,7 @@ use crate::backend::Span;
 use crate::worker::evictor::DropRange;
 use crate::worker::loader::LoadRange;
 
-/// What checking a plan has to look up.
+/// The look-ups that a plan's checks need.
 pub(crate) trait World {
     /// Bytes of a regular file; `None` if it is none.
     fn size(&mut self, file: FileId) -> Option<u64>;
@@ -36,7 +36,7 @@ impl<T> Sound<T> {
     }
 }
 
-/// Checks what is to be loaded.
+/// Checks the ranges to load.
 pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, LoadRange)> {
     check(Op::Load, ios, world, |io, span, world| {
         let range = LoadRange {
@@ -52,7 +52,7 @@ pub(crate) fn loads(ios: &[Io], world: &mut dyn World) -> Sound<(usize, LoadRang
     })
 }
 
-/// Checks what is to be dropped.
+/// Checks the ranges to drop.
 pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<DropRange> {
     check(Op::Drop, ios, world, |io, span, _| DropRange {
         span,
@@ -60,7 +60,7 @@ pub(crate) fn drops(ios: &[Io], world: &mut dyn World) -> Sound<DropRange> {
     })
 }
 
-/// Checks what is not to be loaded any more.
+/// Checks the ranges whose loads are cancelled.
 pub(crate) fn cancels(ios: &[Io], world: &mut dyn World) -> Sound<Span> {
     check(Op::Cancel, ios, world, |_, span, _| span)
 }

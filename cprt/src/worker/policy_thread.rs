@@ -153,7 +153,7 @@ impl PolicyThread {
         }
     }
 
-    /// Ends the worker if the policy has closed its socket: it could neither hear nor report anything.
+    /// Ends the worker if the policy has closed its socket: the worker could neither receive nor report anything.
     fn look_for_theft(&self) {
         if !self.host.outbox.is_intact() {
             sys::exit_now(EXIT_SOCKET_CLOSED);
@@ -187,7 +187,7 @@ impl PolicyThread {
             Err(error) => {
                 counters.policy_errors.add(1);
                 let errors = counters.policy_errors.get();
-                // The first ones show what is wrong; all of them would fill a disk.
+                // The first lines show what is wrong; all of them would fill a disk.
                 if errors <= 3 || errors.is_multiple_of(1000) {
                     log::warn!("its {name} failed: {error} ({errors} so far)");
                 }
@@ -196,7 +196,7 @@ impl PolicyThread {
         after
     }
 
-    /// Carries out a plan: drops come first, as they make room for its loads.
+    /// Carries out a plan: drops come first, because they make room for its loads.
     fn act(&mut self, ios: &[Io]) {
         if ios.is_empty() {
             return;

@@ -269,7 +269,7 @@ impl Worker {
                 });
             })?,
             events: thread("events", 256 << 10, move || {
-                // A reader that has opened a file goes on at once.
+                // A reader that has opened a file continues at once.
                 let _ = sys::take_short_turns();
                 // Until then events wait in the kernel: the outcome of init reaches the keeper first.
                 if started.recv().is_ok()
@@ -291,7 +291,7 @@ impl Worker {
         })
     }
 
-    /// Carries out orders until it is told to end, or the keeper has gone.
+    /// Carries out orders until it is asked to end, or the keeper has gone.
     fn serve(self, inbox: &mut Inbox) {
         let outbox = Arc::clone(&self.outbox);
         loop {

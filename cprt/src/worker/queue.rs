@@ -211,7 +211,7 @@ impl<Order> Queue<Order> {
         self.changed.notify_one();
     }
 
-    /// Ends the current interval, so that the thread decides about it anew.
+    /// Ends the current interval, so that the thread decides about it again.
     pub(crate) fn poke(&self) {
         self.lock().poked = true;
         self.changed.notify_one();

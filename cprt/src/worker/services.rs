@@ -132,7 +132,7 @@ impl Services for PolicyServices {
             std::mem::take(&mut said.dropped)
         };
         if dropped > 0 {
-            let message = format!("{dropped} lines of the policy were left out");
+            let message = format!("skipped {dropped} lines of the policy");
             self.outbox.say(&Note::Log { level: 2, message });
         }
         self.outbox.say(&Note::Log { level, message });

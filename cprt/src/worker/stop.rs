@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::{Error, Result};
 
-/// How long a worker may take to end once it is told to; then it is killed.
+/// How long a worker may take to end once it is asked to; then it is killed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The signal that a worker is to end.
@@ -23,12 +23,12 @@ pub(crate) struct Stop {
     since: OnceLock<Instant>,
 }
 
-/// What came first.
+/// Which event came first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
     /// There is something to read, if only the end.
     Readable,
-    /// The worker was told to end, and its time for that is over.
+    /// The worker was asked to end, and its time for that is over.
     Stop,
     /// Neither, until the time was over.
     Late,
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(wait(None), First::Stop);
         assert_eq!(stop.left(SHORT), Some(Duration::ZERO));
         drop(there);
-        assert_eq!(wait(None), First::Readable, "the end is heard");
+        assert_eq!(wait(None), First::Readable, "the end is noticed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Watches a policy's calls: one that takes too long, or too much memory, ends the worker.
 //!
 //! Code that does not want to stop can be stopped only by ending its process. Until then it must not
-//! take processor time from readers: a call that is not short goes on at the lowest priority (nice 19).
+//! take processor time from readers: a call that is not short continues at the lowest priority (nice 19).
 //! So it may wait long for a processor on a busy machine; that does not count against its deadline.
 //! The watchdog's own thread sleeps while no call runs, so that an idle worker never wakes.
 
@@ -148,7 +148,7 @@ impl Watchdog {
         }
     }
 
-    /// Makes the thread nice once its call is not short any more.
+    /// Makes the thread nice once its call is no longer short.
     fn slow_down(state: &mut WatchdogState) {
         let Some(call) = state.call.as_mut().filter(|call| call.slow.is_none()) else {
             return;
@@ -190,7 +190,7 @@ impl Watchdog {
         let rss = rss();
         (rss > self.memory).then(|| {
             format!(
-                "it takes too much memory: the worker has {} {when}, worker.memory is {}",
+                "it uses too much memory: the worker has {} {when}, worker.memory is {}",
                 crate::control::config::Bytes(rss),
                 crate::control::config::Bytes(self.memory)
             )

@@ -1,4 +1,4 @@
-//! Finds which accelerator a process works on, in a thread of its own.
+//! Finds which accelerator a process works on, in its own thread.
 //!
 //! Most answers are in `/proc` and come at once. Where the driver has to be asked, its library starts first, which
 //! takes seconds where no program keeps the driver awake, and forever where it hangs. The policy that asks is in a

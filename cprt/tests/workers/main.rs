@@ -59,7 +59,7 @@ fn a_mount_that_comes_late_or_again_has_its_policy() {
         let worker = wait_for(time, || {
             ground.worker(&at).filter(|worker| *worker != before)
         });
-        wait_for("a reader to be heard", || {
+        wait_for("a reader's event", || {
             is_heard(&ground, &at, &at.join("f")).then_some(())
         });
         before = worker;
@@ -96,7 +96,7 @@ fn a_mount_around_the_directory_counts_too() {
     wait_for("another policy", || {
         ground.worker(&at).filter(|worker| *worker != before)
     });
-    wait_for("a reader to be heard", || {
+    wait_for("a reader's event", || {
         is_heard(&ground, &at, &at.join("f")).then_some(())
     });
     unbind(&around);
@@ -277,7 +277,7 @@ fn a_worker_is_in_the_cgroup_that_pays_only_while_it_loads() {
     wait_for("it to leave", || (!group.has(worker)).then_some(()));
     assert!(group.has(reader.id()));
     end(reader);
-    // If it is killed together with the reader, as when a unit is stopped, that is no crash of the policy.
+    // If it is killed together with the reader, as when a unit is stopped, the policy has not crashed.
     for _ in 0..4 {
         let (worker, reader) = enters();
         kill(Pid::from_raw(worker.cast_signed()), Signal::SIGTERM).expect("it is there");
@@ -455,7 +455,7 @@ fn what_cannot_be_loaded_leaves_nothing_behind() {
     let client = ground.client();
     let observe = || Some("observe".parse().expect("a backend"));
     let refused = client.reg_policy(&at, &bad, &Settings::new(), None, observe());
-    refused.expect_err("it is no library");
+    refused.expect_err("it is not a library");
     let status = client.status(Some(&at)).expect_err("there is nothing");
     assert!(status.to_string().contains("No rfs"), "{status}");
     let status = client.status(None).expect("a daemon");

@@ -34,7 +34,7 @@ macro_rules! ensure {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        // The reader of `events`: a process of its own, whose events are not left out.
+        // The reader of `events`: its own process, whose events are not left out.
         ["--cat", path] => read_all(Path::new(path)).map(drop),
         [path] => smoke(Path::new(path)).map(|()| println!("ok")),
         _ => {
@@ -195,7 +195,7 @@ fn events(device: &Device, file: FileId, size: u64, path: &Path) -> Outcome {
         "no MISS at the beginning"
     );
     let touched: u64 = of(Kind::Touch).map(|touch| touch.length).sum();
-    ensure!(touched >= size, "TOUCH tells of {touched} bytes of {size}");
+    ensure!(touched >= size, "TOUCH reports {touched} bytes of {size}");
     let beacons = of(Kind::Progress).count() > 0;
     ensure!(
         beacons == (size >= 64 << 10),

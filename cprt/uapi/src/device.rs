@@ -202,7 +202,7 @@ impl Device {
     /// # Errors
     ///
     /// [`Version`](crate::ErrorKind::Version) if the module's major is another,
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) if this is no device of rfs at all.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if this is not a device of rfs at all.
     pub fn hello(&self) -> Result<Hello> {
         let (major, minor) = VERSION;
         let mut hello = c::rfs_hello {
@@ -243,7 +243,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// Those of read(2). Bytes that are no events cause errors only when [`Events`] walks them.
+    /// Those of read(2). Bytes that are not events cause errors only when [`Events`] walks them.
     pub fn read_batch<'batch>(&self, batch: &'batch mut Batch) -> Result<Option<Events<'batch>>> {
         let len = match (&self.file).read(&mut batch.buf) {
             Ok(0) => return Ok(None),

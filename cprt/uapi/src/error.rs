@@ -66,7 +66,7 @@ pub enum ErrorKind {
     Version,
     /// The file id is gone: open the path again and ask for the new one.
     Stale,
-    /// The file has no name any more.
+    /// The file no longer has a name.
     NoName,
     /// The file, or the descriptor, is not of an rfs mount.
     NotRfs,
@@ -122,23 +122,23 @@ fn open_failure(error: &io::Error) -> (ErrorKind, &'static str) {
         ),
         Some(libc::EACCES | libc::EPERM) => (
             ErrorKind::Permission,
-            "it takes CAP_SYS_ADMIN or membership in the group that owns the device",
+            "this requires CAP_SYS_ADMIN or membership in the group that owns the device",
         ),
         Some(libc::EBUSY) => (
             ErrorKind::Busy,
-            "another reader has it, and there is one at a time; stop that one",
+            "another process reads it, and only one may at a time; stop that process",
         ),
-        _ => (ErrorKind::Io, "the device does not open"),
+        _ => (ErrorKind::Io, "the device cannot be opened"),
     }
 }
 
 fn command_failure(command: &str, error: &io::Error) -> (ErrorKind, &'static str) {
     match (command, error.raw_os_error()) {
         ("FILE", Some(libc::ENOTTY)) => (ErrorKind::NotRfs, "not a file of an rfs mount"),
-        ("PATH", Some(libc::ENOENT)) => (ErrorKind::NoName, "the file has no name any more"),
+        ("PATH", Some(libc::ENOENT)) => (ErrorKind::NoName, "the file no longer has a name"),
         (_, Some(libc::ESTALE)) => (
             ErrorKind::Stale,
-            "the file id is gone; open the path again and ask for the new one",
+            "the file ID has expired; open the path again and ask for its new ID",
         ),
         (_, Some(libc::EPROTONOSUPPORT)) => (
             ErrorKind::Version,
@@ -146,7 +146,7 @@ fn command_failure(command: &str, error: &io::Error) -> (ErrorKind, &'static str
         ),
         (_, Some(libc::ENOTTY)) => (
             ErrorKind::Unsupported,
-            "unknown command; either this is no rfs device or the module is older than the program",
+            "unknown command; either this is not an rfs device, or the module is older than the program",
         ),
         (_, Some(libc::E2BIG)) => (
             ErrorKind::Unsupported,
@@ -158,7 +158,7 @@ fn command_failure(command: &str, error: &io::Error) -> (ErrorKind, &'static str
         ),
         (_, Some(libc::EINVAL)) => (ErrorKind::Invalid, "the kernel refuses the arguments"),
         (_, Some(libc::EISDIR)) => (ErrorKind::Invalid, "only a regular file has pages"),
-        (_, Some(libc::ESRCH)) => (ErrorKind::NoProcess, "there is no such process to charge"),
+        (_, Some(libc::ESRCH)) => (ErrorKind::NoProcess, "the process to charge does not exist"),
         (_, Some(libc::EPERM | libc::EACCES)) => {
             (ErrorKind::Permission, "the caller may not do this")
         }
@@ -204,7 +204,7 @@ mod tests {
             (
                 libc::EMFILE,
                 ErrorKind::Io,
-                "Opening /dev/rfs7: the device does not open",
+                "Opening /dev/rfs7: the device cannot be opened",
             ),
         ];
         for (errno, kind, text) in cases {

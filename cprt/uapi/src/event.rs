@@ -176,7 +176,7 @@ pub enum DecodeError {
         len: usize,
     },
     /// The length in a record reaches beyond the batch.
-    #[error("Event at byte {at} claims {len} bytes, {left} are there")]
+    #[error("Event at byte {at} claims {len} bytes, but only {left} are left")]
     Truncated {
         /// Where in the batch it begins.
         at: usize,
@@ -197,7 +197,7 @@ pub enum DecodeError {
 
 /// The events of one batch, in the kernel's order.
 ///
-/// An error ends it, as the next record cannot be found.
+/// An error ends it, because the next record cannot be found.
 #[derive(Clone, Debug)]
 pub struct Events<'a> {
     batch: &'a [u8],

@@ -17,7 +17,7 @@
 //!    [`resident`](Device::resident), [`lower_fd`](Device::lower_fd), [`path`](Device::path) and
 //!    [`stats`](Device::stats).
 //! 6. After umount [`Device::read_batch`] returns `None`. Dropping the device at any moment
-//!    never hurts the mount: it goes on as a plain mirror.
+//!    never hurts the mount: it continues as a plain mirror.
 //!
 //! ```no_run
 //! use rfs_uapi::{Batch, Device, FileInfo, Kind, Kinds, Mask};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * beyond - names files that do not exist or that it must not open, and ranges that are none
+ * beyond - names files that do not exist or that it must not open, and invalid ranges
  *
  * Setting: paths=A:B of files that no policy may open. Whatever the host accepts and should have refused at
  * once is logged, in lines that begin with "taken:".

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * probe - reports the events that it hears, and loads and drops what its settings say
+ * probe - reports the events that it receives, and loads and drops what its settings say
  *
  * Settings, all of them numbers except for the paths:
  *	ahead=BYTES	load this many bytes behind each miss
  *	behind=BYTES	evict: drop this many bytes in front of each miss, or at an interval of the last one
  *	xpu=N		aim loads at this accelerator
- *	kinds=MASK	hear these kinds, 1 << PPC_EVENT_*
+*	kinds=MASK	receive these kinds, 1 << PPC_EVENT_*
  *	progress=BYTES	distance between two beacons
  *	load=PATH	load all of this file at the start
  *	log=0		do not log each event
@@ -223,7 +223,7 @@ static int probe_evict(void *self, const struct ppc_event *event, struct ppc_sin
 PPC_POLICY(
 	.name = "probe",
 	.version = "1",
-	.description = "Tells what it hears, loads and drops what it is told to",
+	.description = "Reports its events, and loads and drops as its settings say",
 	.init = probe_init,
 	.exit = probe_exit,
 	.prefetch = probe_prefetch,

@@ -24,6 +24,6 @@ static int signals_prefetch(void *self, const struct ppc_event *event, struct pp
 
 PPC_POLICY(
 	.name = "test-signals",
-	.description = "Hangs, and hears no signal that can be blocked or ignored",
+	.description = "Hangs, and blocks or ignores all signals that it can",
 	.prefetch = signals_prefetch,
 );

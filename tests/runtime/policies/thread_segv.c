@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* thread_segv - has a thread of its own that crashes a moment after the start */
+/* thread_segv - has its own thread that crashes a moment after the start */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <time.h>
@@ -31,6 +31,6 @@ static int thread_segv_init(const struct ppc_host *host, const struct ppc_settin
 
 PPC_POLICY(
 	.name = "test-thread-segv",
-	.description = "Has a thread of its own that crashes a moment after the start",
+	.description = "Has its own thread that crashes a moment after the start",
 	.init = thread_segv_init,
 );

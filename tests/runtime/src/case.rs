@@ -1,6 +1,6 @@
 //! A test, the process that it runs in, and the cleanup after it.
 //!
-//! The body runs in a process of its own, with an alarm. Its parent adopts and ends the processes that the
+//! The body runs in its own process, with an alarm. Its parent adopts and ends the processes that the
 //! body leaves behind, and removes what it may have made, found by path: mounts, cgroups, disks, folders.
 //! So a body may stop at any line and need not clean up.
 
@@ -46,7 +46,7 @@ impl Case {
         }
     }
 
-    /// The same test on another way, under a name of its own.
+    /// The same test on another way, under its own name.
     pub(crate) fn on(&self, way: Way) -> Self {
         let (kind, rest) = self.name.split_once('_').unwrap_or(("", self.name));
         // There are few names, and they last as long as the program.
@@ -116,7 +116,7 @@ impl Case {
 
     /// Runs the test itself, in the child.
     pub(crate) fn run_as_body(&self) -> ExitCode {
-        // One second more, as an alarm of 0 is no alarm.
+        // One second more, because an alarm of 0 is none.
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

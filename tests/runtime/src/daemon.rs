@@ -344,5 +344,5 @@ impl Listener {
 
 fn text(path: &Path) -> Outcome<&str> {
     path.to_str()
-        .ok_or_else(|| Stop::fail(format_args!("{} is no text", path.display())))
+        .ok_or_else(|| Stop::fail(format_args!("{} is not text", path.display())))
 }

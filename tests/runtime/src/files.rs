@@ -56,7 +56,7 @@ impl Pattern {
         Ok(made)
     }
 
-    /// Keeps the file open: a policy without the module hears of each open, including the test's own, and may
+    /// Keeps the file open: a policy without the module receives each open, including the test's own, and may
     /// take it for the beginning of a load. A test's own disk cannot be unmounted meanwhile.
     pub(crate) fn kept_open(mut self) -> Outcome<Self> {
         self.open = Some(Arc::new(File::open(&self.lower)?));

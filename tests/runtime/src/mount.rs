@@ -59,7 +59,7 @@ impl Mount {
         self.path.join(name.unwrap_or(&file.lower))
     }
 
-    /// Unmounts it, once no process uses it any more.
+    /// Unmounts it, once no process uses it.
     pub(crate) fn unmount(&self) -> Outcome {
         unmount(&self.path)
     }

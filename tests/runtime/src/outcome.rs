@@ -167,7 +167,7 @@ mod tests {
             Ok("x".parse::<u8>()?)
         }
         let Err(Stop::Fail(words)) = parse() else {
-            panic!("x is no number");
+            panic!("x is not a number");
         };
         assert!(words.starts_with("outcome.rs:"), "{words}");
         assert!(words.ends_with("invalid digit found in string"), "{words}");

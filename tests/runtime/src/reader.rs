@@ -47,7 +47,7 @@ pub(crate) struct Job {
     rank: Option<u32>,
     /// Its process title.
     title: Option<String>,
-    /// Number of threads that share the ranges in turn, each with a descriptor of its own.
+    /// Number of threads that share the ranges in turn, each with its own descriptor.
     threads: usize,
     /// Bytes at the beginning of each range that it reads first, through another descriptor.
     heads: u64,

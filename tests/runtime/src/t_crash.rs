@@ -1,4 +1,4 @@
-//! The runtime itself dies or is asked to end: readers go on, and once it is back all is as before.
+//! The runtime itself dies or is asked to end: readers continue, and once it is back all is as before.
 
 use std::fs;
 use std::thread::sleep;
@@ -171,7 +171,7 @@ fn term_stops_loads() -> Outcome {
     sleep(millis(300));
     ensure!(
         file.cached()? <= cached + 4 * MIB,
-        "loading goes on: {}",
+        "loading continues: {}",
         file.cached()?
     );
     Ok(())

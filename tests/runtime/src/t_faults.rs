@@ -48,13 +48,13 @@ fn of_one_range() -> Outcome {
         .lines()
         .filter(|line| line.contains("Input/output error"))
         .collect();
-    ensure_eq!(told.len(), 1, "how often it is told: {told:?}");
+    ensure_eq!(told.len(), 1, "how often it is reported: {told:?}");
     ensure!(
         told[0].contains('f'),
         "it does not say of which file: {}",
         told[0]
     );
-    // The reader gets an error of its own.
+    // The reader gets its own error.
     let read = Job::new(&mount, &file).range(bad).run();
     ensure!(read.is_err(), "bad bytes are read well");
     Job::new(&mount, &file).range(16 * MIB..SIZE).run()?;

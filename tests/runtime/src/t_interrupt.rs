@@ -26,7 +26,7 @@ const MB_PER_S: u32 = 200;
 const SLOWER_MB_PER_S: u32 = 40;
 const SIZE: u64 = 160 * MIB;
 const ROUNDS: usize = 5;
-/// Upper bound on the median time to stop, on a machine of its own.
+/// Upper bound on the median time to stop, on its own machine.
 const LIMIT_MS: f64 = 20.0;
 /// Factor on that bound: the guest is emulated and shares its two processors. Loads that do not stop go
 /// on for 800 ms.

@@ -117,7 +117,7 @@ impl Tight {
             "hardly anything loaded: {stats:?}"
         );
         let limit = ANON + FILES / 2;
-        ensure_eq!(stats.memory_limit, limit, "the limit as it is told");
+        ensure_eq!(stats.memory_limit, limit, "the reported limit");
         daemon.stop()?;
         Ok(paid)
     }
@@ -211,6 +211,6 @@ fn threshold_holds(version: Version) -> Outcome {
     );
     ensure!(last >= most / 2, "only {last} bytes loaded");
     let stats = daemon.stats(&mount)?;
-    ensure_eq!(stats.memory_limit, limit, "the limit as it is told");
+    ensure_eq!(stats.memory_limit, limit, "the reported limit");
     daemon.stop()
 }

@@ -43,7 +43,7 @@ pub(crate) const CASES: &[Case] = &[
 const SIZE: u64 = 16 * MIB;
 /// Rounds of reads with and without a policy, in turn; one verdict covers all of them.
 const ROUNDS: usize = 7;
-/// Upper bound on the rounds, which go on while the verdict is against the policy. On a guest's disk,
+/// Upper bound on the rounds, which continue while the verdict is against the policy. On a guest's disk,
 /// 16 MiB take either 150 or 250 ms, on an idle machine, too, depending on where the host puts the
 /// emulator's threads, and the median of seven falls on one or the other: "hang" took 1.02, 1.12 and 1.47
 /// times as long as without, in three runs. Time that readers wait for a policy shows in any number of
@@ -145,12 +145,12 @@ fn crashes(name: &str, words: &[&str]) -> Outcome {
     let library = test_policy(name);
     let before = || daemon.register(&mount, &library, &[]).map(drop);
     let after = || {
-        let what = format!("the fault of {name} to be told");
+        let what = format!("the fault of {name} to be reported");
         let status = daemon.wait_for(&mount, TOLD_S, &what, |status| crash_count(status) > 0)?;
         let fault = last_fault(&status);
         ensure!(!fault.is_empty(), "no fault in {status:?}");
         for word in words {
-            ensure!(fault.contains(word), "{fault:?} does not tell of {word}");
+            ensure!(fault.contains(word), "{fault:?} does not mention {word}");
         }
         ensure!(
             matches!(status.state, MountState::Waiting | MountState::Running),
@@ -359,7 +359,7 @@ fn stdout() -> Outcome {
     ensure!(size < 4 * MIB, "{size} bytes of log");
     ensure!(
         daemon.log()?.contains("output without reason"),
-        "nothing of it is in the log"
+        "the log has none of it"
     );
     still_sound(&daemon, &mount, &file)
 }

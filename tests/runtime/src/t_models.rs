@@ -1,4 +1,4 @@
-//! A mount with several models: each load is of one model, and each model has a template of its own.
+//! A mount with several models: each load is of one model, and each model has its own template.
 
 use std::fs;
 use std::path::Path;

@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Case] = &[
 const SIZE: u64 = 32 * MIB;
 const PAGE: u64 = 4096;
 
-/// CPU time that the runtime takes to hear of a reader's reads and load nothing, in percent of the
+/// CPU time that the runtime takes to receive a reader's events and load nothing, in percent of the
 /// reader's.
 #[allow(clippy::cast_precision_loss, reason = "these are measurements")]
 fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
@@ -29,7 +29,7 @@ fn percent(mount: &Mount, job: &Job, least: u64) -> Outcome<f64> {
     sleep(millis(500));
     let after = (daemon.stats(mount)?, procfs::cpu_ms(daemon.pid())?);
     let events = after.0.events - before.0.events;
-    // Lost events cost nothing, and the policy does not hear them.
+    // Lost events cost nothing, and the policy does not receive them.
     ensure!(events >= least, "{events} events of {least}: {:?}", after.0);
     ensure_eq!(after.0.lost, 0, "events lost");
     let worker = (after.0.worker_cpu_ms - before.0.worker_cpu_ms) as f64;

@@ -144,7 +144,7 @@ fn heads_first() -> Outcome {
     model.register(&daemon, &[])?;
     let workers = (0..WORKERS).map(|rank| model.worker(rank).heads(8 << 10));
     let groups = groups_of(&model, &daemon, workers.collect())?;
-    // Without the module, the length of a read is inferred from where the reader goes on; now and then that of
+    // Without the module, the length of a read is inferred from where the reader continues; now and then that of
     // a second read at the same place is taken for that of the first.
     ensure_close(&groups, part, 256 << 10)?;
     daemon.stop()
@@ -321,7 +321,7 @@ fn any_order() -> Outcome {
     daemon.stop()
 }
 
-/// Two services, each with a mount of its own, read the same file at the same time, one of them backwards.
+/// Two services, each with its own mount, read the same file at the same time, one of them backwards.
 fn two_services() -> Outcome {
     set_readahead("128")?;
     let model = Model::new()?;

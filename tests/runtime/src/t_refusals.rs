@@ -35,12 +35,12 @@ fn refused(answer: &Answer, code: i32, words: &[&str]) -> Outcome {
     ensure_eq!(answer.code, code, "{answer:?}");
     let said = format!("{} {}", answer.output, answer.errors);
     for word in words {
-        ensure!(said.contains(word), "nothing of {word:?} in {said}");
+        ensure!(said.contains(word), "{word:?} is missing in {said}");
     }
     Ok(())
 }
 
-/// A copy of a policy in a folder of its own.
+/// A copy of a policy in its own folder.
 fn copy(folder: &str) -> Outcome<PathBuf> {
     // Not below /tmp, which every user may write to.
     let folder = Path::new("/usr/lib/ppc/test").join(folder);
@@ -80,7 +80,7 @@ fn of_untrusted_libraries() -> Outcome {
     let below_tmp = scratch().join("shift.so");
     fs::copy(&library, &below_tmp)?;
     let answer = daemon.try_register(&mount.path, &below_tmp, &[])?;
-    refused(&answer, REFUSED, &["/tmp", "can be written by others"])?;
+    refused(&answer, REFUSED, &["/tmp", "can write to"])?;
     fs::remove_dir_all(folder)?;
     daemon.stop()
 }
@@ -94,15 +94,15 @@ fn of_no_policies() -> Outcome {
     };
     attempt(
         &test_policy("newer"),
-        &["speaks version 99", "only up to 2"],
+        &["needs version 99", "supports versions up to 2"],
     )?;
     attempt(&test_policy("wrong_size"), &["damaged", "8 bytes"])?;
     attempt(
         Path::new("/lib/x86_64-linux-gnu/libc.so.6"),
         &["no ppc_policy"],
     )?;
-    attempt(Path::new("/etc/passwd"), &["does not open"])?;
-    attempt(Path::new("/usr/lib/ppc"), &["is no file"])?;
+    attempt(Path::new("/etc/passwd"), &["cannot be opened"])?;
+    attempt(Path::new("/usr/lib/ppc"), &["is not a file"])?;
     attempt(&policy("missing"), &["No such file"])?;
     ensure_eq!(
         daemon.status(&mount)?.state,
@@ -206,9 +206,9 @@ fn of_configurations() -> Outcome {
         let (status, said) = Daemon::fails(&format!("{base}{text}"))?;
         ensure!(!status.success(), "cprtd takes {text:?}");
         for word in words {
-            ensure!(said.contains(word), "nothing of {word:?} in {said}");
+            ensure!(said.contains(word), "{word:?} is missing in {said}");
         }
-        ensure!(!socket.exists(), "it listens all the same");
+        ensure!(!socket.exists(), "it listens anyway");
     }
     Ok(())
 }
@@ -252,7 +252,7 @@ fn keeps_the_policy_before() -> Outcome {
     let daemon = Daemon::start()?;
     daemon.register(&mount, &policy("shift"), &[])?;
     for (library, words) in [
-        (test_policy("newer"), "speaks version 99"),
+        (test_policy("newer"), "needs version 99"),
         (test_policy("wrong_size"), "damaged"),
         (policy("missing"), "No such file"),
     ] {

@@ -1,4 +1,4 @@
-//! A registered policy hears exactly the misses, and what it asks for is done.
+//! A registered policy receives exactly the misses, and its I/Os are carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -89,7 +89,7 @@ fn pages_of(ranges: &[Range<u64>]) -> BTreeSet<u64> {
     ranges.iter().flat_map(pages).collect()
 }
 
-/// A probe that records the events it hears in a file, not in the log.
+/// A probe that records its events in a file, not in the log.
 pub(crate) struct Probe {
     record: String,
 }
@@ -326,15 +326,15 @@ fn misses_until_heard(mount: &Mount, file: &Pattern, daemon: &Daemon, at: u64) -
     for _ in 0..5 {
         Job::new(mount, file).range(at..at + 8).run()?;
         let heard = || Ok((daemon.stats(mount)?.events > before).then_some(()));
-        if wait_until(2, "a miss to be heard", heard).is_ok() {
+        if wait_until(2, "a miss event", heard).is_ok() {
             return Ok(());
         }
-        println!("a miss was not heard");
+        println!("a miss was not reported");
         let lower = File::open(&file.lower)?;
         let (page, advice) = (PAGE.cast_signed(), PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         posix_fadvise(&lower, at.cast_signed(), page, advice)?;
     }
-    fail!("no miss was heard");
+    fail!("no miss was reported");
 }
 
 /// A policy drops the pages behind a miss, mapped or not, and does so at an interval, too.
@@ -370,7 +370,7 @@ fn evicts() -> Outcome {
         3 * MIB + PAGE - 64 * KIB,
         "what is not behind"
     );
-    // No process reads any more, but the interval passes.
+    // No process reads now, but the interval passes.
     daemon.set(&mount, "behind=1048576")?;
     gone(MIB)?;
     ensure_eq!(file.cached()?, 2 * MIB + PAGE, "what is not behind");
@@ -412,7 +412,7 @@ fn settings_change() -> Outcome {
     Job::new(&mount, &file).range(MIB..MIB + 8).run()?;
     wait_cached(&file, 3 * PAGE + 64 * KIB)?;
     ensure_eq!(daemon.worker(&mount)?, worker, "the worker");
-    // The policy refuses an unknown setting and goes on as before.
+    // The policy refuses an unknown setting and continues as before.
     let path = mount.path.display().to_string();
     let answer = daemon.run(&["set", &path, "ahaed=1"])?;
     ensure_eq!(answer.code, crate::daemon::REFUSED, "{answer:?}");

@@ -11,7 +11,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
     ("cprt_crash_of_the_daemon", FUSE),
     ("cprt_misbehave_hang", FUSE),
     ("cprt_misbehave_segv", FUSE),
-    // Another policy is another worker, too, with a mount of its own.
+    // Another policy is another worker, too, with its own mount.
     ("cprt_swap_under_load", FUSE),
     ("cprt_crash_term_drains", &[]),
     // Its file is not in the test's directory, in whose mount cached pages are looked for.
@@ -59,7 +59,7 @@ const EVERYWHERE: &[(&str, &[Way])] = &[
 
 const FUSE: &[Way] = &[Way::Fuse, Way::Plain];
 
-/// The tests among `all` that hold on other ways, once for each way.
+/// The tests among `all` that also apply to other backends, once for each.
 pub(crate) fn of(all: &[Case]) -> Vec<Case> {
     let same = |way| {
         let holds = move |case: &&Case| {

@@ -106,7 +106,7 @@ pub(crate) fn view(lower: &Path) -> PathBuf {
     }
 }
 
-/// A mirror has a readahead of its own; turns it off if the test has done so for the lower device.
+/// A mirror has its own readahead; turns it off if the test has done so for the lower device.
 pub(crate) fn settle(path: &Path) -> Outcome {
     if !Way::now().caches_above() {
         return Ok(());

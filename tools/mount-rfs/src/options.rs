@@ -85,7 +85,7 @@ const FLAGS: [(&str, MsFlags, bool); 16] = [
 ];
 
 /// Options that are meant for `mount` or `systemd`, or that have no effect. `mount` adds "rw" by default;
-/// these mounts are read-only all the same.
+/// these mounts are always read-only.
 const OTHERS: [&str; 18] = [
     "", "defaults", "ro", "rw", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users",
     "owner", "group", "async", "sync", "dirsync", "mand", "nomand",

@@ -71,7 +71,7 @@ impl FleetConfig {
         let fleet = whole.fleet;
         if fleet.interval < Duration::from_secs(10) {
             return Err(
-                "fleet.interval: must be at least 10 s, as each round is a request of every node"
+                "fleet.interval: must be at least 10 s, because every node sends a request in each round"
                     .to_owned(),
             );
         }
@@ -88,7 +88,8 @@ impl FleetConfig {
 fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     let units = [("s", 1), ("min", 60), ("h", 3600)];
-    let problem = || format!("{text:?} is no span of time; say \"300 s\", \"5 min\" or \"1 h\"");
+    let problem =
+        || format!("{text:?} is not a span of time such as \"300 s\", \"5 min\" or \"1 h\"");
     number(&text, &units)
         .map(Duration::from_secs)
         .ok_or_else(|| D::Error::custom(problem()))
@@ -97,7 +98,7 @@ fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    let problem = || format!("{text:?} is no number of bytes; say \"256 MiB\" or \"1 GiB\"");
+    let problem = || format!("{text:?} is not a number of bytes such as \"256 MiB\" or \"1 GiB\"");
     number(&text, &units).ok_or_else(|| D::Error::custom(problem()))
 }
 
@@ -128,9 +129,9 @@ mod tests {
     fn what_is_wrong_is_told_with_what_is_right() {
         for (text, problem) in [
             ("[fleet]\ninterval = '1 s'", "at least 10 s"),
-            ("[fleet]\ninterval = '5 days'", "say \"300 s\""),
-            ("[fleet]\nbudget = '5'", "say \"256 MiB\""),
-            ("[fleet]\nbudget = '99999999999 GiB'", "say \"256 MiB\""),
+            ("[fleet]\ninterval = '5 days'", "such as \"300 s\""),
+            ("[fleet]\nbudget = '5'", "such as \"256 MiB\""),
+            ("[fleet]\nbudget = '99999999999 GiB'", "such as \"256 MiB\""),
             ("[fleet]\nstore = 'here'", "must begin with a slash"),
             ("[fleet]\nbucket = 'b'", "unknown field `bucket`"),
         ] {

@@ -76,7 +76,7 @@ pub fn incoming(listed: &[Listed], known: &Known, held: &BTreeSet<Place>, budget
 pub struct Put {
     /// The template of this node.
     pub own: Own,
-    /// The version that it replaces; `None` where nothing is to be there.
+    /// The version that it replaces; `None` if no object may exist there.
     pub instead: Option<Version>,
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use maio::template::TemplateError;
 use thiserror::Error;
 
-/// Why a round, or the program, cannot go on.
+/// Why a round, or the program, cannot continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -21,7 +21,7 @@ pub struct Listed {
     pub modified_s: u64,
 }
 
-/// A version of an object, as the storage wants to hear it in a condition.
+/// A version of an object, in the form that the storage expects in a condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
     /// Of S3, Azure and HTTP.

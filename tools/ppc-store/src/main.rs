@@ -31,7 +31,7 @@ struct Arguments {
     /// Read FILE instead of /etc/cprt.toml, which is optional.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    // What is no prose for rustdoc is for clap.
+    // These comments are for clap, not for rustdoc.
     #[arg(
         long,
         value_name = "URL",
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let done = match runtime {
         Ok(runtime) => runtime.block_on(run(&arguments)),
         Err(error) => {
-            eprintln!("ppc-store: no runtime: {error}");
+            eprintln!("ppc-store: cannot start its threads: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -144,7 +144,7 @@ fn tell(json: bool, url: &str, result: &Result<Report>, failed_before: bool) {
         }
         Err(error) if !failed_before => {
             eprintln!(
-                "ppc-store: {}; starts go on with what is here, and rounds are tried again",
+                "ppc-store: {}; starts use the local templates; later rounds try again",
                 chain(error)
             );
         }
@@ -154,10 +154,10 @@ fn tell(json: bool, url: &str, result: &Result<Report>, failed_before: bool) {
 
 fn tell_report(report: &Report) {
     for refused in &report.refused {
-        eprintln!("ppc-store: not used: {refused}");
+        eprintln!("ppc-store: ignored: {refused}");
     }
     if let Some(why) = &report.read_only {
-        eprintln!("ppc-store: puts nothing into the storage any more: {why}");
+        eprintln!("ppc-store: no longer uploads templates: {why}");
     }
     let Report {
         listed,

@@ -22,7 +22,7 @@ use crate::error::{Result, StoreError};
 use crate::known::{Listed, Version};
 use crate::slot::Place;
 
-/// How often a request is made again at once, and for how long; a round that fails all the same comes again later.
+/// How often a request is made again at once, and for how long; a round that still fails is repeated later.
 const RETRIES: usize = 3;
 const RETRYING: Duration = Duration::from_secs(30);
 
@@ -138,7 +138,7 @@ impl Remote {
         self.writable
     }
 
-    /// What is there. Objects that are no templates by their names are left out.
+    /// What is there. Objects whose names are not those of templates are skipped.
     ///
     /// # Errors
     /// The storage cannot be reached, or refuses.
@@ -251,7 +251,7 @@ impl Remote {
         }
     }
 
-    /// Removes an object. That another node has done so, or that this one may not, is no error.
+    /// Removes an object. It is not an error if another node has done so, or if this node may not.
     ///
     /// # Errors
     /// The storage cannot be reached.

@@ -31,7 +31,7 @@ pub struct Report {
     pub fetched: usize,
     /// See `fetched`.
     pub fetched_bytes: u64,
-    /// Objects that are no templates, with the reason.
+    /// Objects that are not templates, with the reason.
     pub refused: Vec<String>,
     /// Templates that were dropped from the fleet's folder.
     pub dropped: usize,
@@ -184,7 +184,7 @@ impl<L: Local> Node<L> {
                     report.put += 1;
                     report.put_bytes += size;
                 }
-                // Another node is at it. The next listing shows what that leaves to do.
+                // Another node is writing it. The next listing shows what is left to do.
                 Written::Lost => {
                     report.lost += 1;
                     return Ok(());

@@ -7,7 +7,7 @@ use crate::local::Local;
 use crate::pace::Pace;
 use crate::round::{Node, Report};
 
-/// What is told of a round.
+/// What is printed about a round.
 #[derive(Debug)]
 pub struct Told {
     /// What it has done.

@@ -2,7 +2,7 @@
 //!
 //! Nodes that load the same files by the same workers have the same name for what they record, so a fleet keeps one
 //! template of a service and not one for each node. Nodes that share the workers of one model, and revisions of it,
-//! have names of their own.
+//! have their own names.
 
 use std::fmt;
 

@@ -47,7 +47,7 @@ struct Outcome {
     bytes: u64,
 }
 
-/// Has so many nodes make rounds against a storage for so long, all of them by this plan.
+/// Makes this number of nodes run rounds against a storage for this long, all by the same plan.
 async fn fleet(
     nodes: u64,
     storage: &Arc<Storage>,

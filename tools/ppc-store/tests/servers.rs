@@ -53,7 +53,7 @@ impl Kind {
         server
     }
 
-    /// What the program has to be told: a server of tests takes these credentials from anyone.
+    /// The program's environment: a test server accepts these credentials from anyone.
     fn environment(self, server: &str) -> Vec<(&'static str, &str)> {
         match self {
             Self::S3 => vec![
@@ -84,7 +84,7 @@ impl Kind {
                     .with_region("us-east-1");
                 Arc::new(builder.build().expect("a bucket"))
             }
-            // Where it is comes from the environment, which `make store-test` sets.
+            // The environment says where it is; `make store-test` sets that.
             Self::Azure => {
                 let builder = MicrosoftAzureBuilder::new()
                     .with_container_name(BUCKET)
@@ -267,7 +267,7 @@ fn a_node_that_has_never_seen_a_service_has_what_another_recorded(kind: Kind) {
         );
     }
 
-    // A load has proven it there. What the first node has is not worse, and goes on.
+    // A load there has proven it, and the first node's template is not better, so this one replaces it.
     Store::at(other.path())
         .save(&template("other", 2))
         .expect("to save");
@@ -399,7 +399,7 @@ fn without_the_storage_what_is_here_stays(kind: Kind) {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("starts go on with what is here"), "{said}");
+    assert!(said.contains("starts use the local templates"), "{said}");
     assert_eq!(found(other.path()).len(), 1);
     assert_eq!(fleet.round(other.path())["fetched"], 0, "it is remembered");
 }

@@ -33,15 +33,15 @@ Exit status:
   4  the policy was refused: the library is not trusted or not a policy, or it rejected its settings
  10  doctor found something that costs speed
  11  doctor found something that does not work
- 12  warm, keep or drop did a part: memory does not suffice, or pages are in use
+ 12  warm, keep or drop did only a part: not enough memory, or pages are in use
  13  verify found damage: the page cache differs from the device, or a hash is wrong
- 14  verify or drop could not tell what the page cache has
+ 14  verify or drop could not find out what is cached
 130  interrupted by SIGINT
 143  interrupted by SIGTERM
 
 Data goes to standard output, everything else to standard error.";
 
-/// Load what programs are about to read, by cache policies, and show what these do
+/// Run cache policies, which load what programs are about to read, and show what they do
 ///
 /// A policy is a shared library that is notified of page-cache misses and decides what to read ahead
 /// and what to drop; maio, the usual one, loads models. 'ppcctl run' runs a policy for one command.
@@ -75,8 +75,8 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// The configuration that limits what may be loaded on this machine. If the user names none, one that cannot be read
-    /// is no failure.
+    /// The configuration that limits what may be loaded on this machine. If the user names none, one that cannot be
+    /// read is no failure.
     pub(crate) fn limits(&self) -> Result<Config> {
         match &self.config {
             Some(path) => Ok(Config::read(path)?),
@@ -115,7 +115,7 @@ pub(crate) enum Command {
         /// Only this mount
         #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
         mount: Option<PathBuf>,
-        /// Repeat at this interval, with each counter's gain per second
+        /// Repeat at this interval, and add each counter's increase per second
         #[arg(
             long,
             value_name = "SECONDS",
@@ -125,11 +125,11 @@ pub(crate) enum Command {
         )]
         watch: Option<u32>,
     },
-    /// Show in the terminal what is being loaded, who waits and what memory is used, as it changes
+    /// Show loads, waiting readers and memory use in the terminal, and keep updating them
     ///
-    /// "q" quits. Loads under way come first; LEFT is the time that they will take at the rate of now.
+    /// "q" quits. Loads under way come first; LEFT is their remaining time at the current rate.
     Top {
-        /// The time between two looks
+        /// Seconds between updates
         #[arg(
             long,
             value_name = "SECONDS",
@@ -155,22 +155,21 @@ pub(crate) enum Command {
     Warm(Warm),
     /// Keep sets of files in the page cache, as long as memory allows
     ///
-    /// cprtd loads what a set lacks, in the background, looks every few seconds what is cached, and brings back what
-    /// was reclaimed while memory is ample. Once memory is over the threshold (80 % of the machine's), the sets of the
-    /// lowest priority give way first, before the kernel has to choose. What is reclaimed again and again is loaded
-    /// ever less often.
+    /// cprtd loads the missing parts of a set in the background. It checks every few seconds what is cached, and
+    /// reloads what was reclaimed while memory is ample. Once memory use exceeds the threshold (80 % of the machine's),
+    /// the sets of the lowest priority give way first, before the kernel has to choose. What is reclaimed repeatedly is
+    /// reloaded less and less often.
     Keep {
         #[command(subcommand)]
         command: KeepCommand,
     },
     Drop(Release),
     Verify(Verify),
-    /// Find out what keeps loads from a directory from being fast, and how to fix it
+    /// Find out what slows down loads from a directory, and how to fix it
     ///
-    /// It shows which backend would be used and why not a better one, what is wrong with the files, the
-    /// file system and its device, whether there is enough memory, where the accelerators are, what the
-    /// kernel supports and what you are allowed to do. Nothing is changed. The exit status is 10 if
-    /// there are warnings and 11 if there are problems.
+    /// doctor shows which backend PPC would use and why no better one works. It looks for problems with the files, the
+    /// file system and its device, and checks memory, accelerators, the kernel's features and your privileges. It
+    /// changes nothing. The exit status is 10 if there are warnings and 11 if there are problems.
     Doctor {
         /// The directory with the files of a model
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -239,7 +238,7 @@ pub(crate) enum TemplateCommand {
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: Option<PathBuf>,
     },
-    /// Remove what is known of a service; its next load is recorded
+    /// Remove the templates of a service; its next load records a new one
     Rm {
         /// The service's ID
         #[arg(value_name = "ID")]
@@ -257,7 +256,7 @@ pub(crate) enum TemplateCommand {
         #[arg(value_name = "ID[/NODE]")]
         other: String,
     },
-    /// Make a template of a model from its headers, before it was ever loaded
+    /// Make a template from the headers of a model that has never been loaded
     Synth {
         /// The directory of the model
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -323,16 +322,15 @@ pub(crate) struct RegPolicy {
 
 /// Run a command with a policy for what it reads, without daemon or mount
 ///
-/// Everything that the command and its children read from their start on, from any file, is recorded, and loaded
-/// ahead of them the next time. The model in DIR has a policy of its own, which does not need to have seen a load of
-/// it: the model is loaded as soon as the start is in memory, before the command opens it. Without DIR, the model is
-/// a directory of a model that an argument names, or the named model's copy in the Hugging Face cache.
+/// ppcctl records everything that the command and its children read from their start on, from any file, and loads it
+/// ahead of them the next time. A second policy loads the model in DIR as soon as the start is in memory, before the
+/// command opens it; it needs no record of an earlier load. Without DIR, the model is the model directory that an
+/// argument names, or the named model's copy in the Hugging Face cache.
 ///
 /// The command runs as it would without ppcctl: standard input and output, signals and exit status
 /// are its own, and DIR keeps its path. ppcctl uses the best backend that this machine allows; if there
-/// is none, it prints a line with the reason and runs the command all the same. Files outside DIR that
-/// links in it lead to, as in download caches, are included. Progress is shown on a terminal, and a line
-/// at the end sums up what was done.
+/// is none, it prints the reason and runs the command anyway. It includes files outside DIR that links in
+/// DIR lead to, as in download caches. It shows progress on a terminal, and sums up at the end what it did.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit status: that of the command, or 128 plus the signal's number if a signal ended it; 125 if \
@@ -427,8 +425,8 @@ impl EventKind {
 pub(crate) enum PolicyCommand {
     /// Show what a library reports about itself, and whether cprtd would trust it
     ///
-    /// For this the library is loaded into a process of its own, so its constructors run as you. None of
-    /// its callbacks is called.
+    /// ppcctl loads the library into a separate process, so its constructors run with your privileges. It calls none
+    /// of its callbacks.
     Inspect {
         /// The policy, as for reg-policy
         #[arg(value_name = "LIBRARY", value_hint = ValueHint::FilePath)]

@@ -51,7 +51,7 @@ fn topology() -> Option<Topology> {
     let mut child = Command::new("/proc/self/exe")
         .arg0("ppcctl")
         .arg("topology")
-        // They would hide accelerators, or number them anew.
+        // They would hide accelerators, or number them again.
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env_remove("CUDA_DEVICE_ORDER")
         .stdin(Stdio::null())

@@ -162,7 +162,7 @@ fn client(common: &Common) -> Result<Client> {
     let config = match (&common.config, &common.socket) {
         (Some(path), _) => Config::read(path)?,
         (None, None) => Config::read_default()?,
-        // Only the group is taken from it, for a hint: an unreadable configuration is no failure.
+        // Only the group is taken from it, for a hint: an unreadable configuration is not a failure.
         (None, Some(_)) => Config::read_default().unwrap_or_default(),
     };
     let socket = common.socket.clone().unwrap_or(config.socket);

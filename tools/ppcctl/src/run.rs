@@ -76,7 +76,7 @@ struct Summary {
     /// Why the policy ended before the command.
     fault: Option<String>,
     stats: Option<Stats>,
-    /// Statistics of what the command reads besides its model, if the model has a policy of its own.
+    /// Statistics of what the command reads besides its model, if the model has its own policy.
     start_stats: Option<Stats>,
 }
 
@@ -166,7 +166,7 @@ fn try_run(common: &Common, wanted: &Run, at_end: impl FnOnce()) -> Result<ExitC
     Ok(pass_on(status))
 }
 
-/// Whether memory is too scarce for a policy beside the command; if so, a line has been printed.
+/// Whether memory is too scarce for a policy beside the command; if so, this has printed a line.
 fn is_out_of_memory(wanted: &Run) -> bool {
     let asked = wanted.backend.0.is_some();
     let Some(limit) = sessions::little_memory().filter(|_| !asked) else {
@@ -198,7 +198,7 @@ fn directory(given: &Path) -> Result<PathBuf> {
 
 /// The model that the command's arguments name, if the policy is one that handles models.
 fn named_model(wanted: &Run) -> Option<PathBuf> {
-    // A start that is named by hand, or recorded anew, includes its model.
+    // A start that is named by hand, or recorded again, includes its model.
     let whole = |key: &str| matches!(key, "start" | "record");
     let is_whole = wanted.settings.iter().any(|setting| whole(&setting.key));
     let looks = start::is_maio(&wanted.policy) && !is_whole;

@@ -115,7 +115,7 @@ fn known(store: &Store, which: &WhichStart) -> Result<Template> {
     }
 }
 
-/// A start's name in the store: the given one, or that of the service with this name.
+/// The name of a start in the store: the given name, or that of the service with this name.
 fn in_store(store: &Store, name: &str) -> Result<String> {
     let of_service = run::start_name_of_service(name);
     let there = |name: &str| store.load_all(name).map(|mut all| all.next().is_some());

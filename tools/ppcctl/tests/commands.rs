@@ -381,8 +381,8 @@ fn nonsense_from_the_daemon_is_shown() {
     for (name, answer, part) in [
         ("html", "<html>\n", "it begins with \"<html>\""),
         ("half", "{\"ok\":{\"ver", "in the middle of a line"),
-        ("empty", "{}\n", "No reply that a client"),
-        ("other", "{\"ok\":7}\n", "No reply that a client"),
+        ("empty", "{}\n", "does not know this reply"),
+        ("other", "{\"ok\":7}\n", "does not know this reply"),
         ("escape", "\x1b[2J\n", "\\u{1b}[2J"),
     ] {
         let daemon = Daemon::new(name, vec![answer; COMMANDS.len()]);
@@ -392,9 +392,13 @@ fn nonsense_from_the_daemon_is_shown() {
         daemon.asked();
     }
     let daemon = Daemon::new("nothing", [""]);
-    daemon
-        .run(&["status"])
-        .failed(1, &["hung up without an answer", "systemctl status cprtd"]);
+    daemon.run(&["status"]).failed(
+        1,
+        &[
+            "closed the connection without an answer",
+            "systemctl status cprtd",
+        ],
+    );
     daemon.asked();
 }
 
@@ -466,10 +470,7 @@ fn version_and_help_are_data() {
     for (arguments, part) in [
         (&["--help"][..], "Exit status:"),
         (&["reg-policy", "--help"], "PPC_POLICY_PATH"),
-        (
-            &["policy", "inspect", "--help"],
-            "into a process of its own",
-        ),
+        (&["policy", "inspect", "--help"], "into a separate process"),
     ] {
         assert!(run(arguments).done().contains(part), "{part}");
     }

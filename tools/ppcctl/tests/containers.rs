@@ -35,7 +35,7 @@ impl Ground {
         for number in 0..2 {
             folder.write(&format!("model/{number}.safetensors"), safetensors());
         }
-        // Without one, each file is a model of its own.
+        // Without one, each file is its own model.
         folder.write("model/config.json", "{}");
         let place = folder.path().join("place");
         fs::create_dir(&place).expect("ours");

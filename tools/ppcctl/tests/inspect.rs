@@ -117,8 +117,8 @@ fn who_could_change_a_policy_is_told() {
     let (path, place) = (library.display(), folder.path().display());
     let close = |path, mode| {
         format!(
-            "{path} can be written by others than its owner (mode {mode}), who could change what runs \
-             as root; try 'chmod go-w {path}', or install the policy below /usr/lib/ppc"
+            "users other than the owner can write to {path} (mode {mode}) and could change what runs as root; \
+             try 'chmod go-w {path}', or install the policy below /usr/lib/ppc"
         )
     };
     let why = if is_root {
@@ -154,16 +154,16 @@ fn what_is_no_policy_is_refused_with_its_sentence() {
         "newer",
         "#include \"ppc.h\"\nPPC_EXPORT const struct ppc_policy ppc_policy = \
          { PPC_INIT(struct ppc_policy), 99, \"newer\" };",
-        "The policy speaks version 99 of ppc.h, this host only up to 2; install a newer host, or \
-         build the policy with this one's header",
+        "The policy needs version 99 of ppc.h, and this host supports versions up to 2; install a newer host, or \
+         build the policy with this host's header",
     );
     let text = policies()
         .join("ppc.h")
         .canonicalize()
         .expect("it is there");
-    inspect(&text, &[]).failed(4, &["ppc.h: The library does not open: "]);
+    inspect(&text, &[]).failed(4, &["ppc.h: The library cannot be opened: "]);
     inspect(Path::new("/nowhere.so"), &[]).failed(4, &["/nowhere.so: No such file"]);
-    inspect(Path::new("/usr/"), &[]).failed(4, &["/usr is no file"]);
+    inspect(Path::new("/usr/"), &[]).failed(4, &["/usr is not a file"]);
     inspect(Path::new("no-such-policy"), &[]).failed(4, &["There is no no-such-policy.so in"]);
 }
 

@@ -239,7 +239,7 @@ fn control_c_is_for_the_command() {
     let mut child = started(&mut command);
     let mut keys = child.stdin.take().expect("a pipe");
     keys.write_all(b"\x03").expect("a terminal");
-    assert_eq!(ended(&mut child), Some(1), "times that it was heard");
+    assert_eq!(ended(&mut child), Some(1), "times that it was received");
     drop(keys);
 }
 
@@ -466,7 +466,7 @@ fn an_ordinary_user_may_run_it() {
     had_backend(&ran, backend_here(prefix));
 }
 
-/// Runs in a mount namespace of its own, after a script that changes file systems or drops rights.
+/// Runs in its own mount namespace, after a script that changes file systems or drops rights.
 fn in_a_namespace(before: &str, policy: &Path, directory: &Path) -> Option<Ran> {
     if !geteuid().is_root() {
         skip("mounting is for root");
@@ -581,7 +581,7 @@ fn a_worker_that_is_killed_leaves_no_reader_waiting() {
     assert_eq!(ended(&mut child), Some(5));
 }
 
-/// The command goes on, with another worker.
+/// The command continues, with another worker.
 #[test]
 fn a_worker_that_is_killed_is_started_again() {
     let (policy, model) = (policy_or_skip!(), model("run-again"));
@@ -619,7 +619,7 @@ fn a_worker_that_is_killed_is_started_again() {
     let mut stderr = child.stderr.take().expect("a pipe");
     stderr.read_to_string(&mut errors).expect("its words");
     assert!(
-        errors.contains("killed by SIGKILL; it is started again"),
+        errors.contains("killed by SIGKILL; starting it again"),
         "{errors}"
     );
     assert!(!errors.contains("continued without it"), "{errors}");

@@ -224,7 +224,7 @@ fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     for command in ["show", "verify", "replay"] {
         ground
             .run(&[command, "m"])
-            .failed(1, &["not marked as a start's"]);
+            .failed(1, &["not marked as that of a start"]);
     }
     ground
         .run(&["rm", "a", "m"])
@@ -327,7 +327,11 @@ fn a_replay_loads_what_is_expected_and_ends() {
             .all(|&cached| (PART..256 * KIB).contains(&cached)),
         "{cached:?}"
     );
-    assert_eq!(before, ground.json(&["show", "a"]), "a replay is no start");
+    assert_eq!(
+        before,
+        ground.json(&["show", "a"]),
+        "a replay is not a start"
+    );
     // A file that is gone is reported, and the rest is loaded.
     fs::remove_file(ground.path(1)).expect("it is ours");
     let ran = ground.replay(&["a"]);

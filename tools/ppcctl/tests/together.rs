@@ -1,5 +1,5 @@
-//! Services beside each other: `ppcctl run` for several of them at once, on a disk of the test's own that counts what it
-//! delivers. Recording takes root and a kernel that reports all reads.
+//! Services beside each other: `ppcctl run` for several of them at once, on a disk of the test's own that counts what
+//! it delivers. Recording takes root and a kernel that reports all reads.
 
 mod common;
 
@@ -400,7 +400,7 @@ fn opens_adapters() {
         fs::read(path).expect("to read");
         file
     });
-    // The load is over, and the process goes on.
+    // The load is over, and the process continues.
     std::thread::sleep(Duration::from_secs(4));
     for file in &weights {
         posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("to drop it");
@@ -546,8 +546,8 @@ fn services_with_different_models_stay_within_their_common_memory() {
             member.spawn().expect("a process")
         };
         let services = [0, 1].map(start);
-        // What has been read is no service's any more: it stays until the kernel needs the room, which may then take pages
-        // that are yet to be read.
+        // What has been read no longer belongs to a service: it stays until the kernel needs the room, which may then
+        // take pages that are yet to be read.
         let mut most = 0;
         wait_for("readers", || {
             let used = group.used();

@@ -1,7 +1,7 @@
 //! Events on their way from the threads that serve readers to the one that asks for events.
 //!
 //! The serving threads only leave records. Their number is bounded: those that do not fit are counted. The
-//! thread that asks for events finds the processes, as that takes a look into `/proc`.
+//! thread that asks for events finds the processes, because that needs a look into `/proc`.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

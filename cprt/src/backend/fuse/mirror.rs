@@ -121,7 +121,7 @@ impl Mirror {
             session: Mutex::new(Some(session)),
         };
         if let Err(error) = mounting::raise_readahead(mirror.device, options.readahead_kib) {
-            log::info!("the readahead of the mount stays unchanged: {error}");
+            log::info!("the mount keeps its default readahead: {error}");
         }
         Ok(mirror)
     }
@@ -202,7 +202,7 @@ fn config(lower: &Path, options: &MirrorOptions) -> Config {
 
 fn mode(wanted: bool, offered: bool, permitted: impl FnOnce() -> io::Result<()>) -> Mode {
     if !wanted {
-        return Mode::Plain("passthrough is not wanted".to_owned());
+        return Mode::Plain("passthrough is off in the settings".to_owned());
     }
     if !offered {
         return Mode::Plain("the kernel has no passthrough, which came with Linux 6.9".to_owned());
@@ -210,7 +210,7 @@ fn mode(wanted: bool, offered: bool, permitted: impl FnOnce() -> io::Result<()>)
     match permitted() {
         Ok(()) => Mode::Passthrough,
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            Mode::Plain("passthrough takes CAP_SYS_ADMIN".to_owned())
+            Mode::Plain("passthrough requires CAP_SYS_ADMIN".to_owned())
         }
         Err(error) => Mode::Plain(format!("the kernel refuses passthrough: {error}")),
     }

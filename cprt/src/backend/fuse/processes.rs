@@ -9,7 +9,7 @@ const BELIEVED: Duration = Duration::from_secs(2);
 /// Upper bound on threads remembered.
 const MAX: usize = 4096;
 
-/// Threads that have made requests lately.
+/// Threads that have made requests recently.
 #[derive(Debug, Default)]
 pub(super) struct ThreadOwners {
     known: HashMap<u32, (u32, Instant)>,

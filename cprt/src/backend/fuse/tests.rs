@@ -90,7 +90,7 @@ fn test_what_is_loaded_is_cached_above_only_and_makes_no_miss() {
     assert_eq!(pages(&ground.lower.join("a")), 0, "cached twice");
     let resident = fuse.resident(span(file, 0..u64::MAX)).expect("it");
     assert!(all_but_few(resident, size), "{resident}");
-    assert!(heard(&fuse).is_empty(), "we are no reader");
+    assert!(heard(&fuse).is_empty(), "the worker itself is not a reader");
     cat(&ground.at.join("a"), &bytes);
     // A host may take some of it back just then, but not each time.
     let all_is_there = || {
@@ -367,7 +367,7 @@ fn test_files_are_what_they_are_below() {
     assert!(
         fuse.limits()
             .iter()
-            .any(|limit| limit.contains("not wanted"))
+            .any(|limit| limit.contains("off in the settings"))
     );
     assert!(fuse.features().contain(Features::EVICT_MAPPED));
 }

@@ -1,6 +1,6 @@
 //! The names of files: the kernel's current number, and the policy's, from when it opened them. Pure.
 //!
-//! The kernel numbers a file anew when it has forgotten it meanwhile. For all other files both names
+//! The kernel numbers a file again when it has forgotten it meanwhile. For all other files both names
 //! are the same.
 
 use std::collections::{HashMap, HashSet};
@@ -121,7 +121,7 @@ mod tests {
         let model = Path::new("model");
         assert!(!names.asks(7), "nothing is open");
         assert_eq!(names.open(7, model), 7);
-        assert!(!names.asks(7), "it is no news");
+        assert!(!names.asks(7), "it is already known");
         assert!(names.asks(8) && !names.asks(8), "this may be, once");
         names.seen(8, model);
         assert_eq!((names.known(8), names.now(7)), (7, 8));

@@ -32,7 +32,7 @@ fn may_run_programs(layouts: &[Layout]) -> io::Result<()> {
     let is_new = layouts.iter().any(|layout| layout.point == Point::Get);
     is_new
         .then_some(())
-        .ok_or_else(|| io::Error::other("programs are not used on kernels before 6.12"))
+        .ok_or_else(|| io::Error::other("BPF programs are not used on kernels before 6.12"))
 }
 
 /// Whether a source works, without opening it if that takes long; returns why it is not the best one.

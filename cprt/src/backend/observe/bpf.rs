@@ -1,8 +1,8 @@
-//! Tracepoints by programs in the kernel: one for each, and one ring for all of them.
+//! Tracepoints observed by BPF programs: one program for each tracepoint, and one ring buffer for all of them.
 //!
 //! The programs are assembled here (`program.rs`), with the offsets that the kernel reports: there is
 //! nothing to compile, and no knowledge of one kernel's types. Where the kernel has type information, they run
-//! at the tracepoints themselves, which costs other processes less; otherwise by way of perf events.
+//! at the tracepoints themselves, which costs other processes less; otherwise through perf events.
 //!
 //! Only the first record wakes the worker (`attention.rs`).
 
@@ -159,7 +159,7 @@ impl Bpf {
         match self.load_raw(layouts) {
             Ok(raw) => self.raw = raw,
             Err(error) => {
-                log::debug!("Programs run by way of perf events: {error}");
+                log::debug!("BPF programs run through perf events: {error}");
                 self.load(&Reaches::from(&layouts[0]), ProgramFor::Perf)?;
             }
         }
@@ -173,7 +173,7 @@ impl Bpf {
             .map(drop)
     }
 
-    /// The same by way of perf events, even if the kernel has type information.
+    /// The same through perf events, even if the kernel has type information.
     #[cfg(test)]
     pub(super) fn open_by_perf(layouts: &[Layout]) -> io::Result<Self> {
         let bpf = Self::new(layouts, MAX_FILES, ROOM)?;
@@ -205,7 +205,7 @@ impl Bpf {
         // Where perf events are not allowed, losing some records is better than having none.
         if programs_are_preempted() && Event::dummy(Whose::Cpu(0)).is_ok() {
             let why =
-                "this kernel preempts programs at its tracepoints, and leaves out events meanwhile";
+                "this kernel preempts BPF programs at its tracepoints, and skips events meanwhile";
             return Err(io::Error::other(why));
         }
         let btf = Btf::kernel()?;
@@ -224,7 +224,7 @@ impl Bpf {
         std::thread::scope(|scope| {
             let each = layouts.iter().map(|layout| scope.spawn(|| load(layout)));
             let each: Vec<_> = each.collect();
-            let panicked = |_| Err(io::Error::other("a program's loading panicked"));
+            let panicked = |_| Err(io::Error::other("loading a BPF program panicked"));
             each.into_iter()
                 .map(|thread| thread.join().unwrap_or_else(panicked))
                 .collect()
@@ -287,7 +287,7 @@ impl Bpf {
     }
 }
 
-/// Attaches a program to a tracepoint by way of a perf event.
+/// Attaches a program to a tracepoint through a perf event.
 fn at_event(id: u16, program: BorrowedFd<'_>) -> io::Result<Event> {
     // Any CPU will do.
     let cpu = u32::try_from(nix::sched::sched_getcpu()?).unwrap_or(0);

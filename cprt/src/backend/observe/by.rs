@@ -1,6 +1,6 @@
 //! Whether the readers of weights use `read` or mappings. Pure.
 
-/// Smaller files are no weights: tokenizers are read in one way, and weights in another.
+/// Smaller files are not weights: tokenizers are read in one way, and weights in another.
 const WEIGHTS: u64 = 64 << 20;
 /// How many bytes got by `read` make it clear that readers do not only look into headers that way.
 const ENOUGH: u64 = 8 << 20;

@@ -259,7 +259,10 @@ mod tests {
             heard.extend(execs.take());
         }
         let found = heard.iter().find(|exec| exec.process == process);
-        assert_eq!(found.expect("it is told").path, Path::new("/bin/true"));
+        assert_eq!(
+            found.expect("the execution is reported").path,
+            Path::new("/bin/true")
+        );
         let is_named = |exec: &Exec| exec.path.to_string_lossy().contains("tru");
         assert!(heard.iter().all(is_named), "{heard:?}");
     }

@@ -1,6 +1,6 @@
 //! Page faults of processes that read through mappings, by their addresses.
 //!
-//! A fault that the page cache answers with a huge page passes none of the page cache's tracepoints, but the one of all
+//! A fault that the page cache answers with a huge page passes no tracepoint of the page cache, but that of all
 //! page faults, which knows only the address. A program there reports the faults of listed processes between two
 //! addresses: those of their mappings of our files. As C:
 //!
@@ -38,7 +38,7 @@ const ADDRESS: Field = Field { offset: 0, size: 8 };
 const ROOM: u32 = 1 << 20;
 /// Upper bound on listed processes.
 const MOST: u32 = 4096;
-/// How long after the last process has been listed the program goes on: the next file is mapped soon, and each change
+/// How long after the last process has been listed the program continues: the next file is mapped soon, and each change
 /// at a tracepoint interrupts all CPUs.
 const LINGERS: Duration = Duration::from_secs(2);
 /// Where the key and the record are on the stack.

@@ -71,7 +71,7 @@ impl Folios {
         }
     }
 
-    /// Forgets all folios: no policy wants events of mappings any more.
+    /// Forgets all folios: no policy wants events of mappings now.
     pub(super) fn clear(&mut self) {
         self.ends.clear();
         self.known = 0;

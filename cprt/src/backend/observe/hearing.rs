@@ -116,7 +116,7 @@ impl Hearing {
             return Ok(Flow::Ended);
         }
         self.hear_opens(from, into)?;
-        // Before the other records: those that tell of folios come before the faults that map them.
+        // Before the other records: those that report folios come before the faults that map them.
         let lost_faults = self.faults.get().map_or(0, |it| it.take(&mut self.faulted));
         let lost = from.source.take(&mut self.raws);
         if lost > 0 || self.raws.iter().any(|raw| raw.process != self.own) {

@@ -3,7 +3,7 @@
 //! On most file systems the two agree. In stat, btrfs has its own device for each subvolume, and
 //! overlayfs shows its own inode for one of the file systems below. So for each device that
 //! stat shows, one byte of one file is read, and the tracepoint's record of this thread has the
-//! true name. On overlayfs that is done for every file of a directory, as each may lie somewhere else. It takes the
+//! true name. On overlayfs that is done for every file of a directory, because each may lie elsewhere. It takes the
 //! kernel a tenth of a second to release the tracepoint, so this is not done for file systems that are known to agree.
 //!
 //! A start, as of a container, opens thousands of files of one overlayfs, and reading from each would hold it up. There
@@ -29,7 +29,7 @@ use crate::sys::{self, cache};
 /// File systems on which stat shows the kernel's names.
 const HONEST: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC];
 
-/// How many files of a stacked file system have to break the rule until it counts as having none.
+/// A stacked file system has no rule if more than this many files break it.
 const MOST_ODD: u32 = 8;
 
 /// How the kernel's names of a device's files follow from stat. Pure.

@@ -18,7 +18,7 @@ use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
 use crate::sys::{monotonic_ns, page_size};
 
-/// How often to look at a reader that goes on reading.
+/// How often to look at a reader that continues reading.
 const OFTEN: Duration = Duration::from_millis(10);
 /// How often to look at a reader that seems to rest.
 const SELDOM: Duration = Duration::from_millis(320);
@@ -31,7 +31,7 @@ const WAITS: u32 = 5;
 const LATER: u32 = 4;
 /// Looks take at most one part in this many of the time.
 const SHARE: u32 = 20;
-/// The number of looks after which one begins anew, because a process may have mapped a file anew, and pages may be
+/// The number of looks after which one starts over, because a process may have mapped a file again, and pages may be
 /// gone. The other looks are only for new pages.
 const ANEW: u32 = 16;
 /// The reach of a page table: known pages are left out only in pieces of at least this length.
@@ -113,7 +113,7 @@ impl Looks {
     /// Notes that a process has read a file through a mapping.
     pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
         let Some(reader) = self.readers.get_mut(&(process, id)) else {
-            // At once, as only a look finds out where the mapping is.
+            // At once, because only a look finds out where the mapping is.
             return self.begin(process, id, file, now, 0);
         };
         if reader.mappings.is_empty() {
@@ -277,7 +277,7 @@ impl LookedReader {
         }
         found.extend(self.known.iter());
         if found.is_empty() {
-            // It may have been unmapped meanwhile, so the next look begins anew.
+            // It may have been unmapped meanwhile, so the next look starts over.
             self.looks = 0;
         }
         self.known = found.into_iter().collect();
@@ -335,7 +335,7 @@ mod tests {
         );
         pace = LookPace::NEW;
         pace.next(false, took);
-        assert_eq!(pace.next(true, took), Some(OFTEN), "it goes on");
+        assert_eq!(pace.next(true, took), Some(OFTEN), "it continues");
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(super) struct NameChanges(Inotify);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     pub(super) files: bool,
-    /// A file system is not mounted any more.
+    /// A file system is no longer mounted.
     pub(super) unmounted: bool,
 }
 

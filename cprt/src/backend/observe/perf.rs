@@ -111,13 +111,13 @@ impl Perf {
         let mut asked = self.asked();
         let before = asked.attention;
         asked.attention = before.next(some, Instant::now(), QUIET);
-        // On failure it goes on as before, only less efficiently.
+        // On failure it continues as before, only less efficiently.
         if asked.attention.wakes() != before.wakes() && self.apply(&mut asked).is_err() {
             asked.attention = before;
         }
     }
 
-    /// Makes new events, as an event keeps its filter for life. For a moment old and new ones report: twice is
+    /// Creates new events, because an event keeps its filter for life. For a moment old and new ones report: twice is
     /// better than not at all.
     fn apply(&self, asked: &mut Asked) -> io::Result<()> {
         let text = asked.filter.to_string();

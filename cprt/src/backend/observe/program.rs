@@ -15,7 +15,7 @@
 //! if (ringbuf_output(ring, &r, control.wake)) (*lost)++;
 //! ```
 //!
-//! A read passes the tracepoint whenever it goes on, and readers go on where they were: most of that is
+//! A read passes the tracepoint whenever it continues, and readers continue where they were: most of that is
 //! not worth a record. So each CPU remembers the last reader ([`run`]).
 //!
 //! ```text
@@ -127,7 +127,7 @@ pub(super) struct Maps {
     pub(super) control: i32,
 }
 
-/// Assembles the program for a tracepoint. A request that goes on is reported again after `at_once` pages.
+/// Assembles the program for a tracepoint. A request that continues is reported again after `at_once` pages.
 pub(super) fn program(reaches: &Reaches, maps: Maps, own: Own, at_once: i32) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
@@ -252,7 +252,7 @@ fn ours(program: &mut Program, maps: Maps) {
     program.jump_if_number(R0, 0, Label::End);
 }
 
-/// Ends if the reader only goes on; otherwise reports the remembered run of the reader before.
+/// Ends if the reader only continues; otherwise reports the remembered run of the reader before.
 fn run(program: &mut Program, reaches: &Reaches, maps: Maps, at_once: i32) {
     let point = reaches.point;
     program.element(maps.runs, point as i32, INDEX);

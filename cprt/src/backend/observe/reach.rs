@@ -1,7 +1,7 @@
 //! How a program in the kernel gets at the values of a tracepoint. Pure.
 //!
 //! Attached to the tracepoint itself, it receives the arguments of the kernel's own code, and follows pointers from
-//! there, by the offsets in the kernel's types ([`Btf`]). Run by way of a perf event, it receives a record that the
+//! there, by the offsets in the kernel's types ([`Btf`]). Run through a perf event, it receives a record that the
 //! kernel has put together before: that costs each reader of the machine some 100 ns, ours or not.
 
 use super::record::{Extent, Field, Layout, Point};

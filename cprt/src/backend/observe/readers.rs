@@ -6,7 +6,7 @@
 //! | TOUCH | `Get`; and for a mapping `Fault`, `Map` and what a look at its pages finds |
 //! | PROGRESS | the same, summed up by process and file |
 //!
-//! A `Get` comes whenever a read goes on, and covers everything from there to the request's end. So a read
+//! A `Get` comes whenever a read continues, and covers everything from there to the request's end. So a read
 //! has come to where its last `Get` began, or a little further. The better a mapping is served, the less the kernel
 //! reports of it: a fault maps all of a large folio ([`Folios`]), and one that finds a huge page makes no record. So
 //! page tables are looked at as well ([`Readers::looked`]), and pages that are new since the last look count as read.
@@ -464,7 +464,7 @@ mod tests {
         };
         let raws = [
             began(0, 0, 31),
-            // The reader goes on elsewhere, at the end of a request of the same length.
+            // The reader continues elsewhere, at the end of a request of the same length.
             began(60, 60, 63),
             began(100, 117, 131),
             began(100, 125, 131),

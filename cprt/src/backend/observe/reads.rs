@@ -18,7 +18,7 @@ pub(super) const CALM: Duration = if cfg!(test) {
 #[derive(Debug, Default)]
 pub(super) struct ReadPoints {
     wanted: Vec<Point>,
-    /// Whether those of reads may go off.
+    /// Whether the sources that report reads may be switched off.
     may_rest: bool,
     /// Since when there has been no reader; `None` if they are off.
     calm_since: Option<Instant>,
@@ -32,7 +32,8 @@ impl ReadPoints {
         self.unread = true;
     }
 
-    /// Sets what is wanted. Readers that may have their files open already get some time to show themselves.
+    /// Sets which events the policy wants. Readers that may already have their files open get some time to show
+    /// themselves.
     pub(super) fn want(&mut self, wanted: Vec<Point>, may_rest: bool, now: Instant) {
         (self.wanted, self.may_rest) = (wanted, may_rest);
         self.calm_since = (!(self.unread && may_rest)).then_some(now);
@@ -44,7 +45,7 @@ impl ReadPoints {
         self.calm_since.replace(now).is_none()
     }
 
-    /// Lets those of reads go off if it is time. Returns whether [`Self::on`] has changed.
+    /// Switches the sources that report reads off if it is time. Returns whether [`Self::on`] has changed.
     pub(super) fn rest(&mut self, now: Instant) -> bool {
         let rests = self.due().is_some_and(|due| due <= now);
         if rests {
@@ -59,7 +60,7 @@ impl ReadPoints {
         self.calm_since.filter(|_| rests).map(|since| since + CALM)
     }
 
-    /// Those that are to be on.
+    /// The sources that should be on.
     pub(super) fn on(&self) -> Vec<Point> {
         let all = self.calm_since.is_some();
         let on = |&point: &Point| all || !is_of_hits(point);
@@ -67,7 +68,7 @@ impl ReadPoints {
     }
 }
 
-/// Whether readers pass it that find everything cached.
+/// Whether readers that find everything cached pass this tracepoint.
 const fn is_of_hits(point: Point) -> bool {
     matches!(point, Point::Get | Point::Map)
 }

@@ -412,6 +412,6 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
         assert_eq!(decode(&broken, &layouts(), &mut raws), 0);
         assert_eq!(raws, []);
         assert_eq!(decode(&SAMPLE, &[], &mut raws), 0);
-        assert_eq!(raws, [], "not a tracepoint of ours");
+        assert_eq!(raws, [], "not a tracepoint that PPC uses");
     }
 }

@@ -15,10 +15,10 @@ pub(super) trait RecordSource: Debug + Send + Sync {
     /// Its name, for messages.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests go by it"))]
     fn name(&self) -> &'static str;
-    /// Turns on those of these tracepoints that the kernel has, and no others. A reader that goes on where it was may
+    /// Turns on exactly the tracepoints of this set that the kernel has. A reader that continues where it was may
     /// read `merge` pages without a record; such pages at its end are not reported.
     fn enable(&self, points: &[Point], merge: u64) -> io::Result<()>;
-    /// Sets the files to report from now on. There may be records of other files all the same.
+    /// Sets the files to report from now on. Records of other files may still come.
     fn files(&self, keys: &[Key]) -> io::Result<()>;
     /// Readable when there is something to take; `None` while [`Self::due`] alone says when to look.
     fn ready(&self) -> Option<BorrowedFd<'_>>;

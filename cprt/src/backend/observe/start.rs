@@ -87,7 +87,7 @@ pub(crate) struct Start {
     root: AtomicU32,
 }
 
-/// The view of a process whose root directory is another than ours.
+/// The view of a process whose root directory differs from the worker's.
 #[derive(Debug)]
 struct Container {
     process: u32,
@@ -224,7 +224,7 @@ impl Start {
         self.inside.get().map_or(&self.tree, |it| &it.tree)
     }
 
-    /// Whether the followed process has ended, with all that it started, or no events of it are wanted any more.
+    /// Whether the followed process has ended, with all that it started, or its events are no longer wanted.
     fn is_over(&self, hearing: &StartHearing) -> bool {
         let root = self.root.load(Relaxed);
         if root == 0 {
@@ -242,8 +242,8 @@ impl Start {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file by the policy's number. Each load opens it anew, as the kernel keeps the state of readahead in the
-    /// open file.
+    /// Opens a file by the policy's number. Each load opens it again, because the kernel keeps the state of readahead
+    /// in the open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         let path = self.files().path(file).ok_or(Fault::Stale)?;
         let opened = match self.tree().file(&path) {

@@ -223,7 +223,7 @@ impl Reader {
         Self::by(Command::new(std::env::current_exe().expect("this")))
     }
 
-    /// Starts a reader in a PID namespace of its own, as in a container.
+    /// Starts a reader in its own PID namespace, as in a container.
     fn contained() -> Self {
         let mut command = containers::unshare();
         command.arg(std::env::current_exe().expect("this"));
@@ -339,7 +339,7 @@ fn reads_what_it_is_told() {
 }
 
 /// The events until it has been quiet for a while and the directory has been scanned, which is put off
-/// if that was done lately.
+/// if that was done recently.
 fn heard(observe: &Observe) -> Vec<Event> {
     let mut events = Vec::new();
     loop {

@@ -254,7 +254,7 @@ fn look_up(program: &mut Program, processes: i32, to: Label) {
 }
 
 /// The program that follows forks: it lists the children of `parent`, given by its number in our PID namespace, and
-/// theirs. The kernel reuses numbers, so a new process that is no child of these is removed.
+/// theirs. The kernel reuses numbers, so a new process that is not a child of these is removed.
 pub(super) fn following(child: Field, listed: Listed, parent: Own) -> Vec<u64> {
     let mut program = Program::default();
     program.copy(Context, R1);
@@ -304,7 +304,7 @@ pub(super) mod tests {
     pub(in super::super) fn jumps_to_the_end(code: &[u64]) -> usize {
         let bytes: Vec<_> = code.iter().map(|code| code.to_le_bytes()).collect();
         let is_jump = |code: &[u8; 8]| code[0] & 7 == 5 && !matches!(code[0], 0x85 | 0x95);
-        // The second halves of wide instructions are zeros, which are no jumps.
+        // The second halves of wide instructions are zeros, which are not jumps.
         let jumps = bytes.iter().enumerate().filter(|(_, code)| is_jump(code));
         let mut ends = 0;
         for (at, code) in jumps {
@@ -335,7 +335,7 @@ pub(super) mod tests {
     #[test]
     fn this_kernel_has_what_it_takes_or_none_of_it() {
         let Ok(btf) = Btf::kernel() else {
-            return crate::sys::testing::skip("this kernel does not tell of its types");
+            return crate::sys::testing::skip("this kernel has no type information (BTF)");
         };
         let walk = Walk::of(&btf).expect("its lists of numbers");
         assert!(walk.thread > 0 && walk.process >= 8 && walk.numbers > walk.level);

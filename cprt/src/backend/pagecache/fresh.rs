@@ -25,7 +25,7 @@ pub(super) const HOLDS: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Before(HashMap<(Identity, u64), Count>);
 
-/// What was cached of a bucket at a time.
+/// The cached pages of a bucket at some time.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     pages: u64,
@@ -72,7 +72,7 @@ impl Before {
     }
 
     /// Notes how many pages of a bucket are cached after a load; returns how many are new. The bucket is
-    /// counted anew the next time.
+    /// counted again the next time.
     pub(super) fn take(&mut self, file: Identity, bucket: u64, pages: u64) -> u64 {
         let before = self.0.remove(&(file, bucket));
         before.map_or(0, |before| pages.saturating_sub(before.pages))

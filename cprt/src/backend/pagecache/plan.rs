@@ -30,7 +30,7 @@ pub(super) const fn way(run: u64, large: bool) -> Way {
     }
 }
 
-/// Ranges of a file that were asked for lately, joined where one begins where another ended: long
+/// Ranges of a file that were requested recently, joined where one begins where another ended: long
 /// ones come in parts.
 #[derive(Debug, Default)]
 pub(super) struct Runs(VecDeque<Range<u64>>);
@@ -71,7 +71,7 @@ pub(super) struct FolioTries {
 }
 
 impl FolioTries {
-    /// How often to try in vain: a reader may have brought in a part of the folio, or memory be in pieces.
+    /// How many failed attempts to make: a reader may have loaded a part of the folio, or memory may be fragmented.
     const MOST: u32 = 4;
 
     pub(super) const fn goes_on(self) -> bool {
@@ -89,7 +89,7 @@ impl FolioTries {
 pub(super) enum Step {
     /// All that the file has of one large folio.
     Folio(Range<u64>),
-    /// A piece that is no folio: the range has only a part of that.
+    /// A piece that is not a whole folio: the range has only a part of that.
     Piece(Range<u64>),
 }
 

@@ -43,7 +43,7 @@ pub struct Executed<'a> {
 }
 
 impl ConfiguredService {
-    /// Why this is no valid service, if it is not.
+    /// Why this service is invalid, if it is.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         plain_name(name)?;
         if [&self.exe, &self.unit, &self.cgroup, &self.image]
@@ -72,7 +72,7 @@ impl ConfiguredService {
             .filter(|it| it.contains('/') && !slash(it))
         {
             return Err(format!(
-                "exe = \"{exe}\" must begin with a slash, or be a name alone"
+                "exe = \"{exe}\" must begin with a slash, or be a name without slashes"
             ));
         }
         if let Some(cgroup) = self.cgroup.as_ref().filter(|it| !slash(it)) {

@@ -68,7 +68,7 @@ fn a_set_to_keep_has_paths() {
         ("[keep.a]\npaths = []\n", "[keep.a]: name at least one"),
         ("[keep.a]\npaths = ['m']\n", "\"m\" must begin with a slash"),
         ("[keep.'a b']\npaths = ['/m']\n", "a name may have"),
-        ("[keep.a]\npaths = ['/m']\nbudget = 0\n", "leave it out"),
+        ("[keep.a]\npaths = ['/m']\nbudget = 0\n", "omit it"),
         ("kept = 'here'\n", "must begin with a slash"),
     ] {
         let refused = refused(text);
@@ -126,7 +126,7 @@ fn metrics_are_served_beside_the_control_socket_and_at_an_address_if_told() {
     assert_eq!(served(text), (None, None));
     for address in ["localhost:9464", "127.0.0.1", ":9464", "9464"] {
         let problem = refused(&format!("[metrics]\naddress = '{address}'\n"));
-        assert!(problem.contains("say \"127.0.0.1:9464\""), "{problem}");
+        assert!(problem.contains("such as \"127.0.0.1:9464\""), "{problem}");
     }
 }
 
@@ -160,7 +160,7 @@ fn what_is_not_known_is_refused_with_its_line() {
         (
             "[loader]\nchunk = \"2 MB\"\n",
             2,
-            "\"2 MB\" is no number of bytes; say",
+            "\"2 MB\" is not a number of bytes such as",
         ),
         (
             "[loader]\nchunk = true\n",
@@ -180,7 +180,7 @@ fn what_is_not_known_is_refused_with_its_line() {
         (
             "[memory]\ninterval = \"100\"\n",
             2,
-            "\"100\" is no span of time; say",
+            "\"100\" is not a span of time such as",
         ),
     ] {
         let problem = refused(text);
@@ -209,7 +209,7 @@ fn what_is_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[memory]\npressure = 101",
-            "memory.pressure = 101: must be a percentage, up to 100 for never",
+            "memory.pressure = 101: must be a percentage; 100 disables it",
         ),
         (
             "[memory]\ninterval = \"0 s\"",

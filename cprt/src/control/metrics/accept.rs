@@ -35,7 +35,7 @@ pub(super) fn format(accept: &str) -> Format {
     }
 }
 
-/// A quality from 0 to 1; 0 for what is no quality.
+/// A quality from 0 to 1; 0 if the text is not a quality.
 fn thousandths(quality: &str) -> u16 {
     let (whole, decimals) = quality.split_once('.').unwrap_or((quality, ""));
     let is_quality = decimals.len() <= 3 && decimals.bytes().all(|it| it.is_ascii_digit());

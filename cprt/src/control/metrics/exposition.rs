@@ -1,4 +1,4 @@
-//! Lines of text, in either format. Knows nothing of what is measured.
+//! Lines of text, in either format, independent of what is measured.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
@@ -23,7 +23,7 @@ pub(super) struct Family {
 /// What its values mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows, until what it counts begins anew.
+    /// It only grows, until what it counts starts over.
     Counter,
     /// It is what it is now.
     Gauge,

@@ -75,7 +75,7 @@ const UP: Family = family(
     Kind::Gauge,
     "",
     &["mount", "policy"],
-    "1 if the policy's worker runs, 0 if the kernel decides meanwhile",
+    "1 if the policy's worker runs, 0 while the kernel decides alone",
 );
 const FAILURES: Family = family(
     "ppc_policy_failures",
@@ -117,29 +117,29 @@ const START_FAILURES: Family = family(
     Kind::Counter,
     "",
     &["service"],
-    "Starts of the service that went on alone, as the policy failed",
+    "Starts of the service that continued without loads, because the policy failed",
 );
 const LAST_START: Family = family(
     "ppc_service_last_start_timestamp_seconds",
     Kind::Gauge,
     "seconds",
     &["service"],
-    "When the newest start that was followed began, since 1970",
+    "Start time of the newest start that was followed, since 1970",
 );
 const DURATION: Family = family(
     "ppc_service_start_duration_seconds",
     Kind::Summary,
     "seconds",
     &["service"],
-    "Time from when the service was executed until its reading came to rest, of starts that are over",
+    "Time of finished starts, from when the service was executed until its reading came to rest",
 );
 const PHASES: Family = family(
     "ppc_service_start_phase_seconds",
     Kind::Counter,
     "seconds",
     &["service", "phase"],
-    "The same time by phases that follow each other: beginning, until the policy runs; loading, until all is loaded \
-     that is known to be read; reading",
+    "The same time by phases that follow each other: beginning, until the policy runs; loading, until everything that \
+     the start is known to read is loaded; reading",
 );
 const LOADED: Family = family(
     "ppc_service_loaded_bytes",
@@ -153,7 +153,7 @@ const CACHED: Family = family(
     Kind::Counter,
     "bytes",
     &["service"],
-    "Bytes that were to be loaded ahead of starts and were cached already",
+    "Bytes that PPC would have loaded ahead of starts, but that were already cached",
 );
 
 pub(super) fn of_daemon(to: &mut Exposition, status: &Status) {

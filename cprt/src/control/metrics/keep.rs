@@ -19,12 +19,12 @@ pub(super) const ALL: &[&Family] = &[&CACHED, &WANTED, &BUDGET, &LOADED, &RELEAS
 const CACHED: Family = of_set(
     "ppc_keep_cached_bytes",
     Kind::Gauge,
-    "Bytes of the set that the page cache has, of those that are to be kept",
+    "Bytes of the set that are cached, of those that cprtd keeps",
 );
 const WANTED: Family = of_set(
     "ppc_keep_wanted_bytes",
     Kind::Gauge,
-    "Bytes of the set that are to be kept, within its budget and without those of sets of a higher priority",
+    "Bytes of the set that cprtd keeps if memory allows: within its budget, and not kept by a set of a higher priority",
 );
 const BUDGET: Family = of_set(
     "ppc_keep_budget_bytes",
@@ -44,7 +44,7 @@ const RELEASED: Family = of_set(
 const RECLAIMED: Family = of_set(
     "ppc_keep_reclaimed_bytes",
     Kind::Counter,
-    "Bytes of the set that the kernel reclaimed, or another program dropped",
+    "Bytes of the set that the kernel reclaimed or another program dropped",
 );
 
 pub(super) fn of_sets(to: &mut Exposition, kept: &[KeepStatus]) {

@@ -11,30 +11,30 @@ const DURATION: Family = Family {
     kind: Kind::Summary,
     unit: "seconds",
     labels: &["service"],
-    help: "Time from the first sign of a load of the service's model until it was over, of loads that are over",
+    help: "Time of finished loads of the service's model, from the first sign of the load until its end",
 };
 const PHASES: Family = Family {
     name: "ppc_model_load_phase_seconds",
     kind: Kind::Counter,
     unit: "seconds",
     labels: &["service", "phase"],
-    help: "The same time by phases that do not overlap: waiting for the first reader; loading; held, as what is left \
-           waits for readers or memory; reading, all being loaded; resting, none being read",
+    help: "The same time by phases that do not overlap: waiting for the first reader; loading; held, while the rest \
+           waits for readers or memory; reading, with everything loaded; resting, without any read",
 };
 const ASKED: Family = Family {
     name: "ppc_model_load_asked_bytes",
     kind: Kind::Counter,
     unit: "bytes",
     labels: &["service"],
-    help: "Bytes that were asked for ahead of readers, each once a load: in-time, late and never-read together",
+    help: "Bytes requested ahead of readers, counted once for each load: in-time, late and never-read together",
 };
 const SOURCES: Family = Family {
     name: "ppc_model_load_source_bytes",
     kind: Kind::Counter,
     unit: "bytes",
     labels: &["service", "source"],
-    help: "Bytes by source: in-time, loaded before they were read; late, asked for and missed all the same; reader, \
-           missed and not asked for; never-read, loaded for nothing",
+    help: "Bytes by source: in-time, loaded before they were read; late, requested but missed anyway; reader, missed \
+           and not requested; never-read, loaded in vain",
 };
 
 pub(super) fn of_loads(to: &mut Exposition, loads: &[LoadTotals]) {

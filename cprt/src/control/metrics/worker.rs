@@ -40,7 +40,7 @@ metrics! {
     "ppc_events_lost" Counter "" = Whole(lost):
         "Events lost in the kernel, or because the policy was slow";
     "ppc_reader_bytes" Counter "bytes" = Whole(reader_bytes):
-        "Bytes that readers were seen to reach, while the policy asks for progress";
+        "Bytes that readers passed, while the policy asks for progress";
     "ppc_missed_bytes" Counter "bytes" = Whole(missed_bytes):
         "Bytes that readers missed in the page cache";
     "ppc_late_bytes" Counter "bytes" = Whole(late_bytes):
@@ -60,13 +60,13 @@ metrics! {
     "ppc_load_ranges" Counter "" = Whole(load_ranges):
         "Ranges that the policy asked to load";
     "ppc_load_ranges_refused" Counter "" = Whole(load_refused):
-        "Ranges skipped, as the file is gone or shorter";
+        "Ranges skipped because the file is gone or shorter";
     "ppc_load_bytes" Counter "bytes" = Whole(load_bytes):
-        "Bytes covered by loads, cached before or not";
+        "Bytes covered by loads, including bytes that were already cached";
     "ppc_loaded_bytes" Counter "bytes" = Whole(loaded_bytes):
         "Bytes that loads brought in from storage";
     "ppc_superseded_bytes" Counter "bytes" = Whole(superseded_bytes):
-        "Bytes asked for and not loaded because a newer plan replaced them";
+        "Bytes requested but not loaded, because a newer plan replaced them";
     "ppc_load_interruptions" Counter "" = Whole(interruptions):
         "Times that loads were stopped for a newer plan, memory or readers";
     "ppc_load_errors" Counter "" = Whole(load_errors):
@@ -76,7 +76,7 @@ metrics! {
     "ppc_queued_bytes" Gauge "bytes" = Whole(queued_bytes):
         "Bytes waiting to be loaded";
     "ppc_load_rate_bytes_per_second" Gauge "" = Whole(load_rate):
-        "Bytes per second that are being loaded";
+        "Bytes loaded per second now";
     "ppc_load_streams" Gauge "" = Whole(streams):
         "Loads that may run at once";
     "ppc_evict_ranges" Counter "" = Whole(evict_ranges):
@@ -84,13 +84,13 @@ metrics! {
     "ppc_evicted_bytes" Counter "bytes" = Whole(evicted_bytes):
         "Bytes dropped from the cache";
     "ppc_kept_bytes" Counter "bytes" = Whole(kept_bytes):
-        "Bytes that should have been dropped and stayed";
+        "Bytes that should have been dropped, but stayed";
     "ppc_evict_errors" Counter "" = Whole(evict_errors):
         "Evictions that failed";
     "ppc_memory_limit_bytes" Gauge "bytes" = Whole(memory_limit):
         "Memory that the worker may fill";
     "ppc_memory_used_bytes" Gauge "bytes" = Whole(memory_used):
-        "Memory in use, of that limit";
+        "Memory in use, out of that limit";
     "ppc_memory_over" Counter "" = Whole(memory_over):
         "Times that memory was over the threshold";
     "ppc_worker_memory_bytes" Gauge "bytes" = Whole(worker_rss):

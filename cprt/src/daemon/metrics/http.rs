@@ -95,7 +95,7 @@ fn request(head: &str) -> Head {
     let (first, headers) = head.split_once("\r\n").unwrap_or((head, ""));
     let words: Vec<_> = first.split(' ').collect();
     let [method, target, version] = words[..] else {
-        return Err(refusal("400 Bad Request", "This is no request of HTTP"));
+        return Err(refusal("400 Bad Request", "This is not an HTTP request"));
     };
     if !version.starts_with("HTTP/1.") {
         let why = "cprtd speaks HTTP/1.1 only";

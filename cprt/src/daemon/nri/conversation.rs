@@ -47,7 +47,7 @@ pub(super) enum Failure {
 pub(super) enum News {
     /// The plugin is accepted by this runtime.
     Runtime { name: String, version: String },
-    /// Something becomes of a container.
+    /// The state of a container changes.
     Container(ContainerNews),
 }
 

@@ -62,7 +62,7 @@ impl Message {
     }
 }
 
-/// What has come and is not whole yet.
+/// Received bytes of an incomplete frame.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     frames: Vec<u8>,

@@ -39,7 +39,7 @@ impl Owner for SlotOwner {
     fn failed(&self, policy: &str, fault: &str, never: Option<&str>) {
         let path = self.path.display();
         match never {
-            None => log::error!("Policy {policy} on {path} failed: {fault}; it is started again"),
+            None => log::error!("Policy {policy} on {path} failed: {fault}; starting it again"),
             Some(reason) => log::error!(
                 "Policy {policy} on {path} failed: {fault}; {reason}, so the mount stays native until a \
                  policy is registered"

@@ -1,4 +1,4 @@
-//! What of the registry needs no worker.
+//! Tests of the registry that need no worker.
 
 use super::*;
 

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 
 /// How often to look whether all has been loaded.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a worker goes on at most: a container that has not started by then has another reason.
+/// How long a worker continues at most. If a container has not started by then, something else delays it.
 const LONGEST: Duration = Duration::from_mins(1);
 /// Upper bound on containers whose files are loaded at once: each takes a worker.
 const AT_ONCE: usize = 4;
@@ -32,7 +32,7 @@ pub(super) struct Ahead {
     container: String,
     layers: Vec<PathBuf>,
     pub(super) handle: Option<Arc<WorkerHandle>>,
-    /// It is not needed any more.
+    /// It is no longer needed.
     over: bool,
 }
 
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// How a container of this kind has started before, if its files are to be loaded now.
+    /// How a container of this kind has started before, if its files should be loaded now.
     fn expected(&self, container: &ContainerFacts) -> Option<Remembered> {
         let found = self.memory.get(&container.kind()?)?;
         let is_known = self.known.contains_key(&found.service);
@@ -87,7 +87,7 @@ impl Ahead {
 }
 
 impl Shared {
-    /// Something becomes of a container.
+    /// The state of a container changes.
     pub(super) fn hear_container(self: &Arc<Self>, news: ContainerNews) {
         match news {
             ContainerNews::Created(container) => self.created(&container),

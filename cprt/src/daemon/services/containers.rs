@@ -42,7 +42,7 @@ pub(crate) struct ContainerFacts {
     pub(crate) runtime: Option<u32>,
 }
 
-/// What becomes of a container.
+/// A change in the state of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ContainerNews {
     /// It is being made: it has no process and no root directory yet.
@@ -116,7 +116,7 @@ pub(super) struct Memory {
 impl Memory {
     /// What was saved last; nothing, if it cannot be read.
     pub(super) fn read(path: &Path) -> Self {
-        let kinds = super::known::read_json(path, "containers are remembered anew");
+        let kinds = super::known::read_json(path, "cprtd learns containers again");
         Self { kinds }
     }
 

@@ -46,7 +46,7 @@ pub(super) struct Known {
     /// The names of its starts.
     names: BTreeSet<String>,
     crashes: Crashes,
-    /// Why it gets no worker any more: its policy failed too often.
+    /// Why it gets no more workers: its policy failed too often.
     off: Option<String>,
     pub(super) last: Option<StartStatus>,
     pub(super) totals: Totals,
@@ -148,7 +148,7 @@ pub(super) fn add(all: &mut BTreeMap<String, Known>, learnt: Learnt) {
 
 /// The learned services that were saved last; none, if they cannot be read.
 pub(super) fn read(path: &Path) -> Vec<Learnt> {
-    let learnt: Vec<Learnt> = read_json(path, "learning begins anew");
+    let learnt: Vec<Learnt> = read_json(path, "learning starts over");
     learnt.into_iter().take(LEARNT).collect()
 }
 
@@ -186,7 +186,7 @@ pub(super) fn write_json(path: &Path, what: &impl Serialize) {
     };
     if let Err(error) = write() {
         log::warn!(
-            "Writing {}: {error}; the next daemon begins anew",
+            "Writing {}: {error}; the next daemon starts over",
             path.display()
         );
     }

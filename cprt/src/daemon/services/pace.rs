@@ -34,8 +34,8 @@ impl Verdict {
     pub(super) const fn reason(self) -> &'static str {
         match self {
             Self::Attend => "",
-            Self::Twice => "another start of it was under way",
-            Self::Busy => "too many starts were under way",
+            Self::Twice => "another start of it was in progress",
+            Self::Busy => "too many starts were in progress",
             Self::Loops => "it started three times within 30 s",
         }
     }
@@ -69,7 +69,7 @@ impl Pace {
         let times = self.recent.entry(name.to_owned()).or_default();
         times.retain(|&then| now.saturating_duration_since(then) < WINDOW);
         if times.len() >= STARTS {
-            // While it goes on, the newest starts count.
+            // While it continues, the newest starts count.
             times.pop_front();
             times.push_back(now);
             return Verdict::Loops;
@@ -79,8 +79,8 @@ impl Pace {
         Verdict::Attend
     }
 
-    /// Whether it is worth loading files ahead of a start that is yet to come: neither is one of this name under way, nor
-    /// does it start again and again.
+    /// Whether it is worth loading files ahead of a start that is yet to come: neither is one of this name under way,
+    /// nor does it start again and again.
     pub(super) fn expects(&self, name: &str, now: Instant) -> bool {
         let is_recent = |&&then: &&Instant| now.saturating_duration_since(then) < WINDOW;
         let recent = self.recent.get(name);
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(at(seconds), Verdict::Loops, "{seconds}");
         }
         assert_eq!(at(400), Verdict::Attend);
-        // Starts now and then are no loop.
+        // Occasional starts are not a loop.
         for seconds in (500..1000).step_by(16) {
             assert_eq!(at(seconds), Verdict::Attend, "{seconds}");
         }

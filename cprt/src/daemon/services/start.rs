@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// does not keep it: a process that dies half-way predicts nothing about the next.
 const LEAST: &str = "50";
 
-/// A start that is to be followed.
+/// A start to follow.
 pub(super) struct Plan {
     pub(super) service: String,
     /// Its name.
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Two threads count: the one that asks from time to time, and the one that hears the worker's last word.
+    /// Two threads count: the one that asks from time to time, and the one that receives the worker's last report.
     fn counted(&self, plan: &Plan, stats: &Stats) {
         let cached = stats.load_bytes.saturating_sub(stats.loaded_bytes);
         if let Some(known) = self.state().known.get_mut(&plan.service) {
@@ -269,7 +269,7 @@ fn tell(service: &str, level: u32, message: &str) {
 
 /// What loads the model of a service.
 enum Model {
-    /// A worker of ours, as no policy is registered for the directory.
+    /// The daemon's own worker, because no policy is registered for the directory.
     Own(Keeper),
     /// The worker of the policy that is registered for the directory.
     Registered(Arc<WorkerHandle>),
@@ -360,7 +360,7 @@ impl Owner for ModelOwner {
     }
 
     fn failed(&self, _: &str, fault: &str, never: Option<&str>) {
-        let next = never.unwrap_or("it is started again");
+        let next = never.unwrap_or("starting it again");
         log::error!(
             "The policy of the model of {} failed: {fault}; {next}",
             self.service

@@ -150,7 +150,7 @@ mod tests {
         totals.begin(8, t);
         totals.counted(7, 100, 10);
         totals.counted(8, 5, 1);
-        // The thread that asked earlier may be heard later.
+        // The answer to the earlier question may arrive later.
         totals.counted(8, 4, 0);
         totals.counted(9, 1000, 1000);
         let bytes = |totals: &Totals| (totals.sum().loaded_bytes, totals.sum().cached_bytes);

@@ -254,19 +254,18 @@ pub fn join(dir: &Path, pid: u32) -> Result<()> {
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EBUSY) => {
-            "it has cgroups below it that control resources and takes no processes itself; name \
-             one of those"
+            "it has child cgroups that control resources, so it cannot contain processes itself; name one of these"
         }
         Some(Errno::EOPNOTSUPP) => {
-            "it is threaded, or lies in one that is, and memory is not counted by thread; name one \
-             whose cgroup.type is 'domain'"
+            "it or a cgroup above it is threaded, and memory is not counted by thread; name one whose cgroup.type is \
+             'domain'"
         }
         Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => {
-            "there is no such cgroup any more; start the service, or name another"
+            "this cgroup no longer exists; start the service, or name another"
         }
         Some(Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
-            "may not be joined by this user; run as root, or have it delegated (Delegate=yes in \
-             the unit) together with the cgroup that the process comes from"
+            "this user may not move processes into it; run as root, or delegate it (Delegate=yes in the unit) \
+             together with the cgroup that the process leaves"
         }
         Some(Errno::ESRCH) => "the process to be moved there has ended",
         _ => "a process cannot be moved there",

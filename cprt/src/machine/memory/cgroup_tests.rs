@@ -170,7 +170,7 @@ fn joining() {
     let written = std::fs::read_to_string(service.join("cgroup.procs"));
     assert_eq!(written.expect("reads"), "42");
     let error = join(&tree.path("cgroup/b"), 42).expect_err("is none");
-    let expected = "there is no such cgroup any more; start the service, or name another";
+    let expected = "this cgroup no longer exists; start the service, or name another";
     assert!(text(&error).contains(expected), "{error}");
     assert!(!tree.path("cgroup/b").exists());
 }
@@ -178,7 +178,7 @@ fn joining() {
 #[test]
 fn every_refusal_names_its_remedy() {
     let table = [
-        (libc::EBUSY, "name one of those"),
+        (libc::EBUSY, "name one of these"),
         (libc::EOPNOTSUPP, "cgroup.type is 'domain'"),
         (libc::ENOENT, "start the service"),
         (libc::ENODEV, "start the service"),

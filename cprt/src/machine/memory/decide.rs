@@ -160,7 +160,7 @@ const STALE: Duration = Duration::from_secs(10);
 const WHOLE: u16 = 10_000;
 
 impl Gauge {
-    /// Whether a new value would be of use.
+    /// Whether a new value would help.
     pub(super) fn due(&self, now: Instant) -> bool {
         self.base
             .is_none_or(|(begin, _)| now.saturating_duration_since(begin) >= WINDOW)

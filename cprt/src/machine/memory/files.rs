@@ -1,7 +1,7 @@
 //! The files of the watch, kept open.
 //!
 //! A limit that cannot be read does not count: if a followed cgroup is removed, its ancestors and the host
-//! remain. It is tried again every second, as a service that is restarted gets a cgroup of the
+//! remain. It is tried again every second, because a service that is restarted gets a cgroup of the
 //! same name, and logged once.
 
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::sys::page_size;
 /// How long a file that failed, or has no limit, is left alone.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Reads a whole file as it is now. The kernel makes the contents anew for each read at offset 0.
+/// Reads a whole file as it is now. The kernel generates the contents again for each read at offset 0.
 fn read<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
     loop {
         let length = file.read_at(buffer, 0)?;
@@ -34,7 +34,7 @@ fn read<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
 }
 
 fn garbage() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not what the kernel writes")
+    io::Error::new(io::ErrorKind::InvalidData, "not in the kernel's format")
 }
 
 /// When to look again, and whether a failure has been logged.
@@ -57,7 +57,7 @@ impl Backoff {
         self.begin(now);
         if !std::mem::replace(&mut self.told, true) {
             log::warn!(
-                "Reading the memory in use of {}: {error}; until it can be read it does not count",
+                "Reading the memory in use of {}: {error}; this limit is ignored until it can be read",
                 path.display()
             );
         }
@@ -191,7 +191,7 @@ impl Level {
         }
     }
 
-    /// Tries failed files again at once, as the cgroup is wanted again.
+    /// Tries failed files again at once, because the cgroup is wanted again.
     pub(super) fn renew(&mut self) {
         self.rest.until = None;
     }

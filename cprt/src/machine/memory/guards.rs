@@ -63,7 +63,7 @@ impl Guards {
         let (thresholds, problems) = Thresholds::of(&text);
         if !problems.is_empty() && !std::mem::replace(&mut self.told, true) {
             log::warn!(
-                "{}: {}; kubelet's default counts, unless memory.kubelet in /etc/cprt.toml says otherwise",
+                "{}: {}; using kubelet's default; memory.kubelet in /etc/cprt.toml overrides it",
                 roots.kubelet.display(),
                 problems.join("; ")
             );

@@ -40,7 +40,7 @@ fn cache_in_frequent_use_brings_the_node_near_eviction() {
     };
     let expected = (50 * MIB, EvictionOrigin::Hard);
     assert_eq!((eviction.below, eviction.origin), expected);
-    // What is loaded may become active.
+    // Loaded pages may become active.
     let state = sample(&tree, MemoryConfig::default(), 35);
     assert_eq!(mib(&state), [1000, 935, 930, 0]);
     assert!(state.over);

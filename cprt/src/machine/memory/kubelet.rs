@@ -13,7 +13,7 @@ use crate::control::guard::Amount;
 /// What kubelet wants to be available unless its configuration says otherwise.
 const DEFAULT: Amount = Amount::Bytes(100 << 20);
 
-/// A longer file is no configuration of kubelet.
+/// A longer file is not a configuration of kubelet.
 const LONGEST: u64 = 1 << 20;
 
 const SIGNAL: &str = "memory.available";
@@ -101,7 +101,7 @@ impl Thresholds {
             };
             Eviction { below, origin }
         };
-        // Of equal ones the first, which is the one to name.
+        // Among equals, the first, which the message names.
         let all = self.0.iter().rev().map(bytes);
         all.max_by_key(|it| it.below).filter(|it| it.below > 0)
     }
@@ -215,7 +215,7 @@ fn without_comment(line: &str) -> &str {
         match open {
             Some(quote) if c == quote => open = None,
             None if c == '#' && before.is_whitespace() => return &line[..at],
-            // An apostrophe within a word is no quote.
+            // An apostrophe within a word is not a quote.
             None if matches!(c, '"' | '\'') && " \t{,:".contains(before) => open = Some(c),
             _ => {}
         }

@@ -56,7 +56,7 @@ fn mappings_in_lines_and_in_braces() {
         ),
         ("evictionSoft:\n  memory.available: 7.5%\n", (100, Default)),
         ("evictionSoft:\n  memory.available: 20%\n", (200, Soft)),
-        // What else has such a key does not count.
+        // Such a key elsewhere does not count.
         (
             "evictionMinimumReclaim:\n  memory.available: 500Mi\n",
             (100, Default),

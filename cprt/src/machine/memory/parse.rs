@@ -1,7 +1,7 @@
 //! Parses the kernel's files that the watch reads.
 //!
-//! These are functions of text alone. A value that is missing, cut short or no number is `None`, never a
-//! guess and never a panic: the caller goes on with the next file.
+//! These are functions of text alone. A value that is missing, cut short or not a number is `None`, never a
+//! guess and never a panic: the caller continues with the next file.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -159,7 +159,7 @@ pub(super) fn large_blocks(text: &str, block: u64, page: u64) -> Option<u64> {
     sum
 }
 
-/// What v1 says for no limit is `LONG_MAX` rounded down to pages of whatever size.
+/// The value by which v1 means "no limit": `LONG_MAX` rounded down to the page size.
 const NO_LIMIT: u64 = 1 << 62;
 
 /// A limit; `Some(None)` for none.
@@ -207,7 +207,7 @@ pub(super) fn psi(text: &str) -> Option<Psi> {
 pub(super) fn membership(text: &[u8]) -> Membership {
     let mut found = Membership::default();
     for line in text.split(|&byte| byte == b'\n') {
-        // A path may have colons of its own.
+        // A path may contain colons.
         let mut fields = line.splitn(3, |&byte| byte == b':');
         let (Some(number), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())

@@ -191,7 +191,7 @@ mod tests {
         // Their list becomes shorter: what comes after is ours.
         assert_eq!(used(limit, reading(250, 50, 500), 200, 0), 450);
         assert_eq!(used(limit, reading(300, 100, 500), 200, 0), 450);
-        // Nothing is ours any more, so all of it is theirs again.
+        // The worker holds nothing now, so all of it is theirs again.
         assert_eq!(used(limit, reading(300, 100, 500), 0, 0), 300);
         assert_eq!(used(limit, reading(300, 100, 500), 200, 0), 500);
     }

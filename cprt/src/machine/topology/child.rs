@@ -15,7 +15,7 @@ pub(crate) enum TopologyChild {
 }
 
 impl TopologyChild {
-    /// Starts this program as `cprtd topology`, in a process of its own.
+    /// Starts this program as `cprtd topology`, in its own process.
     pub(crate) fn start() -> Self {
         if let Some(plain) = Topology::plain(Path::new("/proc"), Path::new("/sys")) {
             return Self::Plain(plain);

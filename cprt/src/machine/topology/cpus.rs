@@ -66,7 +66,7 @@ impl FromStr for CpuSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no list of CPUs; say 0-3,8");
+        let wrong = || format!("{text:?} is not a list of CPUs such as 0-3,8");
         let number = |text: &str| text.parse::<u16>().map_err(|_| wrong());
         let mut cpus = Vec::new();
         for part in text.trim().split(',').filter(|_| !text.trim().is_empty()) {

@@ -113,7 +113,7 @@ fn ask(nvml: &NvmlLib) -> Option<Vec<Compute>> {
             computes.extend(ask_device(nvml, device).unwrap_or_default());
         }
     }
-    // SAFETY: NVML is initialised, and no handle of it is used any more.
+    // SAFETY: NVML is initialised, and its handles are no longer used.
     unsafe { shutdown() };
     Some(computes)
 }

@@ -64,10 +64,10 @@ fn node(rest: &str) -> Result<Node, String> {
     let memory = match words.next() {
         None => true,
         Some("memoryless") => false,
-        Some(word) => return Err(format!("{word:?} is not known here")),
+        Some(word) => return Err(format!("{word:?} is unknown here")),
     };
     match words.next() {
-        Some(word) => Err(format!("{word:?} is not known here")),
+        Some(word) => Err(format!("{word:?} is unknown here")),
         None => Ok(Node { id, cpus, memory }),
     }
 }
@@ -80,7 +80,7 @@ fn xpu(rest: &str, expected: usize) -> Result<Xpu, String> {
     };
     let mut words = rest.split_whitespace();
     if usize::from(number(words.next().unwrap_or_default())?) != expected {
-        return Err(format!("XPU {expected} is to come first"));
+        return Err(format!("XPU {expected} must come first"));
     }
     let mut xpu = Xpu {
         kind: words.next().unwrap_or_default().parse()?,
@@ -97,14 +97,15 @@ fn xpu(rest: &str, expected: usize) -> Result<Xpu, String> {
             Some(("device", value)) => xpu.device = Some(value.to_owned()),
             Some(("ordinal", value)) => xpu.ordinal = Some(number(value)?),
             Some(("uuid", value)) => xpu.uuid = Some(value.to_owned()),
-            _ => return Err(format!("{word:?} is not known here")),
+            _ => return Err(format!("{word:?} is unknown here")),
         }
     }
     Ok(xpu)
 }
 
 fn number(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number"))
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number"))
 }
 
 impl FromStr for Kind {
@@ -114,7 +115,7 @@ impl FromStr for Kind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("{text:?} is no kind of XPU"))
+            .ok_or_else(|| format!("{text:?} is not a kind of XPU"))
     }
 }
 
@@ -146,6 +147,6 @@ impl FromStr for PciAddress {
                 function: u8::from_str_radix(function, 16).ok().filter(|&n| n < 8)?,
             })
         };
-        parse().ok_or_else(|| format!("{text:?} is no PCI address; say 0000:18:00.0"))
+        parse().ok_or_else(|| format!("{text:?} is not a PCI address such as 0000:18:00.0"))
     }
 }

@@ -1,8 +1,9 @@
-//! How much of the page cache is ours: an estimate, as the kernel reclaims pages without notification.
+//! How much of the page cache this worker has filled: an estimate, because the kernel reclaims pages without
+//! notification.
 //!
-//! What loads and misses bring in is ours until it is dropped. Pages that were to be dropped and stay, as
-//! processes map them, are left to the kernel, which reclaims them when it needs memory: they are no longer
-//! ours, until they are loaded again.
+//! Pages that loads and misses bring in count as the worker's until they are dropped. Pages that should have been
+//! dropped but stay, as processes map them, are left to the kernel, which reclaims them when it needs memory: they are
+//! no longer ours, until they are loaded again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -145,7 +146,7 @@ mod tests {
         let ours = BroughtIn::default();
         ours.came(span(0, 300), 300);
         ours.went(span(0, 100), evicted(0, 100));
-        // The kernel has taken all of that, and half of the rest.
+        // The kernel has reclaimed all of that, and half of the rest.
         ours.at_most(100, |left| {
             assert_eq!(left, span(0, 100));
             0

@@ -1,15 +1,15 @@
-//! Finds how much is loaded at once in the background: the size of a piece, then how many pieces of that size. Pure; the
-//! time comes from outside.
+//! Finds how much is loaded at once in the background: the size of a piece, then how many pieces of that size. Pure;
+//! the time comes from outside.
 //!
-//! A reader that the policy does not know waits for what is under way. So a piece takes little time, or at most twice that
-//! of the smallest one by itself: where the device takes long to answer, the reader waits for the answer in any case, and
-//! with as much under way as the device delivers in that time, it is busy. Each step is compared with the smallest piece,
-//! and not with the step before: beside many readers each step takes hardly longer than the last, and all together take
-//! the device from them.
+//! A reader that the policy does not know waits for what is under way. So a piece takes little time, or at most twice
+//! that of the smallest one by itself: where the device takes long to answer, the reader waits for the answer in any
+//! case, and with as much under way as the device delivers in that time, it is busy. Each step is compared with the
+//! smallest piece, and not with the step before: beside many readers each step takes hardly longer than the last, and
+//! all together take the device from them.
 //!
-//! Large pieces cost less for each byte, and whole folios cost readers less; a device that takes as long to answer as to
-//! deliver needs two pieces at once to be busy, and storage far away several. There are several only while others do not
-//! read from the device.
+//! Large pieces cost less for each byte, and whole folios cost readers less; a device that takes as long to answer as
+//! to deliver needs two pieces at once to be busy, and storage far away several. There are several only while others do
+//! not read from the device.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ const TWICE: u32 = 2;
 const SLOWER: u32 = 2;
 /// How many loads a time is the mean of, for each piece at once.
 const FEW: u32 = 4;
-/// How many times to measure before everything is measured anew.
+/// How many times to measure before everything is measured again.
 const STAY: u32 = 64;
 /// How many looks in turn must find the device idle before there are several pieces at once.
 const CALM: u32 = 8;
 /// How many pieces begin before the device is looked at again, with none of them under way.
 const LOOK_AFTER: u32 = 64;
 
-/// What makes twice as much be under way at once.
+/// When to double the loads in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     LargerPieces,
@@ -57,7 +57,7 @@ pub(super) struct Background {
     stale: u32,
     loads: u32,
     took: Duration,
-    /// How many times to measure before everything is measured anew.
+    /// How many times to measure before everything is measured again.
     stay: Option<u32>,
     /// How many looks in turn have found the device idle.
     calm: u32,

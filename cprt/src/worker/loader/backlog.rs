@@ -49,9 +49,9 @@ pub(crate) struct Chunk {
 /// What a new plan has replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Aside {
-    /// Bytes that will not be loaded any more.
+    /// Bytes that will no longer be loaded.
     pub(crate) bytes: u64,
-    /// Cookies of loads in flight that are to be stopped.
+    /// Cookies of loads in flight that have to stop.
     pub(crate) stop: Vec<u64>,
 }
 
@@ -73,7 +73,7 @@ struct Group {
 #[derive(Debug)]
 struct Flying {
     chunk: Chunk,
-    /// It is to be stopped.
+    /// It has to stop.
     marked: bool,
     /// It is not to be resumed.
     dropped: bool,
@@ -299,7 +299,8 @@ impl Backlog {
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
     }
 
-    /// Notes whether the device reads while nothing of this queue is in flight; `None` if it does not say.
+    /// Notes whether the device reads while no load of this queue is in flight; `None` if the device does not report
+    /// it.
     pub(crate) fn background_look(&mut self, reads: Option<bool>) {
         self.background.look(reads);
     }
@@ -356,13 +357,13 @@ impl Backlog {
         })
     }
 
-    /// Whether a load that is to be stopped is still in flight.
+    /// Whether a load that has to stop is still in flight.
     pub(crate) fn marked(&self) -> bool {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         flying.any(|flying| flying.marked)
     }
 
-    /// The rest of a stopped piece, unless no process wants it any more.
+    /// The rest of a stopped piece, unless no process wants it now.
     pub(crate) fn rest(&self, chunk: Chunk, done: u64) -> Option<LoadRange> {
         let mut flying = self.groups.iter().flat_map(|group| &group.flying);
         let wanted = flying.any(|it| it.chunk.cookie == chunk.cookie && !it.dropped);
@@ -411,7 +412,7 @@ impl Backlog {
         before - self.queued
     }
 
-    /// Removes these ranges from the queue, as they are dropped; returns how many bytes that was.
+    /// Removes these ranges from the queue, because the evictor drops them; returns how many bytes that was.
     pub(crate) fn cancel(&mut self, spans: &[Span]) -> u64 {
         let before = self.queued;
         let gone = by_file(spans);

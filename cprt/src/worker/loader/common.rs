@@ -13,10 +13,11 @@
 //! The last worker leaves the file behind where the device is a disk, so that the next one begins with the number of
 //! loads that has been found: a short load would be over before that.
 //!
-//! While a worker loads at a higher priority, each of the others has one load at a time, and rests after it (`pace.rs`).
+//! While a worker loads at a higher priority, each of the others has one load at a time, and rests after it
+//! (`pace.rs`).
 //!
 //! A worker that is stopped holds up no other: a measurement that cannot be added at once is left out, and a worker
-//! that cannot join within some milliseconds goes on by itself.
+//! that cannot join within some milliseconds continues by itself.
 
 use std::cell::Cell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -76,7 +77,7 @@ impl OwnStreams {
         match Common::join(directory, device, sequence(device), self.own) {
             Ok(common) => self.common = Some(common),
             Err(error) => log::debug!(
-                "Loads are not counted together with those of other workers: {}: {error}",
+                "Cannot count loads together with those of other workers: {}: {error}",
                 directory.display()
             ),
         }
@@ -102,7 +103,7 @@ impl OwnStreams {
         common.is_some_and(|common| common.others(self.priority).more_urgent)
     }
 
-    /// Publishes how many loads are in flight, and the highest priority of what there is to load.
+    /// Publishes how many loads are in flight, and the highest priority of the waiting loads.
     pub(super) fn flying(&mut self, loads: usize, priority: i32) {
         self.priority = priority;
         if let Some(common) = &self.common {
@@ -140,7 +141,7 @@ impl OwnStreams {
     }
 }
 
-/// What the other workers have under way.
+/// The loads that other workers have in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
     workers: usize,
@@ -299,7 +300,7 @@ impl Drop for Common {
         if self.is_same_disk() {
             return;
         }
-        // A worker that joins now finds after its next attempt that the file has no name any more.
+        // A worker that joins now finds after its next attempt that the file no longer has a name.
         if lock(&self.file, STATE).unwrap_or(false) && self.is_alone() {
             let _ = fs::remove_file(&self.path);
         }
@@ -314,7 +315,7 @@ fn sequence(device: u64) -> u64 {
     text.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What the kernel tells of the block device with this number; there is no such folder for a network file system.
+/// What the kernel reports about the block device with this number; there is no such folder for a network file system.
 pub(super) fn of_block_device(device: u64) -> PathBuf {
     PathBuf::from(format!(
         "/sys/dev/block/{}:{}",
@@ -519,7 +520,7 @@ mod tests {
             .looked
             .set(earlier.expect("the machine has run for longer"));
         assert_eq!(common.others(0).loads, 0);
-        // A state that makes no sense is replaced.
+        // An invalid state is replaced.
         common.set(&[u64::MAX; WORDS]);
         assert_eq!(other.limit(), START);
         other.loaded(1, Duration::from_millis(1), 0);

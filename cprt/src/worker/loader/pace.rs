@@ -171,7 +171,7 @@ mod tests {
         }
         assert!(!pace.may(now, 3, 4), "readers wait, loads queue");
         assert!(!pace.may(now, 2, 4));
-        assert!(pace.may(now, 1, 4), "half of them go on");
+        assert!(pace.may(now, 1, 4), "half of them continue");
         assert!(pace.may(now, 0, 1), "and one always");
         assert!(pace.may(now + 2 * YIELD, 3, 4), "no reader waits now");
     }

@@ -77,7 +77,7 @@ struct Mark {
     large: bool,
 }
 
-/// What is measured of some loads.
+/// Measurements of some loads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     loads: usize,
@@ -524,7 +524,7 @@ mod tests {
         assert!(took < 1.2 * best, "{took} instead of {best}");
     }
 
-    /// Half of the loads rest while readers wait: what the others achieve is no reason to have more.
+    /// Half of the loads rest while readers wait: the rate of the other half does not justify more loads.
     #[test]
     fn loads_that_rest_are_not_counted() {
         let ssd = devices()[1].1;

@@ -120,7 +120,7 @@ fn a_newer_plan_stops_the_older_in_mid_chunk() {
     rig.fake
         .until("the newer is loaded", |fake| fake.cached(2) == 4);
     rig.loader.end();
-    assert!(rig.fake.cached(1) < 500, "the older went on");
+    assert!(rig.fake.cached(1) < 500, "the older continued");
     assert_eq!(rig.counters.interruptions.get(), 1);
     assert!(rig.counters.last_stop_ns.get() > 0);
 }

@@ -25,7 +25,7 @@ pub(crate) const BEGIN_S: u64 = 1_800_000_000;
 /// How long a request takes: the least, and up to so much more.
 const LEAST: Duration = Duration::from_millis(20);
 const MORE: Duration = Duration::from_millis(60);
-/// A storage lists so many objects in one request.
+/// How many objects a storage lists in one request.
 const PAGE: usize = 1000;
 
 /// Requests by kind.
@@ -34,7 +34,7 @@ pub(crate) struct Counts {
     pub(crate) lists: AtomicU64,
     pub(crate) gets: AtomicU64,
     pub(crate) puts: AtomicU64,
-    /// Those of the puts that came too late.
+    /// How many puts came too late.
     pub(crate) lost: AtomicU64,
     pub(crate) failed: AtomicU64,
 }

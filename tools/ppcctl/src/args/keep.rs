@@ -13,9 +13,9 @@ use cprt::control::config::Bytes;
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeepCommand {
     Add(KeepAdd),
-    /// List the sets, those first that give way last
+    /// List the sets, the highest priority first
     Ls,
-    /// Show all that is known of a set
+    /// Show one set in full
     Show {
         /// The name of the set
         #[arg(value_name = "NAME")]
@@ -23,7 +23,7 @@ pub(crate) enum KeepCommand {
     },
     /// Remove a set; its files stay cached until the kernel needs the memory
     ///
-    /// The exit status is 0, with --drop 12 if pages stay, as processes map them or have written them.
+    /// The exit status is 0, or with --drop 12 if pages stay because processes map or have written them.
     Rm {
         /// Drop from the page cache what no other set keeps
         #[arg(long)]
@@ -34,20 +34,20 @@ pub(crate) enum KeepCommand {
     },
 }
 
-/// Add a set, or replace the one of that name, and wait until it is cached
+/// Add a set, or replace the set of that name, and wait until it is cached
 ///
-/// cprtd loads what is missing, in the background. The set stays when this command ends and when cprtd is restarted,
-/// until 'ppcctl keep rm'. Directories are looked at again every minute, so that new files are kept as well. For
-/// root only, as cprtd opens the files as root; [keep.NAME] of /etc/cprt.toml does the same.
+/// cprtd loads what is missing in the background. The set outlasts this command and restarts of cprtd, until
+/// 'ppcctl keep rm'. cprtd looks at directories again every minute, so that it keeps new files as well. Only root may
+/// add sets, because cprtd opens the files as root; [keep.NAME] in /etc/cprt.toml does the same.
 ///
-/// The exit status is 0 if all that is wanted is cached, 12 if memory does not suffice, and 1 if files cannot be
+/// The exit status is 0 if all that is wanted is cached, 12 if there is not enough memory, and 1 if files cannot be
 /// read. SIGINT and SIGTERM end the wait; the set stays.
 #[derive(Args, Debug)]
 pub(crate) struct KeepAdd {
-    /// Keep no more than this, the first in order: bytes, or a number with K, M, G or T
+    /// Keep at most this much, in order: bytes, or a number with K, M, G or T
     #[arg(long, value_name = "SIZE")]
     pub(crate) budget: Option<Bytes>,
-    /// Sets of a lower priority give way first; of equal ones, those whose names come later
+    /// Sets of a lower priority give way first; among equals, the one whose name sorts last
     #[arg(
         long,
         value_name = "N",
@@ -56,7 +56,7 @@ pub(crate) struct KeepAdd {
         value_parser = clap::value_parser!(i32).range(-1000..=1000)
     )]
     pub(crate) priority: i32,
-    /// Keep only what this service reads, in its order, as its template says now
+    /// Keep only what this service reads, in that order, according to its current template
     #[arg(long, value_name = "ID")]
     pub(crate) service_id: Option<String>,
     /// The directory that holds the templates [default: MAIO's own default]

@@ -11,16 +11,16 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use cprt::control::config::Bytes;
 
-/// Load the files of a model into the page cache, before the service comes that reads them
+/// Load the files of a model into the page cache before the service that reads them starts
 ///
-/// It needs no daemon and no privileges, so an init container can run it. As many loads are under way as suit the
-/// device, and none while memory is over the threshold (80 % of the tightest limit: of the container, or of the
-/// machine), so no program loses memory to them; which cached files give way is the kernel's choice, and it prefers
-/// those that are not in use. Loads that wait for memory for 10 s are given up. Links to files are followed. If the
-/// service has a template, only what it reads is loaded, in its order; otherwise all files are, in the order in which
-/// frameworks read a model's.
+/// warm needs no daemon and no privileges, so an init container can run it. It runs as many loads at once as suit the
+/// device, and none while memory use exceeds the threshold (80 % of the tightest limit: of the container, or of the
+/// machine), so no program loses memory to them. The kernel chooses which cached files give way, and prefers those that
+/// are not in use. Loads that wait for memory for 10 s are abandoned. Links to files are followed. If the service has a
+/// template, warm loads only what the service reads, in that order; otherwise it loads all files, in the order in which
+/// frameworks read them.
 ///
-/// The exit status is 0 if all of it is cached at the end, 12 if memory does not suffice, and 1 if files cannot be
+/// The exit status is 0 if all of it is cached at the end, 12 if there is not enough memory, and 1 if files cannot be
 /// read. SIGINT and SIGTERM stop it; what has been loaded stays cached.
 #[derive(Args, Debug)]
 pub(crate) struct Warm {
@@ -30,10 +30,10 @@ pub(crate) struct Warm {
     /// The directory that holds the templates [default: MAIO's own default]
     #[arg(long, value_name = "DIR", requires = "service_id", value_hint = ValueHint::DirPath)]
     pub(crate) store: Option<PathBuf>,
-    /// Load no more than this, the first in order: bytes, or a number with K, M, G or T
+    /// Load at most this much, in order: bytes, or a number with K, M, G or T
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Bytes>,
-    /// Load into the memory of this NUMA node, and drop before what of the files is cached on others
+    /// Load into the memory of this NUMA node, after dropping the files' pages from other nodes
     #[arg(long, value_name = "NUMBER")]
     pub(crate) node: Option<u16>,
     /// Print nothing unless something is wrong
@@ -46,8 +46,9 @@ pub(crate) struct Warm {
 
 /// Drop files from the page cache
 ///
-/// Pages stay that processes map or have locked into memory, and those that are not on the disk yet; it says how many,
-/// and which processes map them. The exit status is 0 if nothing is cached any more, and 12 if some pages stay.
+/// Pages stay if processes map them or have locked them into memory, or if they are not yet written to disk. drop says
+/// how many stay, and which processes map them. The exit status is 0 if nothing is cached afterwards, and 12 if some
+/// pages stay.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     /// Print nothing unless something is wrong
@@ -58,11 +59,11 @@ pub(crate) struct Release {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Compare what is cached of files with what the device has, and with known hashes
+/// Compare cached pages with the device, and files with known hashes
 ///
-/// The device is read without the page cache (O_DIRECT), so what is cached stays as it is. This finds memory that has
+/// verify reads the device past the page cache (O_DIRECT), so cached pages stay as they are. It finds memory that has
 /// been damaged, a disk that was written beneath its file system, and pages that another program has tampered with.
-/// Files whose SHA-256 is known are read as a whole: those in a list, and the blobs in a cache of Hugging Face, whose
+/// It reads files whose SHA-256 is known as a whole: those in a list, and the blobs in a Hugging Face cache, whose
 /// names are their hashes.
 ///
 /// The exit status is 0 if nothing is wrong, 13 if there is damage, and 14 if some file could not be checked. For the

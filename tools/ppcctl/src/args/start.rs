@@ -19,8 +19,9 @@ pub(crate) enum StartCommand {
     Ls,
     /// Show what will be loaded for the next start, in order
     ///
-    /// It shows when each kind of file is read, and the largest files in the order of their first read: how much of
-    /// each, in how many ranges, after what share of all bytes, and which of the last starts read it (1 is the newest).
+    /// show prints when each kind of file is read, and the largest files in the order of their first read. For each of
+    /// these it prints how much is read, in how many ranges, after what share of all bytes, and which of the last
+    /// starts read it (1 is the newest).
     Show {
         #[command(flatten)]
         which: WhichStart,
@@ -36,7 +37,7 @@ pub(crate) enum StartCommand {
         #[command(flatten)]
         which: WhichStart,
     },
-    /// Remove the records of starts; the next ones are recorded anew
+    /// Remove the records of starts; the next starts are recorded again
     Rm {
         /// The names of the starts, as ls shows them
         #[arg(value_name = "NAME", required = true)]
@@ -48,7 +49,8 @@ pub(crate) enum StartCommand {
     /// Load now what a start is expected to read, without running anything
     ///
     /// It exits when everything is loaded. What could not be loaded is reported, and the exit status is then 1; files
-    /// that are gone are reported as well, but are no failure. It needs root, on a machine that can record starts.
+    /// that are gone are reported as well, but do not count as failures. It needs root, on a machine that can record
+    /// starts.
     Replay(Replay),
     /// Run a command and record its start, replacing the previous record
     ///

@@ -106,7 +106,7 @@ fn add(client: &Client, json: bool, wanted: &KeepAdd) -> Result<Exit> {
             remark(&plain(reason));
         }
         if signal.is_some() {
-            remark("cprtd goes on; 'ppcctl keep ls' shows the set, 'ppcctl keep rm' removes it");
+            remark("cprtd continues; 'ppcctl keep ls' shows the set, 'ppcctl keep rm' removes it");
         }
         if !wanted.quiet {
             print(&show::keep::line(&status))?;
@@ -129,7 +129,7 @@ fn exit(status: &KeepStatus, detached: bool) -> Exit {
     }
 }
 
-/// What is to be kept, with absolute paths. What cannot be is told before the daemon is asked.
+/// The set to keep, with absolute paths. Files that cannot be kept are reported before the daemon is asked.
 fn set(wanted: &KeepAdd) -> Result<KeepSet> {
     let found = files(&wanted.paths)?;
     tell_left_out(&found.left_out, true);

@@ -23,7 +23,7 @@ struct Outcome {
     cached_bytes: u64,
     /// Files that are still cached.
     staying: Vec<Staying>,
-    /// Files of which the kernel does not tell this user what is cached; their pages were dropped all the same.
+    /// Files of which the kernel does not tell this user what is cached; their pages were dropped nevertheless.
     untold: Vec<PathBuf>,
     failed: Vec<Failed>,
     left_out: Vec<LeftOut>,

@@ -148,7 +148,7 @@ fn read_list(path: &Path) -> Result<HashMap<PathBuf, Hash>> {
         .collect())
 }
 
-/// The paths of the list below those that were to be verified, where there is no file.
+/// Paths in the list, below the verified ones, that have no file.
 fn missing(list: &HashMap<PathBuf, Hash>, files: &[CacheFile], paths: &[PathBuf]) -> Vec<PathBuf> {
     let roots: Vec<_> = paths
         .iter()
@@ -267,7 +267,7 @@ fn judge(path: PathBuf, comparison: &Comparison, hash_right: Option<bool>, all: 
         None => Verdict::Good,
         // The hash proves what is cached.
         Some(by) if hash_right == Some(true) && by.is_outdone_by_hash() => Verdict::Good,
-        // Nothing was to be compared.
+        // There was nothing to compare.
         Some(Obstacle::NoDirect) if comparison.cached == 0 && !all => Verdict::Good,
         Some(why) => Verdict::Unchecked(Unchecked {
             path,

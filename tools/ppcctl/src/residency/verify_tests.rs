@@ -56,7 +56,7 @@ fn damage_is_worse_than_what_could_not_be_checked() {
     outcome.add(&with(None, 1), Some(false), Verdict::Damaged(damaged));
     assert_eq!((outcome.exit(), outcome.hashed_files), (Exit::Damaged, 1));
     let text = outcome.text(false);
-    assert!(text.starts_with("/m/a: its SHA-256 is not"), "{text}");
+    assert!(text.starts_with("/m/a: its SHA-256 differs"), "{text}");
     assert!(text.contains("\n1 damaged; "), "{text}");
 }
 

@@ -33,9 +33,9 @@ const MOST_NAMED: usize = 20;
 #[derive(Debug, Serialize)]
 struct Outcome {
     order: Source,
-    /// Files of which something was to be loaded.
+    /// Files to load, in whole or in part.
     files: usize,
-    /// Bytes that were to be cached.
+    /// Bytes that should be cached.
     bytes: u64,
     /// Bytes beyond `--limit`, which were not.
     beyond_limit_bytes: u64,
@@ -65,12 +65,12 @@ struct Outcome {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Lacking {
     path: PathBuf,
-    /// What was to be cached of it.
+    /// Bytes of it that should be cached.
     bytes: u64,
     cached_bytes: u64,
 }
 
-/// What is to be loaded.
+/// The files and parts to load.
 struct Planned {
     source: Source,
     parts: Vec<Part>,
@@ -121,7 +121,7 @@ fn leave_other_nodes(files: &[CacheFile], node: u16) -> Result<()> {
         let all: u64 = nodes.values().sum();
         let near = nodes.get(&node).copied().unwrap_or(0);
         if all - near > all / FEW {
-            // What processes map stays, and a file that is gone is told of when it is loaded.
+            // What processes map stays, and a file that is gone is reported when it is loaded.
             let _ = cache.release(file);
         }
     }
@@ -165,7 +165,7 @@ fn sum(parts: &[Part]) -> u64 {
     parts.iter().map(|it| it.range.end - it.range.start).sum()
 }
 
-/// Sleeps until nothing is to be loaded any more, or a signal comes.
+/// Sleeps until all loads are done or a signal comes.
 fn wait(warming: &mut Warming, interrupts: &Interrupts, shows: bool) -> Result<Option<Exit>> {
     let mut progress = Progress::default();
     let mut signal = None;
@@ -376,7 +376,9 @@ mod tests {
         lacks.lacked_memory = true;
         let lines = lacks.remarks(80);
         assert_eq!(lines.len(), 1);
-        assert!(lines[0].contains("1 GiB of 4 GiB is not cached, as loads end at 80 % of 5 GiB"));
+        assert!(
+            lines[0].contains("1 GiB of 4 GiB is not cached, because loads stop at 80 % of 5 GiB")
+        );
         lacks.load_errors = 1;
         assert_eq!(lacks.exit(), Exit::Failed);
 

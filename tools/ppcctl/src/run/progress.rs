@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn show(&mut self, stats: &Stats) {
-        // Once nothing is being loaded any more, the terminal line belongs to the command again.
+        // Once all loads are done, the terminal line belongs to the command again.
         let still = self.before.replace(stats.load_bytes) == Some(stats.load_bytes);
         if still && stats.queued_bytes + stats.in_flight_bytes == 0 {
             return self.clear();
@@ -157,12 +157,12 @@ mod tests {
         assert_eq!(
             summary(&known).as_deref(),
             Some(
-                "eager on observe: 3 GiB loaded, 1 GiB of the plan cached before, 2 events lost; the \
+                "eager on observe: 3 GiB loaded, 1 GiB of the plan already cached, 2 events lost; the \
                  command took 2.5 s"
             )
         );
         known.stats = None;
-        assert!(summary(&known).is_some_and(|text| text.contains("nothing is known")));
+        assert!(summary(&known).is_some_and(|text| text.contains("no counters")));
         known.backend = None;
         assert_eq!(summary(&known), None);
     }

@@ -36,7 +36,7 @@ fn too_little(memory: &MemoryState) -> Option<u64> {
 pub(super) struct Sessions {
     model: Option<Session>,
     start: Option<Session>,
-    /// The model is to be loaded before the command opens it, but after what the command needs first.
+    /// Load the model before the command opens it, but after the files that the command needs first.
     model_waits: bool,
 }
 

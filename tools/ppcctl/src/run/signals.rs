@@ -95,7 +95,7 @@ pub(super) fn give_back() {
     let _ = set.thread_unblock();
 }
 
-/// Sends a signal. A process that has ended meanwhile is no failure.
+/// Sends a signal. A process that has already ended is not a failure.
 pub(super) fn send(process: u32, signal: Signal) {
     if let Ok(process) = i32::try_from(process) {
         let _ = kill(Pid::from_raw(process), signal);

@@ -14,7 +14,7 @@ use crate::args::{Run, Service};
 use crate::failure::{Failure, Result};
 use crate::setting;
 
-/// The options of a session for the start; the model's directory has a session of its own. `None` if there is a model
+/// The options of a session for the start; the model's directory has its own session. `None` if there is a model
 /// and the policy is not known to tell the two apart.
 pub(super) fn options(
     wanted: &Run,
@@ -40,7 +40,7 @@ pub(super) fn options(
     super::options_with(wanted, Path::new("/"), settings, config).map(Some)
 }
 
-/// Whether the model is to be loaded before it is opened: the command will open it soon, and imports take longer.
+/// Whether to load the model before it is opened: the command will open it soon, and imports take longer.
 pub(super) fn begins_early(wanted: &Run) -> bool {
     is_maio(&wanted.policy) && !wanted.settings.iter().any(|setting| setting.key == "begin")
 }

@@ -271,7 +271,7 @@ mod tests {
             running: vec![4711, 4712, 4713],
             starts: 1234,
             totals: StartTotals::default(),
-            left_out: Some("another start of it was under way".into()),
+            left_out: Some("another start of it was in progress".into()),
             last: Some(StartStatus {
                 start: "start-vllm-serve-0123".into(),
                 process: 4711,
@@ -295,7 +295,7 @@ a        4711 and 2 more   1,234  over, 1 min 1 s ago   3 MiB     0 B  start-vll
 b        -                     0  -                         -       -  -
 
 a
-  left alone  another start of it was under way
+  left alone  another start of it was in progress
   said        Kept\\u{1b}
 
 b

@@ -1,4 +1,4 @@
-//! Records a start anew, replacing its previous record.
+//! Records a start again, replacing its previous record.
 
 use std::process::ExitCode;
 

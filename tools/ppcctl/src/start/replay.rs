@@ -345,7 +345,7 @@ mod tests {
         let lines = outcome.remarks();
         assert_eq!(
             lines[1],
-            "memory is limited to 16 KiB, so not all of 36 KiB stays in it"
+            "memory is limited to 16 KiB, so part of the 36 KiB is dropped again"
         );
         assert!(
             lines[2].starts_with("32 KiB could not be loaded: memory"),

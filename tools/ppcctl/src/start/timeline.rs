@@ -60,7 +60,7 @@ impl Timeline {
         for extent in &ahead {
             let number = usize::try_from(extent.file).unwrap_or(usize::MAX);
             let Some(identity) = template.files.get(number) else {
-                return Err(TemplateError::Inconsistent("a range is of no file"));
+                return Err(TemplateError::Inconsistent("a range belongs to no file"));
             };
             let file = *places.entry(number).or_insert_with(|| {
                 numbers.push(number);
@@ -233,7 +233,7 @@ pub(super) mod tests {
         let mut of_model = template(&[("a", PAGE)], &[&[(0, 0, 1)]]);
         of_model.kind = TemplateKind::Model;
         let error = Timeline::of(&of_model).expect_err("a model");
-        assert!(error.to_string().contains("not marked as a start's"));
+        assert!(error.to_string().contains("not marked as that of a start"));
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl<'a> StartVerdict<'a> {
         let what_now = match self.wrong.len() as u64 {
             0 => String::new(),
             n => format!(
-                "; {} files differ, and the next start records them anew",
+                "; {} files differ, and the next start records them again",
                 count(n)
             ),
         };
@@ -215,7 +215,7 @@ mod tests {
         let text = some.text();
         assert!(text.starts_with("/a: gone\n"), "{text}");
         assert!(text.contains("75.0 % of 64 KiB in 2 files"), "{text}");
-        assert!(text.contains("records the other 1 files"), "{text}");
+        assert!(text.contains("1 files differ"), "{text}");
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn progress(done: u64, whole: u64, width: usize) -> String {
     format!("{bar} {:>3} %", part(100))
 }
 
-/// The heights of lists with so many rows: each gets what it needs, as long as none is below its equal share.
+/// The heights of lists with these numbers of rows: each gets what it needs, as long as none is below its equal share.
 fn shares(rows: &[usize], height: usize) -> Vec<u16> {
     let mut left = height;
     let mut heights = vec![0; rows.len()];

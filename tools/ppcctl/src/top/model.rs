@@ -48,7 +48,7 @@ pub(super) struct MountRow {
 }
 
 impl MountRow {
-    /// Seconds until the load is done, if it goes on like this.
+    /// Seconds until the load is done, if it continues like this.
     pub(super) fn left_s(&self) -> Option<u64> {
         let left = self.whole.saturating_sub(self.done);
         let seconds = left.checked_div(self.rate)?;
@@ -121,7 +121,7 @@ impl Model {
     }
 }
 
-/// What had been loaded when the load under way began: it goes on as long as something is left.
+/// What had been loaded when the load under way began: it continues as long as something is left.
 fn base(before: Option<&Before>, now: &Stats) -> u64 {
     let is_new = |it: &&Before| it.counters.load_bytes > now.load_bytes;
     match before.filter(|it| !is_new(it)) {

@@ -3,7 +3,7 @@
 //! Names are looked up one at a time below directories that are held open, so that a mount over the
 //! directory itself changes nothing here. Mounts within it do not show.
 //!
-//! Data is read past the lower page cache (`O_DIRECT`), as it is to be cached once, in the mount. Where
+//! Data is read past the lower page cache (`O_DIRECT`), so that it is cached only once, in the mount. Where
 //! the file system refuses that, data is read through the cache and dropped there afterwards, unless it
 //! was cached before.
 

@@ -80,7 +80,7 @@ pub(super) fn raise_readahead(device: u64, kib: u64) -> io::Result<()> {
 }
 
 /// How many file systems the mount may stack: one more where the lower one is itself on top of another.
-/// As few as will do, as this counts against file systems that are put on top of the mount.
+/// As few as will do, because this counts against file systems that are stacked on the mount.
 pub(super) fn depth(lower: BorrowedFd<'_>) -> u32 {
     let stacked = [OVERLAYFS_SUPER_MAGIC, FUSE_SUPER_MAGIC];
     let kind = fstatfs(lower).map(|stat| stat.filesystem_type());
@@ -94,7 +94,7 @@ pub(super) fn may_pass_through(device: BorrowedFd<'_>) -> io::Result<()> {
     fuser::BackingId::create_raw(device, file.as_fd()).map(drop)
 }
 
-/// Whether each thread can open a descriptor of its own, and so need not wait for the others. A mount made by the
+/// Whether each thread can open its own descriptor, and so need not wait for the others. A mount made by the
 /// helper program has only one.
 pub(super) fn may_open_device() -> bool {
     let device = std::fs::OpenOptions::new()

@@ -47,8 +47,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Server {
     core: Arc<Core>,
-    /// The number of file systems stacked, from the lower one up to this; `None` if passthrough is not
-    /// wanted.
+    /// The number of file systems stacked, from the lower one up to this; `None` if passthrough is off in the settings.
     depth: Option<u32>,
     files: RwLock<HashMap<u64, OpenFile>>,
     listings: RwLock<HashMap<u64, Arc<Listing>>>,
@@ -153,8 +152,8 @@ impl Server {
     fn say_refused(&self, error: &io::Error) {
         if self.core.refused.set(()).is_ok() {
             log::warn!(
-                "the kernel refuses passthrough for a file ({error}): it is read by the daemon, and \
-                 perhaps it is not the only one"
+                "the kernel refuses passthrough for a file ({error}): the worker reads it itself, and may have to do \
+                 so for others"
             );
         }
     }

@@ -22,7 +22,7 @@ pub(crate) trait Listener: Send + Sync {
     fn closed(&self, file: u64, thread: u32);
     /// A thread waits for a range, or the kernel reads ahead for it.
     fn missed(&self, file: u64, offset: u64, length: u64, thread: u32, direct: bool);
-    /// The kernel caches nothing of the file any more.
+    /// The kernel no longer caches any page of the file.
     fn dropped(&self, file: u64);
     /// The mount is gone.
     fn ended(&self);
@@ -244,7 +244,7 @@ impl Core {
         self.table().get(id).is_some()
     }
 
-    /// Sets the contents of a file that is to be loaded; returns whether the kernel's pages are of earlier ones.
+    /// Sets the contents of a file before it is loaded; returns whether the kernel's pages are of earlier ones.
     pub(crate) fn restamp(&self, id: u64, metadata: &Metadata) -> bool {
         self.table().restamp(id, ContentStamp::of(metadata))
     }

@@ -259,7 +259,7 @@ fn a_mode_says_why() {
     let refused = |errno| move || Err(io::Error::from_raw_os_error(errno));
     assert_eq!(mode(true, true, || Ok(())), Mode::Passthrough);
     for (got, word) in [
-        (mode(false, true, never), "not wanted"),
+        (mode(false, true, never), "off in the settings"),
         (mode(true, false, never), "6.9"),
         (mode(true, true, refused(libc::EPERM)), "CAP_SYS_ADMIN"),
         (mode(true, true, refused(libc::ELOOP)), "refuses"),
@@ -316,7 +316,7 @@ fn test_a_listener_hears_opens_misses_and_the_end() {
         std::fs::read(ground.at.join("a")).expect("to read");
         mirror.unmount();
         assert_eq!(ear.opened.load(Relaxed), 1);
-        // Another test may have copied this mount into a namespace of its own for a while.
+        // Another test may have copied this mount into its own namespace for a while.
         assert!(mirror.core().ended(std::time::Duration::from_secs(20)));
         assert_eq!(ear.ended.load(Relaxed), 1);
         let missed = ear.missed.load(Relaxed);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::super::record::Key;
 use super::paths::Opened;
 
-/// How long after an open a process that has read nothing does not count as one of the start's any more.
+/// How long after an open a process that has read nothing no longer counts as one of the start's.
 const LONG: Duration = Duration::from_secs(30);
 /// Upper bound on opens remembered; with more, the machine is busy with something else.
 const MOST: usize = 1 << 16;

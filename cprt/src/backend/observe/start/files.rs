@@ -65,8 +65,8 @@ impl StartFiles {
         Some((file, self.size(file)?))
     }
 
-    /// The identity of a file that has been opened and is no shared object: for those, faults are enough, and looking
-    /// at their mappings would hold faults up.
+    /// The identity of a file that has been opened and is not a shared object: for those, faults are enough, and
+    /// looking at their mappings would hold faults up.
     pub(super) fn data(&self, file: FileId) -> Option<Identity> {
         let known = self.get(file)?;
         let name = known.path.file_name()?.to_string_lossy();

@@ -131,7 +131,7 @@ fn a_process_that_is_there_already_is_followed_until_it_ends() {
     start.follow(shell.id()).expect("it is there");
     assert!(
         cat(&open).status().expect("cat").success(),
-        "which is no child of it"
+        "which is not its child"
     );
     let mut input = shell.stdin.take().expect("its input");
     input.write_all(b"go\n").expect("to write");
@@ -183,7 +183,7 @@ fn nothing_is_kept_from_being_unmounted_at_the_end() {
     assert_eq!(
         unmount(),
         Err(nix::errno::Errno::EBUSY),
-        "it waits to be told"
+        "it waits for the report"
     );
     start.end();
     // Other tests that receive opens keep the mount busy, too, until they end.

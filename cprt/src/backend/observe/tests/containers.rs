@@ -6,7 +6,7 @@ use super::*;
 /// The variable that is set in these containers.
 const CONTAINED: &str = "CPRT_TEST_CONTAINED";
 
-/// A command that runs its arguments in a PID namespace of their own.
+/// A command that runs its arguments in their own PID namespace.
 pub(super) fn unshare() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -125,7 +125,11 @@ fn readers_are_told(name: &str) {
         };
         let loaded = observe.load(span, How::default()).expect("to load");
         assert_eq!(loaded.done, LENGTH);
-        assert_eq!(heard(&observe), [], "what we load is no reader's");
+        assert_eq!(
+            heard(&observe),
+            [],
+            "the worker's own loads are not reported"
+        );
     });
 }
 

@@ -92,7 +92,7 @@ const ENVIRONMENTS: &[(&str, &str, Option<u16>)] = &[
         "CUDA_VISIBLE_DEVICES=7,3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
         Some(3),
     ),
-    // each rank was given an XPU of its own, so its number is no index
+    // each rank was given its own XPU, so its number is not an index
     (
         "nvidia-8-on-2-nodes",
         "CUDA_VISIBLE_DEVICES=7 LOCAL_RANK=7",

@@ -87,7 +87,7 @@ fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
         "2 waits for the first"
     );
     assert_eq!(backlog.queued(), 50);
-    // Threads are scarce: the first one goes on for process 2, and the second one stops.
+    // Threads are scarce: the first one continues for process 2, and the second one stops.
     let aside = backlog.submit(&[instead(range(1, 500, 10))]);
     assert_eq!((aside.bytes, aside.stop.len()), (20, 1));
     assert!(backlog.rest(first, 0).is_some());
@@ -155,7 +155,7 @@ fn with_threads_to_spare_only_a_jump_within_a_file_pushes_aside() {
     assert_eq!(
         (aside.bytes, aside.stop),
         (10, vec![]),
-        "what flies goes on"
+        "loads in flight continue"
     );
     assert_eq!(backlog.queued(), 35);
 }

@@ -219,6 +219,6 @@ fn mounts(facts: &Facts) -> Option<Finding> {
         count(number, "other file system is", "other file systems are"),
         first.display(),
     );
-    let remedy = format!("Treat {} as a directory of its own", first.display());
+    let remedy = format!("Treat {} as its own directory", first.display());
     Some(finding(Severity::Warning, "mounts-within", text).remedy(remedy))
 }

@@ -8,7 +8,7 @@ use crate::doctor::finding::{Finding, Group, Severity};
 use cprt::control::config::Bytes;
 use cprt::machine::topology::{Topology, Xpu};
 
-/// Far pages are told unless they are less than this part of all.
+/// Far pages are reported unless they are less than this part of all.
 const SMALL_PART: u64 = 20;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
@@ -77,7 +77,7 @@ fn far(facts: &Facts, topology: &Topology) -> Option<Finding> {
     let nodes: Vec<_> = nodes.map(|(node, _)| node.to_string()).collect();
     let near_them: Vec<_> = near.iter().map(ToString::to_string).collect();
     let text = format!(
-        "About {} of the {} cached bytes are on {}, but the accelerators are near {}: each read of them crosses the \
+        "About {} of the cached {} are on {}, but the accelerators are near {}: each read of them crosses the \
          interconnect",
         Bytes(far),
         Bytes(all),

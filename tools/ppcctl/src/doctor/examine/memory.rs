@@ -92,7 +92,7 @@ fn room(source: &LimitSource) -> &'static str {
             "End other processes that use memory; 'ps aux --sort -rss' lists them"
         }
         LimitSource::Kubelet(_) | LimitSource::WorkingSet(_) | LimitSource::Free => {
-            "Release the page cache of files that are not needed any more: 'ppcctl drop DIRECTORY', or end processes"
+            "Release the page cache of files that are no longer needed: 'ppcctl drop DIRECTORY', or end processes"
         }
         LimitSource::Blocks => {
             "As root: 'echo 1 > /proc/sys/vm/compact_memory'; if that is not enough, release page cache by \

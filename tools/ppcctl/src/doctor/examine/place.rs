@@ -42,7 +42,7 @@ enum Sort {
     Mirror,
     Overlay,
     Fuse,
-    /// It has a cache of its own.
+    /// It has its own cache.
     Own,
 }
 

@@ -139,7 +139,7 @@ fn paranoid(facts: &Facts) -> Option<Finding> {
     let text = format!(
         "kernel.perf_event_paranoid is {level}, which denies tracepoints to users without {lacks}"
     );
-    // eBPF programs can be attached to tracepoints all the same.
+    // eBPF programs can still be attached to tracepoints.
     let severity = prevents(facts, BackendKind::Observe);
     let finding = finding(severity, "perf-event-paranoid", text);
     Some(finding.remedy("As root: 'sysctl kernel.perf_event_paranoid=-1', or run as root"))
@@ -189,7 +189,7 @@ fn fuse(facts: &Facts) -> Vec<Finding> {
             finding(severity, "fuse-device-missing", "There is no /dev/fuse")
                 .remedy("As root: 'modprobe fuse'; start a container with --device=/dev/fuse"),
         ],
-        // Root of a user namespace may mount FUSE, in a mount namespace of its own.
+        // Root of a user namespace may mount FUSE, in its own mount namespace.
         FuseDevice::Open if facts.user.holds(Capability::SysAdmin) => {
             let text = "FUSE can be mounted: root needs no helper for that";
             mountable(facts, text).into_iter().collect()
@@ -217,7 +217,7 @@ fn by_others(facts: &Facts, severity: Severity, device: FuseDevice) -> Vec<Findi
     if by_helper {
         findings.extend(mountable(facts, "FUSE can be mounted, through fusermount3"));
     } else if by_namespace {
-        let text = "FUSE can be mounted, in a user namespace of its own";
+        let text = "FUSE can be mounted, in its own user namespace";
         findings.extend(mountable(facts, text));
     }
     // One way is enough.

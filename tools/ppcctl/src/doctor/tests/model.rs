@@ -6,7 +6,7 @@ use super::*;
 fn an_empty_directory() {
     let mut facts = fine();
     facts.files = Files::default();
-    let parts = ["nothing to load in /srv/models/llama", "findmnt -T"];
+    let parts = ["/srv/models/llama has no files to load", "findmnt -T"];
     names(&facts, "files-none", Severity::Problem, &parts);
 }
 
@@ -322,7 +322,7 @@ fn pages_of_a_former_run_on_a_node_that_no_accelerator_is_near() {
     assert!(!has(&facts, "cache-far"));
     facts.machine.cached = [(0, 12 * GIB), (1, 4 * GIB)].into();
     let parts = [
-        "12 GiB of the 16 GiB that are cached are on node 0, and accelerators near node 1",
+        "12 GiB of the cached 16 GiB are on node 0, but the accelerators are near node 1",
         "'ppcctl warm --node 1 /srv/models/llama'",
     ];
     names(&facts, "cache-far", Severity::Warning, &parts);

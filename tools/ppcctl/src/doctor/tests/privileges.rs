@@ -13,7 +13,7 @@ fn not_root() {
         "as root",
     ];
     names(&facts, "not-root", Severity::Warning, &parts);
-    // If a better backend works all the same, it does not matter.
+    // It does not matter if a better backend works anyway.
     facts.candidates = candidates(&[BackendKind::Observe]);
     names(&facts, "not-root", Severity::Note, &[]);
 }

@@ -230,7 +230,7 @@ fn test_a_killed_plain_mirror_fails_at_once_and_can_be_mounted_again() {
     assert!(std::fs::read(&above).expect("to read") == bytes);
     drop(held);
     drop(mirror);
-    assert!(!above.exists(), "nothing of either is left");
+    assert!(!above.exists(), "no part of either is left");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn test_an_ordinary_user_mounts_by_the_helper() {
     }
     let ground = Ground::new();
     let bytes = ground.file("a", MIB);
-    std::os::unix::fs::chown(&ground.at, Some(65534), Some(65534)).expect("a place of its own");
+    std::os::unix::fs::chown(&ground.at, Some(65534), Some(65534)).expect("its own place");
     let start = || {
         let mut command = Helper::command("passthrough", &ground.lower, &ground.at);
         command.uid(65534).gid(65534);

@@ -249,7 +249,7 @@ fn test_a_large_directory_is_listed_whole_and_from_anywhere() {
             some => again += some,
         }
     }
-    assert_eq!(again, 5003, "from the beginning there is what there is");
+    assert_eq!(again, 5003, "read from the beginning, it has its real size");
 }
 
 #[test]
