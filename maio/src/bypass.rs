@@ -11,7 +11,7 @@ const PART: u64 = 16;
 const LEAST: u64 = (16 << 20) / PAGE;
 const MOST: u64 = (64 << 20) / PAGE;
 
-/// Whether the page cache has been bypassed lately.
+/// Whether the page cache has been bypassed recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bypass {
     /// Pages of weights that readers got through the page cache since the last such open.

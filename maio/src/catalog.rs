@@ -377,7 +377,7 @@ impl Maio {
 }
 
 /// Joins the other services of this node. It happens once, at the beginning, as another service has to know of this one
-/// before that one's readers are heard here.
+/// before the events of that one's readers arrive here.
 fn members(host: &Host<'_>, config: &Config) -> Option<Arc<Members>> {
     let directory = config.leases.as_ref()?;
     match Members::join(directory, config.process) {

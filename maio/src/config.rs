@@ -12,7 +12,7 @@ use crate::template::{Store, default_root, this_node, valid_name};
 /// When a load is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// If there is no template, or it does not fit any more.
+    /// If there is no template, or it no longer fits.
     Auto,
     /// At each load.
     Always,
@@ -36,7 +36,7 @@ pub(crate) struct Config {
     /// `None`: named after the files.
     pub(crate) service: Option<String>,
     pub(crate) node: String,
-    /// `None`: templates are neither looked for nor kept.
+    /// `None`: templates are neither read nor saved.
     pub(crate) store: Option<Store>,
     /// Where services of this node publish what they still need; `None`: this service does not.
     pub(crate) leases: Option<PathBuf>,
@@ -77,7 +77,7 @@ impl Config {
             None | Some("auto") => Recording::Auto,
             Some("always") => Recording::Always,
             Some("never") => Recording::Never,
-            Some(other) => return Err(problem("record", other, "neither auto, always nor never")),
+            Some(other) => return Err(problem("record", other, "not auto, always or never")),
         };
         let beginning = beginning(settings)?.unwrap_or(Beginning::Open);
         let idle = settings.text("idle").unwrap_or_else(|| "10".to_owned());
@@ -107,7 +107,7 @@ fn process(settings: &mut Settings) -> Result<Option<u32>> {
         return Ok(None);
     };
     let number = text.parse().ok().filter(|&it| it > 0);
-    let number = number.ok_or_else(|| problem("process", &text, "not the number of a process"))?;
+    let number = number.ok_or_else(|| problem("process", &text, "not a process number"))?;
     Ok(Some(number))
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn beginning(settings: &mut Settings) -> Result<Option<Beginning>> {
         Some("open") => Ok(Some(Beginning::Open)),
         Some("early") => Ok(Some(Beginning::Early)),
         Some("now") => Ok(Some(Beginning::Now)),
-        Some(other) => Err(problem("begin", other, "neither open, early nor now")),
+        Some(other) => Err(problem("begin", other, "not open, early or now")),
     }
 }
 
@@ -151,7 +151,7 @@ fn service(settings: &mut Settings) -> Result<(Option<String>, Option<u32>)> {
         return Err(problem(
             "service",
             &text,
-            "service-id is set, too: set one of them",
+            "service-id is also set; set only one of them",
         ));
     }
     let wrong = |_| problem("service", &text, "not key=value,key=value");

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// The unit that ranges are counted in. Machines with larger pages have multiples of it.
 pub const PAGE: u64 = 4096;
 
-/// Consecutive pages of a file. Small, as a template has hundreds of thousands.
+/// Consecutive pages of a file. The type is small, because a template has hundreds of thousands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extent {
     /// The file, by its index in the table of files that goes with it.

@@ -1,5 +1,5 @@
 //! What MAIO sees of the machine beside events: the files of the mount by its host's services, processes by
-//! `/proc` and other services by their leases. What is no service of the host is a thread's business.
+//! `/proc` and other services by their leases. Everything beyond the host's services is left to a thread.
 
 mod files;
 mod node;

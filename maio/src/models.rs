@@ -3,7 +3,7 @@
 //! A model is a folder with weights, and where frameworks take one file of many out of a folder, the files
 //! of that name. A file belongs to the nearest folder above it that has weights; a pipeline of several
 //! models, as diffusers write it, is one. Weights beside those that an index names, in another
-//! format or as an adapter, are a model of their own. Pure: the contents of folders are passed in.
+//! format or as an adapter, are their own model. Pure: the contents of folders are passed in.
 
 mod hub;
 #[cfg(test)]

@@ -19,7 +19,7 @@ const SMALL: u32 = 512;
 const LARGE: u32 = 8192;
 /// How many pieces are enough for any model: beyond that, pieces become larger.
 const PIECES: u64 = 1 << 15;
-/// The number of ranges above which not every page is worth a piece of its own.
+/// The number of ranges above which not every page is worth its own piece.
 const MANY: usize = 1 << 17;
 /// Upper bound on the pages of a range that is small then.
 const SMALL_RANGE: u32 = 32;
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(reach(80, 23), 100);
         assert_eq!(reach(90, 8), 98, "it reads all of it");
         assert_eq!(reach(90, 40), 130, "it ends too far before");
-        assert_eq!(reach(105, 5), 110, "it reads nothing of it");
+        assert_eq!(reach(105, 5), 110, "it reads no part of it");
         assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "no group");
     }
 

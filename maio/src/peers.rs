@@ -20,7 +20,7 @@ use leases::Lease;
 /// What other services say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// What they have yet to read of our files.
+    /// What their readers have yet to read of this service's files.
     pub(crate) claims: Claims,
     /// How much memory those take that read other files.
     pub(crate) demands: Vec<Demand>,

@@ -63,7 +63,7 @@ impl fmt::Display for Proof {
         let (read, missing, unread) = (mib(self.read), mib(self.missing), mib(self.unread));
         write!(
             f,
-            "of {read} MiB that were read {missing} were missing, {unread} more were not read"
+            "of {read} MiB that readers read, the template lacked {missing}; {unread} MiB more were never read"
         )?;
         if self.late > 0 {
             write!(f, ", {} came late", mib(self.late))?;
@@ -98,7 +98,7 @@ fn late(expected: &Pieces, part: &Part) -> u64 {
     for extent in &part.extents {
         let mut at = extent.first;
         while at < extent.end() {
-            // Where it goes on in the order, piece by piece.
+            // Where it continues in the order, piece by piece.
             let piece = expected.at(extent.file, at);
             let end = piece.and_then(|piece| expected.extent(piece));
             let end = end.map_or(at + 1, |it| it.end()).min(extent.end());
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((large.missing, large.unread), (0, 1000));
         assert!(!large.is_right());
         let text = large.to_string();
-        assert!(text.contains("3 more were not read"), "{text}");
+        assert!(text.contains("3 MiB more were never read"), "{text}");
         assert!(short.is_incomplete() && !large.is_incomplete());
     }
 

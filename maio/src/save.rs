@@ -118,7 +118,7 @@ impl TemplateThread {
         while self.unanswered.get() > 0 {
             let left = PATIENCE.saturating_sub(self.asked.elapsed());
             let Some(answer) = self.thread.wait(left) else {
-                let line = "Nothing more is kept: the store of templates does not answer";
+                let line = "No more templates are saved: their directory does not answer";
                 host.log(Level::Warn, line);
                 return self.thread.leave();
             };
@@ -144,7 +144,7 @@ impl TemplateThread {
                 // Another node keeps it.
                 Err(TemplateError::ReadOnly { .. }) => {}
                 Err(error) => {
-                    let line = format_args!("The template of {what} is not kept: {error}");
+                    let line = format_args!("Cannot save the template of {what}: {error}");
                     host.log(Level::Warn, line);
                 }
             },
@@ -210,7 +210,8 @@ fn find(store: &Store, service: &str, node: &str, workers: u32) -> Finding {
     })
 }
 
-/// Adds reads that caused no event; returns how many pages. The host is asked for those sizes that `size` does not know.
+/// Adds reads that caused no event; returns how many pages. The host is asked for those sizes that `size` does not
+/// know.
 pub(crate) fn complete_parts(
     host: &Host<'_>,
     files: &mut FileTable,
@@ -306,7 +307,7 @@ pub(crate) fn forecast_of(host: &Host<'_>, template: &Template) -> Option<Foreca
             Some(forecast(files.collect(), &groups, expected.collect()))
         }
         Err(error) => {
-            host.log(Level::Warn, format_args!("A template is not used: {error}"));
+            host.log(Level::Warn, format_args!("Ignoring a template: {error}"));
             None
         }
     }

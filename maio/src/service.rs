@@ -20,16 +20,16 @@ pub enum ServiceError {
     #[error("A service needs at least one parameter, such as model=NAME")]
     Empty,
     /// The text between two commas is not a parameter.
-    #[error("{0:?} is not key=value; a comma ends a value, it cannot be part of it")]
+    #[error("{0:?} is not key=value; a value cannot contain a comma")]
     Pair(String),
     /// Keys are for machines.
-    #[error("The key {0:?} must be of a-z, 0-9, _, . and -, and not empty")]
+    #[error("The key {0:?} must consist of a-z, 0-9, _, . and -, and must not be empty")]
     Key(String),
     /// It is invisible, so a user could not see how two values differ.
-    #[error("The value of {0} has a control character in it")]
+    #[error("The value of {0} contains a control character")]
     Value(String),
     /// One key has two values.
-    #[error("{key} is both {first:?} and {second:?}")]
+    #[error("{key} is set to both {first:?} and {second:?}")]
     Twice {
         /// The key.
         key: String,
@@ -71,7 +71,7 @@ pub fn service_id(pairs: &[(String, String)]) -> Result<String, ServiceError> {
 /// Parses `key=value,key=value`.
 ///
 /// Blanks around keys and values are dropped, as users put them there. A value may contain `=`.
-/// It contains no comma, as there is no way to quote one. [`service_id`] checks keys and values.
+/// It contains no comma, because there is no way to quote one. [`service_id`] checks keys and values.
 ///
 /// # Errors
 ///
@@ -193,7 +193,7 @@ mod tests {
             );
         }
         let twice = id(&[("tp", "4"), ("TP", "8")]).expect_err("which?");
-        assert_eq!(twice.to_string(), r#"tp is both "4" and "8""#);
+        assert_eq!(twice.to_string(), r#"tp is set to both "4" and "8""#);
     }
 
     #[test]

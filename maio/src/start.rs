@@ -1,4 +1,4 @@
-//! A start, from exec until reading has come to rest: everything a command and its children read, of any file, is
+//! A start, from exec until reading has come to rest. Everything a command and its children read, of any file, is
 //! recorded in the order of first touch, and loaded in that order ahead of them the next time.
 //!
 //! ```text

@@ -80,7 +80,7 @@ impl Template {
     }
 }
 
-/// What one worker reads, in order. It is packed, as it may be large and is not always needed.
+/// What one worker reads, in order. It is packed, because it may be large and is not always needed.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The worker, numbered from 0; of a start, how many were after it.
@@ -124,7 +124,7 @@ impl Group {
         let extents = pack::unpack(&self.packed, self.count as usize, limits)?;
         if pages(&extents) != self.pages {
             return Err(TemplateError::Inconsistent(
-                "a group has other pages than it says",
+                "a group lists pages that do not add up to its own count",
             ));
         }
         Ok(extents)

@@ -137,7 +137,7 @@ fn of_two_models_in_a_folder_only_the_one_that_is_opened_is_loaded() {
     read(&host, &mut maio, "a/model-1.safetensors");
     read(&host, &mut maio, "a/model-2.safetensors");
     end(&host, &mut maio, &scratch, 1);
-    // The other model is loaded as if it were the only one, and has a template of its own.
+    // The other model is loaded as if it were the only one, and has its own template.
     assert_eq!(open(&host, &mut maio, "b/config.json"), of("b"));
     read(&host, &mut maio, "b/model-2.safetensors");
     end(&host, &mut maio, &scratch, 2);
@@ -173,7 +173,7 @@ fn ten_models_and_three_loads_at_once_have_a_template_each() {
             read(&host, &mut maio, &weights(number, shard));
         }
     }
-    // Without a name these are one service, as they have the same files.
+    // Without a name these are one service, because they have the same files.
     end(&host, &mut maio, &scratch, 1);
     let (_, files) = scratch.kept().remove(0);
     assert_eq!(files, ["model-2.safetensors", "model-1.safetensors"]);

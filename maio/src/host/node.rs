@@ -128,7 +128,7 @@ impl NodeWatch {
         self.words.contains_key(&process)
     }
 
-    /// Takes a process to have no rank, as the answer took too long.
+    /// Takes a process to have no rank, because the answer took too long.
     pub(crate) fn give_up_rank(&mut self, process: u32) {
         self.words.entry(process).or_default();
     }

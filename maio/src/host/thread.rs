@@ -1,5 +1,5 @@
 //! A thread that does I/O for the policy, so that no callback waits for any. It answers questions in turn;
-//! the policy takes the answers in its next callback, and is woken for answers that it cannot go on without.
+//! the policy takes the answers in its next callback, and is woken for answers that it cannot continue without.
 
 use std::io;
 use std::sync::Arc;

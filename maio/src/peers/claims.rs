@@ -17,7 +17,7 @@ pub(crate) struct FileKey {
 
 /// Pages of a block: 2 MiB are a bit.
 const BLOCK: u32 = 512;
-/// In front of all, with the version.
+/// The first word of the file; it includes the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"maioCLM1");
 /// Words in front of each file's blocks: its key and how many words those take.
 const HEAD: usize = 4;

@@ -15,7 +15,7 @@ pub(crate) struct Demand {
     pub(crate) priority: i32,
 }
 
-/// In front of all, with the version.
+/// The first word of the file; it includes the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"maioDEM2");
 const WORDS: usize = 6;
 

@@ -168,7 +168,7 @@ mod tests {
         fs::remove_dir_all(&directory).expect("cleared");
     }
 
-    /// As in two containers that share the directory, in each of which the process has number 1.
+    /// Two containers that share the directory, each with its process as number 1.
     #[test]
     fn processes_of_one_number_have_leases_of_their_own() {
         let directory =

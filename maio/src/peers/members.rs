@@ -1,6 +1,6 @@
-//! Which service a process belongs to. A worker hears all readers of its directory, those of other services and their
-//! workers as well: each service publishes the process that its policy runs in and the one from which its readers
-//! descend, so that the others leave these alone.
+//! Which service a process belongs to. A worker receives events of all readers of its directory, those of other
+//! services and their workers as well: each service publishes the process that its policy runs in and the one from
+//! which its readers descend, so that the others leave these alone.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use super::leases::Lease;
 
-/// In front of all, with the version.
+/// The first word of the file; it includes the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"maioSVC1");
 /// The folder beside the leases of loads.
 const FOLDER: &str = "services";
-/// How long after the last other service has ended its readers may still be heard of.
+/// How long after the last other service has ended events of its readers may still arrive.
 const LATELY: Duration = Duration::from_secs(10);
 /// Upper bound on the ancestors that are looked at.
 const ANCESTORS: usize = 64;
@@ -28,7 +28,7 @@ pub(crate) enum Belongs {
     Here,
     /// Another service's.
     Elsewhere,
-    /// It ended before that was found out, and there are other services, or have been lately.
+    /// It ended before that was found out, and there are other services, or have been recently.
     Unclear,
 }
 
@@ -76,7 +76,7 @@ impl Members {
         }
     }
 
-    /// Whether there are other services, given whether there are some now, or have been lately.
+    /// Whether there are other services, given whether there are some now, or have been recently.
     fn are_there(&self, now: bool) -> bool {
         let mut last = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         if now {

@@ -40,8 +40,7 @@ impl Notes {
 
     pub(super) fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
-            self.said
-                .push(format!("There is more: {} notes", self.more));
+            self.said.push(format!("And {} more notes", self.more));
         }
         self.said
     }
@@ -129,7 +128,7 @@ impl<'a> PredictionBuilder<'a> {
 
     pub(super) fn finish(mut self, format: Format) -> Prediction {
         if self.groups.iter().any(WorkerPages::is_full) {
-            let note = "There are too many ranges; what comes last is taken in whole files";
+            let note = "There are too many ranges; the last files are loaded whole";
             self.notes.add(note.to_owned());
         }
         Prediction {
@@ -142,14 +141,14 @@ impl<'a> PredictionBuilder<'a> {
     }
 
     fn damaged(&mut self, path: String, size: u64, damage: &Damage) {
-        let note = format!("{path} {damage}; it is taken in plain order");
+        let note = format!("{path} {damage}; it is loaded from beginning to end");
         self.notes.add(note);
         self.whole(path, size);
     }
 
     fn open(&mut self, path: String, size: u64) {
         if size > pages::LARGEST {
-            let note = format!("Of {path}, what is beyond 16 TiB is left out");
+            let note = format!("Of {path}, everything beyond 16 TiB is skipped");
             self.notes.add(note);
         }
         let file = u32::try_from(self.files.len()).unwrap_or(u32::MAX);

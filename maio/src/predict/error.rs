@@ -12,7 +12,7 @@ pub enum PredictError {
     #[error("The model's folder has no files that a framework reads")]
     Empty,
     /// This number of workers is not supported.
-    #[error("{0} workers cannot share a model, only 1 to {most}", most = super::MOST_WORKERS)]
+    #[error("{0} workers cannot share a model; use 1 to {most}", most = super::MOST_WORKERS)]
     Workers(u32),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Damage {
     Long(u64),
     #[error("has a header that does not parse: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("has {0} at an impossible place")]
+    #[error("has {0} at an impossible offset")]
     Place(String),
     #[error("has {0} with a size that contradicts its shape")]
     Shape(String),
@@ -37,6 +37,6 @@ pub(super) enum Damage {
     Version,
     #[error("has an inconsistent header: {0}")]
     Sense(&'static str),
-    #[error("comes after as many headers as are read for one model")]
+    #[error("comes after the limit of headers for one model")]
     Budget,
 }

@@ -49,7 +49,7 @@ pub(super) fn of(library: &dyn Library) -> ModelFiles {
     let (small, too_many) = small::of(&files);
     if too_many > 0 {
         notes.add(format!(
-            "{too_many} small files are left out, together they are too large"
+            "{too_many} small files are skipped, because together they are too large"
         ));
     }
     let (format, mut weights) = weights(library, &files, &small, &mut notes);
@@ -104,7 +104,7 @@ fn ends_in(path: &str, endings: &[&str]) -> bool {
     ending.is_some_and(|ending| endings.contains(&ending)) && !TRAINING.contains(&name)
 }
 
-/// The kind of weights that a file is, as an index; frameworks prefer lower ones. `None` if it is no weights.
+/// The kind of weights that a file is, as an index; frameworks prefer lower ones. `None` if it is not weights.
 pub(crate) fn kind(path: &str) -> Option<usize> {
     KINDS
         .iter()
@@ -154,7 +154,7 @@ fn listed(
     let listed = match index::files(library, path, size) {
         Ok(listed) => listed,
         Err(damage) => {
-            notes.add(format!("{path} {damage}; the model is taken without it"));
+            notes.add(format!("{path} {damage}; the model is loaded without it"));
             return None;
         }
     };
@@ -170,7 +170,9 @@ fn drop_unlisted(found: &mut SizedFiles, listed: &BTreeSet<String>, notes: &mut 
     found.retain(|(path, _)| {
         let kept = listed.contains(path);
         if !kept {
-            notes.add(format!("{path} is left out, the index does not name it"));
+            notes.add(format!(
+                "{path} is skipped, because the index does not name it"
+            ));
         }
         kept
     });
@@ -185,7 +187,9 @@ fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
     found.retain(|(path, _)| {
         let kept = is_top(path) || !any_top;
         if !kept {
-            notes.add(format!("{path} is left out, it is not in the top folder"));
+            notes.add(format!(
+                "{path} is skipped, because it is not in the top folder"
+            ));
         }
         kept
     });
@@ -193,7 +197,9 @@ fn drop_others(found: &mut SizedFiles, notes: &mut Notes) {
     found.retain(|(path, _)| {
         let kept = !is_copy(path) || !any_shard;
         if !kept {
-            notes.add(format!("{path} is left out, it is a copy of the others"));
+            notes.add(format!(
+                "{path} is skipped, because it is a copy of the other files"
+            ));
         }
         kept
     });
@@ -208,7 +214,7 @@ fn tell_models_apart(found: &SizedFiles, notes: &mut Notes) {
         .collect();
     if models.len() > 1 {
         notes.add(format!(
-            "There are {} GGUF models side by side, and which one is loaded is not known",
+            "The folder has {} GGUF models, and it is unknown which of them will be loaded",
             models.len()
         ));
     }

@@ -66,7 +66,7 @@ pub(super) fn layout(
     }
     let (tensors, pairs) = (source.u64()?, source.u64()?);
     if tensors > MOST || pairs > MOST {
-        return Err(Damage::Sense("it counts more than there can be"));
+        return Err(Damage::Sense("it has an impossible count"));
     }
     let mut alignment = ALIGNMENT;
     for _ in 0..pairs {
@@ -75,7 +75,7 @@ pub(super) fn layout(
         }
     }
     if !alignment.is_power_of_two() {
-        return Err(Damage::Sense("its alignment is no power of two"));
+        return Err(Damage::Sense("its alignment is not a power of two"));
     }
     let mut offsets = Vec::new();
     for _ in 0..tensors {
@@ -241,7 +241,7 @@ impl Source<'_> {
     fn length(&mut self, most: u64) -> Result<u64, Damage> {
         let length = self.u64()?;
         if length > most {
-            return Err(Damage::Sense("a text is too long"));
+            return Err(Damage::Sense("a string is too long"));
         }
         Ok(length)
     }

@@ -190,8 +190,8 @@ mod tests {
                 r#"{{"x":{{"dtype":"I8","shape":{shape},"data_offsets":{offsets}}}}}"#
             ))
         };
-        assert_eq!(entry("[9]", "[0,9]"), "has x at an impossible place");
-        assert_eq!(entry("[1]", "[2,1]"), "has x at an impossible place");
+        assert_eq!(entry("[9]", "[0,9]"), "has x at an impossible offset");
+        assert_eq!(entry("[1]", "[2,1]"), "has x at an impossible offset");
         assert_eq!(
             entry("[3]", "[0,4]"),
             "has x with a size that contradicts its shape"

@@ -151,7 +151,7 @@ fn long_rows_are_cut_and_edges_rounded_out() {
         ranges(&prediction.groups[1]),
         [(0, 0, 1), (0, 17, 17), (0, 81, 17)]
     );
-    // Six bytes over after three quarters, and a page of its own for the last two.
+    // Six bytes over after three quarters, and its own page for the last two.
     assert_eq!(
         ranges(&prediction.groups[3]),
         [(0, 0, 1), (0, 49, 17), (0, 113, 17)]
@@ -274,14 +274,15 @@ fn damaged_files_are_taken_in_plain_order_and_noted() {
     assert_eq!(ranges(&prediction.groups[0]), expected);
     assert_eq!(prediction.notes.len(), 2);
     assert!(prediction.notes[0].starts_with("model-2.safetensors has a header of"));
-    let place = "model-3.safetensors has c at an impossible place; it is taken in plain order";
+    let place =
+        "model-3.safetensors has c at an impossible offset; it is loaded from beginning to end";
     assert_eq!(prediction.notes[1], place);
 
     let mut library = FakeLibrary::default();
     library.add("a.gguf", b"GGUF\x01\0\0\0");
     let prediction = made(&library, Deployment::default());
     assert_eq!(ranges(&prediction.groups[0]), [(0, 0, 1)]);
-    let note = "a.gguf is not a GGUF file of a known version; it is taken in plain order";
+    let note = "a.gguf is not a GGUF file of a known version; it is loaded from beginning to end";
     assert_eq!(prediction.notes, [note]);
 }
 

@@ -12,7 +12,7 @@ use crate::extent::{Extent, PAGE};
 
 /// Upper bound on the pages of a small file.
 const SMALL: u32 = 1024;
-/// Pages of a block. With half and with twice as many, a start of torch was no faster.
+/// Pages of a block. Half and twice as many did not make a start of torch faster.
 const BLOCK: u32 = 128;
 /// Upper bound on the blocks that are asked for ahead: as much as a fast disk has under way.
 const AHEAD: u32 = 64;

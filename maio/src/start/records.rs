@@ -67,7 +67,8 @@ impl Search {
         if let Some(found) = thread.wait(PATIENCE) {
             return Ok((Self { pending: None }, found));
         }
-        let line = "The store of templates does not answer: the start goes on without it";
+        let line =
+            "The directory of templates does not answer: the start continues without a template";
         host.log(Level::Warn, line);
         let pending = Some(thread);
         Ok((Self { pending }, Records::default()))

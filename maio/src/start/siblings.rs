@@ -33,7 +33,7 @@ pub(super) struct ModuleDirectory {
 struct Touched(HashMap<ModuleDirectory, u32>);
 
 impl Touched {
-    /// A file has been touched for the first time. Returns its directory if that is to be listed now.
+    /// A file has been touched for the first time. Returns its directory if it should be listed now.
     fn file(&mut self, path: &str) -> Option<ModuleDirectory> {
         let (directory, name) = path.rsplit_once('/')?;
         let (_, ending) = name.rsplit_once('.')?;

@@ -66,7 +66,7 @@ fn start_with(
     let (mut policy, ios) = host.start::<Library>(settings).expect("it starts");
     for &(path, from, length) in touched {
         let event = Event::new(Kind::Touch, host.id(path), from, length).by(7);
-        policy.prefetch(Some(&event)).expect("it hears");
+        policy.prefetch(Some(&event)).expect("it takes the event");
     }
     policy.exit().expect("it ends");
     assert!(
@@ -136,7 +136,7 @@ fn a_start_that_another_node_has_recorded_is_loaded_if_its_files_are_here() {
     assert_eq!(
         (own.groups.len(), own.loads),
         (2, 2),
-        "its own goes on from there"
+        "its own continues from there"
     );
 }
 
@@ -165,10 +165,10 @@ fn a_start_that_lost_events_and_one_that_read_nothing_are_not_kept() {
         .start::<Library>(&scratch.settings())
         .expect("it starts");
     let touch = Event::new(Kind::Touch, host.id("usr/lib/a.so"), 0, 512 * KIB).by(7);
-    policy.prefetch(Some(&touch)).expect("it hears");
+    policy.prefetch(Some(&touch)).expect("it takes the event");
     let mut lost = Event::new(Kind::Lost, FileId(0), 0, 0);
     lost.count = 3;
-    policy.prefetch(Some(&lost)).expect("it hears");
+    policy.prefetch(Some(&lost)).expect("it takes the event");
     policy.exit().expect("it ends");
     assert_eq!(scratch.kept(), None);
     assert!(
@@ -257,7 +257,7 @@ fn what_never_comes_to_rest_is_kept_after_ten_minutes() {
         let file = host.id("usr/bin/python3");
         let mut touch = Event::new(Kind::Touch, file, page * 4 * KIB, 4 * KIB).by(7);
         touch.time_ns = (page + 1) * 5_000_000_000;
-        policy.prefetch(Some(&touch)).expect("it hears");
+        policy.prefetch(Some(&touch)).expect("it takes the event");
         policy.prefetch(None).expect("it wakes");
         let hears = host.wanted().0.contains(Kind::Touch);
         assert_eq!(hears, page < 119, "after {} s", (page + 1) * 5);
@@ -273,7 +273,7 @@ fn a_start_that_has_come_to_rest_is_kept_and_hears_no_more() {
         .start::<Library>(&scratch.settings())
         .expect("it starts");
     let touch = Event::new(Kind::Touch, host.id("usr/lib/a.so"), 0, 512 * KIB).by(7);
-    policy.prefetch(Some(&touch)).expect("it hears");
+    policy.prefetch(Some(&touch)).expect("it takes the event");
     host.advance(Duration::from_secs(11));
     policy.prefetch(None).expect("it wakes");
     assert_eq!(host.wanted(), (ppc::Kinds::default(), 0));
@@ -299,7 +299,7 @@ fn what_another_policy_loads_is_left_to_it() {
         ("usr/bin/python3", 0, 128 * KIB),
     ] {
         let event = Event::new(Kind::Touch, host.id(path), from, length).by(7);
-        policy.prefetch(Some(&event)).expect("it hears");
+        policy.prefetch(Some(&event)).expect("it takes the event");
     }
     policy.exit().expect("it ends");
     let kept = scratch.kept().expect("a template");
@@ -331,7 +331,7 @@ fn a_start_that_nothing_is_known_of_is_given_what_others_read_of_its_packages() 
     let (mut policy, _) = named("start-a");
     for path in ["v/site-packages/torch/a.so", "v/site-packages/other/b.so"] {
         let event = touch(path, 128 * KIB);
-        policy.prefetch(Some(&event)).expect("it hears");
+        policy.prefetch(Some(&event)).expect("it takes the event");
     }
     policy.exit().expect("it ends");
     let (mut policy, plan) = named("start-b");
@@ -371,7 +371,7 @@ fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_fi
     let touched = ["libz.so.1", "a.pyc", "b.pyc"].map(path);
     for path in &touched {
         let event = Event::new(Kind::Touch, host.id(path), 0, 4 * KIB).by(7);
-        asked.extend(policy.prefetch(Some(&event)).expect("it hears"));
+        asked.extend(policy.prefetch(Some(&event)).expect("it takes the event"));
     }
     let until = std::time::Instant::now() + Duration::from_secs(10);
     while asked.concat().len() < 4 && std::time::Instant::now() < until {
@@ -396,7 +396,7 @@ fn what_is_touched_of_a_large_file_is_asked_for_with_its_surroundings_the_first_
     let (mut policy, _) = host.start::<Library>(&settings).expect("it starts");
     let mut hear = |at: u64| {
         let event = Event::new(Kind::Touch, host.id("usr/bin/python3"), at, 4 * KIB).by(7);
-        let asked = policy.prefetch(Some(&event)).expect("it hears");
+        let asked = policy.prefetch(Some(&event)).expect("it takes the event");
         let asked = asked.unwrap_or_default().into_iter();
         asked
             .map(|io| (io.offset / KIB, io.length / KIB))

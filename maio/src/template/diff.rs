@@ -88,7 +88,8 @@ pub fn diff(a: &Template, b: &Template) -> Result<Diff, TemplateError> {
             let extents = &mut reads.entry(group.worker).or_default()[side];
             for extent in group.extents()? {
                 let place = places.get(extent.file as usize);
-                let &file = place.ok_or(TemplateError::Inconsistent("a range is of no file"))?;
+                let &file =
+                    place.ok_or(TemplateError::Inconsistent("a range belongs to no file"))?;
                 extents.push(Extent { file, ..extent });
             }
         }

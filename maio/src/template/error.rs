@@ -24,29 +24,29 @@ pub enum TemplateError {
     /// Larger than templates are kept or read.
     #[error("The template of {0} bytes is too large")]
     TooLarge(u64),
-    /// The checksum is right, but the contents make no sense.
+    /// The checksum is right, but the contents are invalid.
     #[error("The template is inconsistent: {0}")]
     Inconsistent(&'static str),
     /// A model's template was asked for, and this is a start's.
-    #[error("The template is of a start, not of a model; give one of them another service ID")]
+    #[error("This is the template of a start, not of a model; give one of them another service ID")]
     OfAStart,
     /// The other way round, or a start's template from before they were marked.
     #[error(
-        "The template is not marked as a start's: it is of a model, or was recorded by an older MAIO; \
-         then the next 'ppcctl run -- COMMAND' marks it"
+        "The template is not marked as that of a start: it is a model's, or an older MAIO recorded it; in that case \
+         the next 'ppcctl run -- COMMAND' marks it"
     )]
     OfAModel,
     /// A name that is not valid for files everywhere.
     #[error(
-        "{0:?} is no name of a service or node: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not \
-         beginning with '.'"
+        "{0:?} is not the name of a service or node: use 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', not beginning \
+         with '.'"
     )]
     Name(String),
     /// The path is not a regular file.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// Another user may have written it.
-    #[error("{} is not trusted, as {why}: remove it, or make the user who reads it its only owner and writer",
+    #[error("{} is not trusted, because {why}: remove it, or let only its reader own and write it",
         path.display())]
     Untrusted {
         /// The file or folder.
@@ -54,7 +54,7 @@ pub enum TemplateError {
         /// The reason.
         why: &'static str,
     },
-    /// The store is not writable. Loads go on without it.
+    /// The store is not writable. Loads continue without it.
     #[error("{} cannot be written to: {source}", path.display())]
     ReadOnly {
         /// The path.

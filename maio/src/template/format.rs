@@ -37,7 +37,7 @@ const HEAD: usize = 52;
 /// The same as in Linux.
 const MAX_PATH: usize = 4096;
 
-/// Lengths of what is borrowed and not allocated are bounded by what there is.
+/// Lengths of what is borrowed and not allocated are bounded by the input.
 const CONFIG: Configuration<
     true,
     MAX_BYTES,
@@ -48,7 +48,7 @@ const CONFIG: Configuration<
     DESERIALIZATION_SIZE_LIMIT_DISABLED,
 > = Configuration::default().with_preallocation_size_limit::<MAX_BYTES>();
 
-/// These are allocated, so they have limits of their own, in bytes.
+/// These are allocated, so they have their own limits, in bytes.
 type FilesLen = BincodeLen<{ MAX_FILES * size_of::<PackedFile<'static>>() }>;
 type GroupsLen = BincodeLen<{ MAX_GROUPS * size_of::<PackedGroup<'static>>() }>;
 
@@ -94,7 +94,7 @@ struct PackedGroup<'a> {
 }
 
 impl Template {
-    /// What is to be kept, with all ranges checked.
+    /// The content to keep, with all ranges checked.
     ///
     /// # Errors
     /// [`TemplateError::Inconsistent`] if [`Template::from_bytes`] or [`Group::extents`] would refuse it,
@@ -128,7 +128,7 @@ impl Template {
         if bytes.len() > MAX_BYTES {
             return Err(TemplateError::TooLarge(bytes.len() as u64));
         }
-        let wrong = |_| TemplateError::Inconsistent("its body is no template's");
+        let wrong = |_| TemplateError::Inconsistent("its body is not that of a template");
         let (kind, body) = match opened(bytes)? {
             (OF_MODEL, body) => {
                 let body = wincode::config::deserialize_exact(body, CONFIG).map_err(wrong)?;
@@ -138,7 +138,7 @@ impl Template {
                 let marked: MarkedBody<'_> =
                     wincode::config::deserialize_exact(body, CONFIG).map_err(wrong)?;
                 if marked.kind != START {
-                    return Err(TemplateError::Inconsistent("its kind is not known"));
+                    return Err(TemplateError::Inconsistent("its kind is unknown"));
                 }
                 (TemplateKind::Start, marked.body)
             }
@@ -192,7 +192,7 @@ impl Template {
     /// Checks all but the ranges. Returns how many pages the files have.
     fn check(&self) -> Result<Vec<u32>, TemplateError> {
         if !valid_name(&self.service) || !valid_name(&self.node) {
-            return Err(TemplateError::Inconsistent("a name is not valid"));
+            return Err(TemplateError::Inconsistent("a name is invalid"));
         }
         if self.files.len() > MAX_FILES || self.groups.len() > MAX_GROUPS {
             return Err(TemplateError::Inconsistent(
@@ -207,7 +207,7 @@ impl Template {
         for file in &self.files {
             if !valid_path(&file.path) || !paths.insert(&file.path) {
                 return Err(TemplateError::Inconsistent(
-                    "a path is not valid, or is there twice",
+                    "a path is invalid or appears twice",
                 ));
             }
         }
@@ -462,7 +462,7 @@ mod tests {
         for kind in [0, START + 1] {
             let body = [&[kind], &of_model[HEAD..]].concat();
             let error = Template::from_bytes(&sealed(MARKED, &body)).expect_err("no such kind");
-            assert!(error.to_string().contains("kind is not known"), "{error}");
+            assert!(error.to_string().contains("kind is unknown"), "{error}");
         }
     }
 

@@ -42,7 +42,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is no regular file.
+    /// It cannot be read, or is not a regular file.
     pub fn read(directory: &Path, path: &str) -> io::Result<Self> {
         let file = File::open(directory.join(path))?;
         let metadata = file.metadata()?;

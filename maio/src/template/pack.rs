@@ -88,7 +88,7 @@ pub(super) fn check(extents: &[Extent]) -> Result<(), TemplateError> {
     }
     for extent in extents {
         if extent.file as usize >= MAX_FILES {
-            return Err(TemplateError::Inconsistent("a range is of no file"));
+            return Err(TemplateError::Inconsistent("a range belongs to no file"));
         }
         if extent.pages == 0 || extent.first.checked_add(extent.pages).is_none() {
             return Err(TemplateError::Inconsistent(
@@ -118,7 +118,7 @@ pub(super) fn unpack(
     // A range takes a byte in each, so this is what is allocated.
     if gaps.0.len() < count || lengths.0.len() < count {
         return Err(TemplateError::Inconsistent(
-            "a group is shorter than it says",
+            "a group is shorter than it claims",
         ));
     }
     let mut extents = Vec::with_capacity(count);
@@ -132,7 +132,7 @@ pub(super) fn unpack(
             Some(limits) => limits.get(file as usize).copied(),
             None => ((file as usize) < MAX_FILES).then_some(u32::MAX),
         };
-        let limit = limit.ok_or(TemplateError::Inconsistent("a range is of no file"))?;
+        let limit = limit.ok_or(TemplateError::Inconsistent("a range belongs to no file"))?;
         let cursor = cursors.at(file);
         for _ in 0..run {
             let step = history.next(gaps.signed()?, lengths.signed()?)?;
@@ -146,7 +146,7 @@ pub(super) fn unpack(
     }
     if !(files.0.is_empty() && gaps.0.is_empty() && lengths.0.is_empty()) {
         return Err(TemplateError::Inconsistent(
-            "a group is longer than it says",
+            "a group is longer than it claims",
         ));
     }
     Ok(extents)
@@ -156,7 +156,7 @@ fn next_file(file: u32, files: &mut Numbers<'_>) -> Result<u32, TemplateError> {
     i64::from(file)
         .checked_add(files.signed()?)
         .and_then(|file| u32::try_from(file).ok())
-        .ok_or(TemplateError::Inconsistent("a range is of no file"))
+        .ok_or(TemplateError::Inconsistent("a range belongs to no file"))
 }
 
 fn extent(file: u32, cursor: u32, step: Delta, limit: u32) -> Result<Extent, TemplateError> {
@@ -164,7 +164,7 @@ fn extent(file: u32, cursor: u32, step: Delta, limit: u32) -> Result<Extent, Tem
     let first = place(i64::from(cursor).checked_add(step.gap));
     let pages = place(Some(step.pages)).filter(|&pages| pages > 0);
     let (Some(first), Some(pages)) = (first, pages) else {
-        return Err(TemplateError::Inconsistent("a range is nowhere"));
+        return Err(TemplateError::Inconsistent("a range has no position"));
     };
     match first.checked_add(pages) {
         Some(end) if end <= limit => Ok(Extent { file, first, pages }),
@@ -194,7 +194,7 @@ impl History {
         let (Some(gap), Some(pages)) =
             (before.gap.checked_add(gap), before.pages.checked_add(pages))
         else {
-            return Err(TemplateError::Inconsistent("a range is nowhere"));
+            return Err(TemplateError::Inconsistent("a range has no position"));
         };
         let step = Delta { gap, pages };
         if self.kept {
@@ -209,7 +209,7 @@ impl History {
 fn strides(steps: &[Delta]) -> Vec<usize> {
     let from = (steps.len() / 2).saturating_sub(SAMPLE / 2);
     let sample = &steps[from..steps.len().min(from + SAMPLE)];
-    // What goes on as it went on the last time costs next to nothing.
+    // A run that continues like the previous one costs next to nothing.
     let surprises = |stride: &usize| {
         let goes_on = |&at: &usize| {
             let (a, b, c) = (sample[at - 2 * stride], sample[at - stride], sample[at]);
@@ -264,7 +264,7 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// Inflates what is packed, to exactly the size it says it has, from exactly what there is.
+/// Inflates what is packed, to exactly the size it says it has, from exactly the given bytes.
 fn inflate(packed: &[u8], count: usize) -> Result<Vec<u8>, TemplateError> {
     let (size, deflated) = packed
         .split_first_chunk()

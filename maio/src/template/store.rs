@@ -62,7 +62,7 @@ fn root(root: bool, state: Option<PathBuf>, home: Option<PathBuf>) -> Option<Pat
     if root {
         return Some(PathBuf::from("/var/lib/ppc/templates"));
     }
-    // What is not absolute is to be ignored, says the specification.
+    // The specification says that relative paths must be ignored.
     let absolute = |path: &PathBuf| path.is_absolute();
     let home = || Some(home.filter(absolute)?.join(".local/state"));
     let state = state.filter(absolute).or_else(home)?;
@@ -174,7 +174,7 @@ impl Store {
         Ok(self.newest_first(service, found, fits))
     }
 
-    /// The same for all nodes, without a bound on bytes. For tools.
+    /// Reads the templates of all nodes, without a bound on bytes; for tools.
     ///
     /// # Errors
     /// Of the name or of reading the directory.
@@ -423,7 +423,7 @@ fn is_link(path: &Path) -> bool {
         .is_ok_and(|found| found.file_type().is_symlink())
 }
 
-/// The names in a directory that are UTF-8. None if it does not exist or is no directory.
+/// The names in a directory that are UTF-8. None if it does not exist or is not a directory.
 fn names(folder: &Path) -> Result<impl Iterator<Item = String> + use<>, TemplateError> {
     let entries = match fs::read_dir(folder) {
         Err(error)

@@ -111,7 +111,7 @@ impl<'a> GroupView<'a> {
             name: Ranks::of_number(group.worker).to_string(),
             xpu: group.xpu,
             bytes: group.bytes(),
-            ranges: ranges.ok_or(TemplateError::Inconsistent("a range is of no file"))?,
+            ranges: ranges.ok_or(TemplateError::Inconsistent("a range belongs to no file"))?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What other nodes of a fleet have recorded: `ROOT/.fleet/SERVICE/NAME.maio`.
 //!
-//! A program that has a network keeps that folder, as a user of its own; MAIO only reads it, and the program only reads
+//! A program that has a network keeps that folder, as its own user; MAIO only reads it, and the program only reads
 //! the rest of the store. So nothing that comes by the network replaces a template of this node.
 
 use std::collections::BTreeSet;
