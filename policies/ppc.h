@@ -4,7 +4,7 @@
  *
  * A policy is a shared library that receives page-cache misses and decides
  * what to load and what to drop. It exports one symbol, ppc_policy, and links
- * with nothing of ours: this header is all it needs.
+ * with no library of PPC: this header is all it needs.
  *
  *	#include "ppc.h"
  *
@@ -63,7 +63,7 @@
  * Threads and time
  * ----------------
  * All callbacks of an instance are called from one thread and never
- * concurrently. A policy may have threads of its own; it joins them in exit.
+ * concurrently. A policy may have its own threads; it joins them in exit.
  * Host services are for the thread and the duration of a callback; log, now and
  * wake may be called from any thread between the start of init and the return
  * of exit.
@@ -96,9 +96,9 @@
  * PPC_OP_DROP takes a range out of the cache and cancels its waiting loads.
  * PPC_OP_CANCEL does only the latter. Pages that stay because processes map
  * them are left to the kernel, which reclaims them when it needs memory; they
- * no longer count as used. As the kernel reclaims mapped and used pages last, a
- * policy that leaves many to it loads with PPC_IO_HOLD, and keeps only a part
- * of the available memory ahead of its readers.
+ * no longer count as used. Because the kernel reclaims mapped and used pages
+ * last, a policy that leaves many to it loads with PPC_IO_HOLD, and keeps only
+ * a part of the available memory ahead of its readers.
  *
  * Memory
  * ------
@@ -124,8 +124,8 @@
  * fields are zero. Each begins with struct_size, the sizeof of its author:
  * PPC_INIT sets it. The receiver uses the fields that both sides know and takes
  * the rest as zero, which always means as before. An I/O that is longer than
- * the host knows is refused unless the rest is zero, as the host could not do
- * what it asks for. A host runs policies of its own abi_version and of all
+ * the host knows is refused unless the rest is zero, because the host could not
+ * do what it asks for. A host runs policies of its own abi_version and of all
  * earlier ones, and refuses newer ones with an explanation; so a policy may
  * call every service of the header that it was built with.
  *
@@ -324,7 +324,7 @@ struct ppc_memory {
  * @asked: bytes that were asked for ahead of readers, each once; not those that
  *	   were taken back before they came
  * @used: of these, read after they had come
- * @late: of these, missed by a reader all the same: they came too late, or were
+ * @late: of these, missed by a reader anyway: they came too late, or were
  *	  gone again
  * @unread: of these, never read. @used, @late and @unread are no more than @asked.
  * @own: bytes that readers missed and that were not asked for
@@ -335,7 +335,7 @@ struct ppc_memory {
  * @reading_ns: time during which all was loaded, and readers read
  * @resting_ns: time during which all was loaded, and none read
  * @whole_ns: from the beginning to the end. The five phases are parts of it that
- *	      do not overlap: their sum is no more, and all of it but for rounding.
+ *	      do not overlap: they add up to it, but for rounding.
  */
 struct ppc_report {
 	uint32_t struct_size;
@@ -359,7 +359,7 @@ struct ppc_sink;
 
 /* level of log() */
 #define PPC_LOG_ERROR		1u	/* the requested action failed */
-#define PPC_LOG_WARN		2u	/* abnormal, but the policy goes on */
+#define PPC_LOG_WARN		2u	/* abnormal, but the policy continues */
 #define PPC_LOG_INFO		3u	/* once per lifetime, not once per event */
 #define PPC_LOG_DEBUG		4u
 
@@ -446,7 +446,7 @@ struct ppc_host {
  * @name: short, of a-z, 0-9 and -; required
  * @version: of the policy, or NULL
  * @description: a line for users, or NULL
- * @needs: PPC_FEATURE_* without which it makes no sense: a mount that lacks one
+ * @needs: PPC_FEATURE_* that it cannot work without: a mount that lacks one
  *	   refuses the policy
  * @init: settings end with a NULL key; host is valid until exit has returned;
  *	  *self is NULL, and its value on return is passed to the other callbacks

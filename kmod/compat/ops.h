@@ -51,7 +51,7 @@ static inline int rfs_getattr(const struct path *path, struct kstat *stat, u32 m
 #endif
 
 /*
- * 6.2: ACLs have an operation of their own; before, they are xattrs like
+ * 6.2: ACLs have their own operation; before, they are xattrs like
  * others, and the handler for all names passes them on.
  */
 #ifdef HAVE_VFS_GET_ACL

@@ -1,6 +1,6 @@
 //! The smallest policy: it decides nothing.
 //!
-//! It leaves reading ahead and reclaiming to the kernel, as it implements none of [`ppc::Prefetch`],
+//! It leaves reading ahead and reclaiming to the kernel, because it implements none of [`ppc::Prefetch`],
 //! [`ppc::Evict`] and [`ppc::Configure`]. `../README.md` describes how to write a policy that decides.
 
 use std::ffi::CStr;

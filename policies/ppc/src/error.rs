@@ -19,7 +19,7 @@ pub enum Error {
         /// Its errno, positive.
         errno: i32,
     },
-    /// A setting's value makes no sense.
+    /// A setting's value is invalid.
     #[error("Setting {key}={value}: {problem}")]
     Setting {
         /// The setting.
@@ -33,7 +33,7 @@ pub enum Error {
     #[error("Unknown setting: {0}")]
     UnknownSettings(String),
     /// A path or message that C cannot represent.
-    #[error("NUL byte in {0:?}")]
+    #[error("{0:?} contains a NUL byte")]
     Nul(String),
     /// An errno of the policy's own, positive.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
@@ -56,15 +56,15 @@ impl Error {
 #[non_exhaustive]
 pub enum LoadError {
     /// The dynamic linker refuses it.
-    #[error("The library does not open: {0}")]
+    #[error("The library cannot be opened: {0}")]
     Open(String),
     /// It is a library, but not a policy.
     #[error("It exports no ppc_policy, so it is not a policy; see ppc.h")]
     NoSymbol,
     /// Built with a newer `ppc.h`.
     #[error(
-        "The policy speaks version {policy} of ppc.h, this host only up to {host}; install a newer \
-         host, or build the policy with this one's header"
+        "The policy needs version {policy} of ppc.h, and this host supports versions up to {host}; install a newer \
+         host, or build the policy with this host's header"
     )]
     Newer {
         /// The policy's version.
@@ -84,7 +84,7 @@ pub enum LoadError {
         size: u32,
     },
     /// The name is missing or not valid.
-    #[error("The policy's name must be of a-z, 0-9 and -, and at most 64 bytes long")]
+    #[error("The policy's name must consist of a-z, 0-9 and -, at most 64 bytes")]
     Name,
     /// It needs features that this version does not have.
     #[error("The policy needs features that version {0} of ppc.h does not have")]
@@ -96,7 +96,7 @@ pub enum LoadError {
     #[error("The policy takes no settings")]
     NoSettings,
     /// A key or value that C cannot represent.
-    #[error("NUL byte in a setting")]
+    #[error("A setting contains a NUL byte")]
     Nul,
     /// Its `init` failed; the reason is its last log line.
     #[error("The policy refused: {}", io::Error::from_raw_os_error(*.0))]

@@ -91,7 +91,7 @@ pub mod host {
 }
 
 /// Finds out which of [`Prefetch`], [`Evict`] and [`Configure`] a [`Policy`] implements. Once for a
-/// type; [`export_policy!`] does it, so that only a policy that is no library's needs it.
+/// type; [`export_policy!`] does it, so that only a policy outside a library needs it.
 #[macro_export]
 macro_rules! callbacks {
     ($policy:ty) => {

@@ -535,7 +535,7 @@ pub struct Memory {
 pub enum Level {
     /// The requested action failed.
     Error = 1,
-    /// Abnormal, but the policy goes on.
+    /// Abnormal, but the policy continues.
     Warn = 2,
     /// Once per lifetime, not once per event.
     Info = 3,

@@ -318,7 +318,7 @@ fn report() -> Report {
     }
 }
 
-/// Reports a load, and some that make no sense.
+/// Reports a valid load and some invalid ones.
 fn reports(host: &Host<'_>) -> Result<()> {
     host.report(&report())?;
     let wrong: [fn(&mut Report); 5] = [

@@ -111,9 +111,9 @@ fn what_is_no_policy_is_refused_with_a_sentence() {
     let (source, library) = (common::scratch("none.c"), common::scratch("none.so"));
     // SAFETY: a file of text has no constructors to run.
     let refused = unsafe { Table::open(&common::policies().join("ppc.h")) };
-    let refused = refused.expect_err("a text is no library").to_string();
+    let refused = refused.expect_err("a text is not a library").to_string();
     assert!(
-        refused.starts_with("The library does not open: "),
+        refused.starts_with("The library cannot be opened: "),
         "{refused}"
     );
 

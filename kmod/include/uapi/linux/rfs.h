@@ -78,7 +78,7 @@
  *             system, opened with the mounter's credentials. It does not pin
  *             the mount.
  *   PATH      the path within the mount, NUL terminated; ENAMETOOLONG if the
- *             buffer is short; ENOENT if the file has no name any more, or has
+ *             buffer is short; ENOENT if the file no longer has a name, or has
  *             not been looked up since it or a folder above it was renamed.
  *   LOAD      bring [offset, offset+length) into the page cache. Pages are
  *             allocated by the caller's memory policy. Stops on a pending

@@ -1,6 +1,6 @@
 //! Which callbacks a policy has: those whose traits it implements, found by the compiler.
 //!
-//! [`Found`] has a constant of its own where the trait is implemented, and that of [`Missing`] where it
+//! [`Found`] has its own constant where the trait is implemented, and that of [`Missing`] where it
 //! is not. The compiler chooses by the type that it knows, so the question is asked by a macro, where
 //! the type has a name, and not by a function for all types.
 

@@ -54,7 +54,7 @@ impl Desk {
             report,
         };
         let desk = Box::into_raw(Box::new(Self { raw, services }));
-        // SAFETY: it comes of a Box, and the pointer has not left this function.
+        // SAFETY: it comes from a Box, and the pointer has not left this function.
         unsafe {
             (*desk).raw.ctx = desk.cast();
             NonNull::new_unchecked(desk)
@@ -122,7 +122,7 @@ unsafe extern "C" fn log(ctx: *mut c_void, level: u32, message: *const c_char) {
     };
 }
 
-/// More than any version will have: a size that is larger is no size.
+/// More than any version will have: a larger size is invalid.
 const MOST_BYTES: usize = 4096;
 
 /// Our copy of a structure of another version's: fields that it lacks are zero, and what it has beyond
@@ -148,7 +148,7 @@ unsafe fn take<T: Copy>(from: *const T, least: usize) -> Result<T, c_int> {
     }
     // SAFETY: as the caller promises.
     let mut copy: T = unsafe { zeroed() };
-    // SAFETY: what is known is no longer than ours, which only we have.
+    // SAFETY: the known part is at most as long as this structure, which no other code refers to.
     unsafe {
         ptr::copy_nonoverlapping(known.as_ptr(), (&raw mut copy).cast(), own);
     }

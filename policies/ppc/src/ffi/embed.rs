@@ -31,7 +31,7 @@ const KNOWN_FEATURES: u64 = (1 << 6) - 1;
 pub trait Services: Send + Sync {
     fn features(&self) -> Features;
     fn deadline(&self) -> Option<Duration>;
-    /// The level is a number, as a policy may make one up.
+    /// The level is a number, because a policy may make one up.
     fn log(&self, level: u32, message: &str);
     fn open(&self, path: &Path) -> Result<FileId>;
     fn close(&self, file: FileId) -> Result<()>;
@@ -74,7 +74,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// It does not open, is not a policy, or not one for this host.
+    /// It cannot be opened, is not a policy, or does not fit this host.
     pub unsafe fn open(library: &Path) -> Result<Self, LoadError> {
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|_| LoadError::Nul)?;
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
@@ -304,7 +304,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The policy's `exit` failed; the instance has ended all the same.
+    /// The policy's `exit` failed; the instance has ended anyway.
     pub fn exit(mut self) -> Result<()> {
         self.end()
     }

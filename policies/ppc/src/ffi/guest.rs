@@ -129,7 +129,7 @@ impl<'a> Host<'a> {
     ///
     /// # Errors
     ///
-    /// The id is gone, or the file has no name any more.
+    /// The id is gone, or the file no longer has a name.
     pub fn path(&self, file: FileId) -> Result<PathBuf> {
         let mut buf = vec![0u8; 4096];
         let at = buf.as_mut_ptr().cast::<c_char>();
@@ -328,7 +328,7 @@ impl Plan<'_> {
             if self.is_full() {
                 host.log(
                     Level::Warn,
-                    "more files than a plan may have; the rest is left out",
+                    "the plan names too many files; the rest is skipped",
                 );
                 break;
             }
@@ -419,7 +419,7 @@ unsafe extern "C" fn on_init<P: Policy>(
 }
 
 unsafe extern "C" fn on_exit<P: Policy>(instance: *mut c_void) -> c_int {
-    // SAFETY: it is what on_init made, and this is its last callback.
+    // SAFETY: on_init made this pointer, and this is its last callback.
     let live = unsafe { Box::from_raw(instance.cast::<Live<P>>()) };
     let Live {
         host,
