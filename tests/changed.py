@@ -46,7 +46,7 @@ def branch_point(given: str) -> str | None:
         if found := git("merge-base", "HEAD", other):
             return found.strip()
     if given:
-        sys.exit(f"changed.py: {given} is no commit with a history in common")
+        sys.exit(f"changed.py: {given} is not a commit with a common history")
     return None
 
 
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
         print(*(crate.name for crate in chosen), sep="\n", end="\n" if chosen else "")
         return 0
     if not chosen:
-        # In the words of test runners: nothing was left out, as there was nothing to run.
+        # In the words of test runners: nothing was skipped, because there was nothing to run.
         print("no crate has changed\n0 passed, 0 failed")
         return 0
     packages = [word for crate in chosen for word in ("--package", crate.name)]

@@ -252,8 +252,8 @@ class Arguments(unittest.TestCase):
         self.assertEqual((wanted.device, wanted.memory, wanted.turns), (["20ms"], ["45%"], ["cold", "model-first"]))
 
     def test_what_cannot_be_is_said(self) -> None:
-        self.assertIn("'hot' is no turn", self.wrong("--turns", "hot"))
-        self.assertIn("45 is no share", self.wrong("--memory", "45"))
+        self.assertIn("'hot' is not a turn", self.wrong("--turns", "hot"))
+        self.assertIn("45 is not a share", self.wrong("--memory", "45"))
         self.assertIn("choose one", self.wrong("--disk", "/srv", "--device", "ssd"))
         self.assertIn("add cold", self.wrong("--memory", "45%", "--turns", "first,later"))
         self.assertIn("invalid choice", self.wrong("--program", "game"))

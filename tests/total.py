@@ -152,7 +152,7 @@ def run(name: str, command: str) -> tuple[int, str]:
 
 
 def end(pid: int) -> None:
-    """Ends a process and all that it has started, these first: orphans could not be found any more."""
+    """Ends a process and all that it has started, these first: orphans could no longer be found."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = [int(child) for child in children.read_text().split()]

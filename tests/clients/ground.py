@@ -79,7 +79,7 @@ def settle(root: Path) -> None:
 
 def words(client: Client, root: Path) -> list[str]:
     model = root / client.weights
-    # As llama.cpp's programs are told.
+    # In the terms of llama.cpp's options.
     model = model / "model.gguf" if client.weights == "gguf" else model
     return [str(root / "venv/bin/python"), str(root / "loaders/loaders.py"), client.name, str(model)]
 

@@ -46,7 +46,7 @@ def share(text: str) -> float:
     """Parses a share: 0.45 for 45%."""
     part = float(text.removesuffix("%")) / 100
     if not text.endswith("%") or not 0.01 <= part <= 2:
-        raise ValueError(f"{text} is no share: 45% is one")
+        raise ValueError(f"{text} is not a share such as 45%")
     return part
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The order of the smallest blocks of free pages that the host is told of.
+# The order of the smallest blocks of free pages that the guest reports to the host.
 ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
 # More than any block has; where that is refused, the most that one has.
 LARGEST = ("11", "10")

@@ -5,13 +5,13 @@
     loaders.py --probe               which modules cannot be imported, and why
     loaders.py --save-bin FROM TO    the weights of a directory as torch saves them
 
-The measured time ends when a byte of each page of every tensor has been read, as some frameworks only map their files.
+The measured time ends when a byte of each page of every tensor has been read, because some frameworks only map files.
 Frameworks are imported before it begins.
 """
 
 from __future__ import annotations
 
-import moments  # noqa: I001 - before all others, as they take their time, too
+import moments  # noqa: I001 - before all others, because their imports take time, too
 
 import importlib
 import json

@@ -13,8 +13,8 @@ TURNS = [COLD, WARM, MODEL_FIRST, FIRST, LATER]
 USUAL_TURNS = [COLD, WARM, FIRST, LATER]
 # They add up to the whole. The check of what was loaded is the loader's own, and no part of what users wait for.
 PHASES = ["until main", "imports", "weights", "check", "exit"]
-# How many bytes may be reclaimed before this is no accident any more, and how many a warm start may read: 24 MB, page by
-# page, made one of 2.3 s take 19 from storage 20 ms away.
+# How many bytes may be reclaimed before this is no longer an accident, and how many a warm start may read: 24 MB, page
+# by page, made one of 2.3 s take 19 from storage 20 ms away.
 LARGE = 32 << 20
 WARM_READS = 1 << 20
 
@@ -93,7 +93,7 @@ def turns(text: str) -> list[str]:
     """Parses the turns that are asked for, in the order in which they have to run."""
     wanted = [word.strip() for word in text.split(",")]
     if wrong := [word for word in wanted if word not in TURNS]:
-        raise ValueError(f"{wrong[0]!r} is no turn: {', '.join(TURNS)} are")
+        raise ValueError(f"{wrong[0]!r} is not a turn; the turns are {', '.join(TURNS)}")
     for later, before in ((WARM, COLD), (LATER, FIRST)):
         if later in wanted and before not in wanted:
             raise ValueError(f"{later!r} needs {before!r} before it")

@@ -12,7 +12,7 @@ COLD = 0.98
 # its files at most a fifth, eight threads at most three fifths.
 LOADED = 0.35
 # Share of the model that MAIO may load for readers that bypassed the page cache at their last load, too. On the first
-# load it loads from time zero, as it knows only the headers until they open the weights.
+# load it loads from time zero, because it knows only the headers until they open the weights.
 ASIDE = 0.01
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders the chart of tools/kubernetes and checks what comes of it: kubernetes.py [--write].
+"""Renders the chart of tools/kubernetes and checks the result: kubernetes.py [--write].
 
 Each way to set it up is valid by the schemas of the API, strictly: a field that Kubernetes does not know is an error. The
 plain manifests are what the chart renders by default; --write renders them. Packages come from PyPI, once.

@@ -18,12 +18,12 @@ not() {
 files() {
 	find / -xdev \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o \
 		-path /var/lib/systemd -o -path /proc -o -path /sys -o -path /dev \) -prune -o -print
-	# The terminals' own is made whenever they look at the machine's name anew.
+	# The terminal's own file is created whenever it looks at the machine's name again.
 	find /run -xdev \( -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /run/given \
 		-o -path /run/agetty.reload \) -prune -o -print
 }
 
-# Starts the service with nothing of the model in memory; what it had to read from the disk itself, in percent.
+# Starts the service with no page of the model in memory; prints what it had to read from the disk itself, in percent.
 cold_start() {
 	sync
 	echo 3 > /proc/sys/vm/drop_caches

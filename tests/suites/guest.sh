@@ -4,7 +4,7 @@ set -u
 lower=/lower/suites mirror=/mnt/mirror status=0
 mkdir -p "$lower" "$mirror"
 
-# Runs a command and tells how it ended; its output is told if it failed.
+# Runs a command and prints how it ended; prints its output if it failed.
 check() {
 	name=$1
 	shift

@@ -56,7 +56,7 @@ def add_wheels(root: Path) -> None:
     folder = cache_dir() / "suites" / "wheels"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     subprocess.run([*command, "--python-version", "3.11", "--dest", str(folder), *WHEELS], check=True)
-    # Packed, as the rig strips large programs on their way into the guest.
+    # Packed, because the rig strips large programs on their way into the guest.
     shutil.copytree(folder, root / "opt/wheels")
 
 

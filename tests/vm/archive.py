@@ -19,7 +19,7 @@ from pathlib import Path
 
 # An index younger than this is not fetched again: `make vm` may run many times an hour.
 INDEX_AGE_S = 3600
-# How soon a machine without a network must notice, and go on with what the cache has.
+# How soon a machine without a network must notice, and continue with what the cache has.
 NETWORK_TIMEOUT_S = 15
 # Every suite of Debian, released or not, is signed with one of these (package debian-archive-keyring).
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -81,7 +81,7 @@ def machine_mirror(security: bool) -> str:
 
 
 class Suite:
-    """One suite of the archive, in an apt root of its own, so that 'newest' means newest in that suite."""
+    """One suite of the archive, in its own apt root, so that 'newest' means newest in that suite."""
 
     def __init__(self, name: str, architecture: str = "amd64") -> None:
         self.name = name

@@ -106,7 +106,7 @@ class Boot:
 
 
 def program() -> Path:
-    """The guest's program, compiled anew when any of its sources or headers has changed."""
+    """The guest's program, compiled again when any of its sources or headers has changed."""
     sources = sorted(SOURCES.glob("*.c"))
     include = build.MODULE / "include/uapi"
     newest = max(path.stat().st_mtime for path in [*SOURCES.glob("*.[ch]"), *include.rglob("*.h")])

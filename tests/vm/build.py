@@ -37,7 +37,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """A module as it was built. Its bytes are kept, as another run may build it anew at any time."""
+    """A module as it was built. Its bytes are kept, because another run may rebuild it at any time."""
 
     path: Path
     data: bytes
@@ -66,7 +66,7 @@ def copy_tree(source: Path, target: Path) -> bool:
 
 
 def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MODULE) -> Built:
-    """rfs.ko for a kernel. With extra make variables (W=1, C=2), everything is compiled anew."""
+    """rfs.ko for a kernel. With extra make variables (W=1, C=2), everything is compiled again."""
     variables = variables or []
     if not (source / "Kbuild").exists():
         raise BuildError(f"{source} has no Kbuild")

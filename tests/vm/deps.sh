@@ -2,7 +2,7 @@
 # Installs missing packages: those named, or those of tests/vm/packages. Without root, prints how to install them.
 set -eu
 
-# Words are what is wanted.
+# The unquoted variables are split into words on purpose.
 # shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(sed 's/#.*//' "$(dirname "$0")/packages")
 if ! command -v dpkg-query > /dev/null; then

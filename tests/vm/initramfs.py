@@ -25,7 +25,7 @@ MODULES = [
     "fuse",
     "squashfs",
 ]
-# File systems whose modules only a test loads, as they take long to start: /modules/NAME.list has them in order.
+# File systems whose modules only a test loads, because they take long to start: /modules/NAME.list has them in order.
 LATE = {"btrfs": "btrfs", "erofs": "erofs", "nfs4": "nfsv4", "nfsd": "nfsd"}
 # Parameters of modules. The null_blk disks are made later, through configfs.
 PARAMETERS = {"null_blk": "nr_devices=0"}

@@ -18,7 +18,7 @@ STORM = "storm"
 MODULE_TESTS = "rfs-test"
 RUNTIME_TESTS = "cprt-test"
 # A memory controller stays in one hierarchy as long as the kernel runs, which warns if it is moved back and forth.
-# Tests that need it in the old hierarchy have this at the end of their names, and get a machine of their own.
+# Tests that need it in the old hierarchy have this at the end of their names, and get their own machine.
 OLD_MEMORY = "_cgroup1"
 
 

@@ -12,7 +12,7 @@ source=$out/deb/ppc
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}
 TREE=$PWD
 export TREE SOURCE_DATE_EPOCH
-# Those of the make that this is called by.
+# Variables of the make that calls this script.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 # A text, as a field of a copyright file has it.

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 
 out=$(realpath -m "$1")
 top=$out/rpm
-# Those of the make that this is called by.
+# Variables of the make that calls this script.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}
 export SOURCE_DATE_EPOCH

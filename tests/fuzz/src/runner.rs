@@ -154,7 +154,7 @@ fn crashes() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Runs libFuzzer on a target until it ends, in a folder of its own that is removed afterwards.
+/// Runs libFuzzer on a target until it ends, in its own folder that is removed afterwards.
 fn watch(target: &Target, seconds: u32, seed: u32, folder: &Path) -> Result<End> {
     let program = env::current_exe()?.with_file_name("fuzz-target");
     if !program.exists() {

@@ -106,7 +106,7 @@ fn gpu_pages_are_at_its_node() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Maps all of a file and reads it, as the kernel lists only pages that a process has accessed.
+/// Maps all of a file and reads it, because the kernel lists only pages that a process has accessed.
 #[allow(unsafe_code, reason = "a mapping to look at")]
 fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, Box<dyn Error>> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -125,7 +125,7 @@ fn mapped_by_node(path: &Path) -> Result<std::collections::BTreeMap<u16, u64>, B
         .sum();
     assert!(sum > 0);
     let maps = fs::read_to_string("/proc/self/numa_maps")?;
-    // SAFETY: mapped with this length, and its bytes are not read any more.
+    // SAFETY: mapped with this length, and its bytes are no longer read.
     unsafe { munmap(start, SIZE) }?;
     Ok(pages_by_node(&maps, path))
 }
@@ -137,7 +137,7 @@ fn gpu_workers_are_known_as_nvml_knows_them() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let topology = Topology::detect()?;
-    // A process of its own, as this one may already use other GPUs: it reports when it works, and waits.
+    // A separate process, because this one may already use other GPUs: it reports when it works, and waits.
     let gpus = nodes_of(&topology);
     assert!(!gpus.is_empty(), "CUDA has a GPU, and the topology none");
     for (ordinal, _) in gpus {

@@ -89,7 +89,7 @@ void read_all(int fd)
 
 /*
  * Brings the whole file into the cache of fd's side. Which large folios it gets
- * depends on the side that reads it first: each case, a process of its own,
+ * depends on the side that reads it first: each case, its own process,
  * begins with an empty cache and with the lower side.
  */
 void fill_cache(int fd)

@@ -71,7 +71,7 @@ int listen_for(int argc, char **argv)
 }
 
 /*
- * Starts the reader as a process of its own, as a reader's own events are never
+ * Starts the reader as a separate process, because a reader's own events are never
  * queued. It executes the program again: after a mere fork, our next writes,
  * those into the buffers of timed reads, would have to copy memory.
  */

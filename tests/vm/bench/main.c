@@ -271,7 +271,7 @@ static void measure(const struct bench *b, int runs)
 	}
 }
 
-/* Runs each case in a process of its own, which may die. */
+/* Runs each case in its own process, which may die. */
 static bool run_benches(const struct bench *b, int runs, const char *part)
 {
 	bool fine = true;

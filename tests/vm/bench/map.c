@@ -35,7 +35,7 @@ static u64 small_faults(void)
 	return usage.ru_minflt;
 }
 
-/* Maps the file anew, copies all of it and unmaps it. */
+/* Maps the file again, copies all of it and unmaps it. */
 static void copy_out(int fd)
 {
 	char *map = map_file(fd);

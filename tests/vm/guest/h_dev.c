@@ -71,7 +71,7 @@ u64 file_id(int fd)
 	return f.file;
 }
 
-/* Opens the path and leaves it open, as the id lives that long; returns the id */
+/* Opens the path and leaves it open, because the id lives that long; returns the id */
 u64 path_id(const char *path)
 {
 	return file_id(xopen(path, O_RDONLY));

@@ -270,7 +270,7 @@ static void serve(void)
 	}
 }
 
-/* Mounts a directory, passed through by a process; names and attributes are valid for so many seconds */
+/* Mounts a directory, passed through by a process; names and attributes are valid for this many seconds */
 pid_t serve_fuse(const char *dir, const char *mnt, u32 valid)
 {
 	char opts[96];

@@ -20,7 +20,7 @@
 /* Root there is not root here */
 #define SQUASH	0x4
 
-/* Without the network, the server is gone: clients wait for it, and go on once it is back */
+/* Without the network, the server is gone: clients wait for it, and continue once it is back */
 void nfs_gone(bool gone)
 {
 	/* Before the file system is unmounted, which would wait as well */

@@ -2,7 +2,7 @@
 /*
  * The harness: registry, command line, the process a test runs in, clean-up.
  *
- * A test runs in a child in a process group of its own. Everything it mounts or
+ * A test runs in a child in its own process group. Everything it mounts or
  * makes is noted in memory shared with the parent, which kills what is left of
  * the group, undoes the notes last first and fails a test whose mount is busy.
  */

@@ -254,7 +254,7 @@ static bool hear(int fd)
 	return got < 0 && errno == EAGAIN;
 }
 
-/* Starts a test in a process group of its own; *output is the reading end of its output. */
+/* Starts a test in its own process group; *output is the reading end of its output. */
 static pid_t start_test(const struct test *test, int *output)
 {
 	char path[64];

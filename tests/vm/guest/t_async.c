@@ -296,7 +296,7 @@ TEST(io_uring_cold_needs_no_workers, 30)
 {
 	close(cold(O_RDONLY));
 	if (!workers_for(lo("f"), IOSQE_ASYNC))
-		SKIP("workers are no threads of the process here");
+		SKIP("workers are not threads of the process here");
 	drop(lo("f"));
 	if (workers_for(lo("f"), 0))
 		SKIP("the lower file system needs workers itself");

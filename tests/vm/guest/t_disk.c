@@ -206,7 +206,7 @@ static u64 stop(int dev, u64 cookie)
 	return s.stopped;
 }
 
-/* Checks that w's load ended early, and soon after it was told to, at that time */
+/* Checks that w's load ended early, and soon after that time, when it was asked to */
 static void was_stopped(const struct loader *w, u64 told)
 {
 	errno = w->err;

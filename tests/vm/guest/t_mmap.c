@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Reading through mappings. Tests check every byte, as a wrong page is silent. */
+/* Reading through mappings. Tests check every byte, because a wrong page is silent. */
 #include "t.h"
 
 #define SEED 0x3a99

@@ -404,7 +404,7 @@ static int flood_setup(void)
 	return dev_masked(K(TOUCH));
 }
 
-/* Number of events for a flood: a fifth of most on a slow machine, as a debug kernel would take five minutes */
+/* Number of events for a flood: a fifth of most on a slow machine, because a debug kernel would take five minutes */
 static u64 flood_size(u64 most)
 {
 	u64 t = now_ns();

@@ -295,7 +295,7 @@ TEST(stack_over_tmpfs_commands, 15)
 	check_map(up("f"), SEED, SIZE);
 }
 
-/* It compares names in a way of its own, which no mirror can follow */
+/* It compares names in its own way, which no mirror can follow */
 TEST(stack_over_proc_einval, 15)
 {
 	CHECK_ERR(mount_rfs("/proc/sys", t_mnt, NULL), EINVAL);

@@ -130,7 +130,7 @@ static long ima_measured(void)
 	return atol(buf);
 }
 
-/* The policy covers only files of an owner that no other file has, as it stays until the reboot */
+/* The policy covers only files of an owner that no other file has, because it stays until the reboot */
 TEST(ima_forgets_inodes_that_are_gone, 30)
 {
 	static const char policy[] = "measure func=FILE_CHECK mask=MAY_READ fowner=54321\n";

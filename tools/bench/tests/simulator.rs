@@ -130,7 +130,7 @@ fn it_is_lent_with_files_of_others_on_it() {
 }
 
 fn order(to: &mut ChildStdin, from: &mut impl BufRead, word: &str) -> serde_json::Value {
-    writeln!(to, "{word}").expect("it hears");
+    writeln!(to, "{word}").expect("it takes the event");
     let mut line = String::new();
     from.read_line(&mut line).expect("it answers");
     serde_json::from_str(&line).expect("JSON")

@@ -55,7 +55,7 @@ fn run(input: &[u8]) {
         let (bytes, more) = more.split_at(length);
         rest = more;
         let path = NAMES[usize::from(*name) % NAMES.len()];
-        // Texts are read whole, and what follows their beginning is no text: much of it would only be slow.
+        // Texts are read whole, and what follows their beginning is not text: more of it would only be slow.
         let most = match path.rsplit_once('.') {
             Some((_, "json")) => 63,
             _ => u8::MAX,

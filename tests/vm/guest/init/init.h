@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 #define LINE 1024
-/* How long a process that was told to end may take to be gone, in ms. */
+/* How long a process may take to exit after it was asked to, in ms. */
 #define GRACE_MS 1000
 
 /* port.c */

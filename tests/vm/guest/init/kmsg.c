@@ -65,7 +65,7 @@ bool scan_kmsg(char *message)
 
 		len = read(kmsg_fd, record, sizeof(record) - 1);
 		if (len < 0 && errno == EPIPE)
-			continue; /* the ring buffer overtook this reader: go on with the rest */
+			continue; /* the ring buffer overtook this reader: continue with the rest */
 		if (len <= 0)
 			return clean;
 		record[len] = 0;
