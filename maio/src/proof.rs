@@ -22,7 +22,7 @@ pub(crate) struct Proof {
     pub(crate) read: u64,
     /// Of these, not expected: readers had to load them themselves.
     pub(crate) missing: u64,
-    /// Expected and not read: loaded for nothing.
+    /// Expected but not read: loaded in vain.
     pub(crate) unread: u64,
     /// Read much later than they were expected.
     pub(crate) late: u64,

@@ -18,7 +18,7 @@ PATIENCE = 300
 NATIVE, OWN = "native", "own"
 BACKENDS = ["observe", "fuse", "module"]
 FIRST, AGAIN = "first", "again"
-# As on a machine that serves: frameworks look for nothing on the network.
+# As on a production machine: frameworks do not use the network.
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -3,7 +3,7 @@
 //! The worker is the device's only reader, so its own accesses through the mount make no events. Nothing
 //! of the mount is kept open, or a policy would keep it from being unmounted: so the kernel may forget a
 //! file that no process has open and number it again. A file that a policy has opened keeps its id for
-//! the policy all the same (`names.rs`).
+//! the policy nevertheless (`names.rs`).
 
 use std::fs::File;
 use std::io;

@@ -114,7 +114,7 @@ pub enum KeepState {
     Loading,
     /// All that is wanted is in the page cache.
     Kept,
-    /// Memory does not suffice for all of it.
+    /// There is not enough memory for all of it.
     Short,
     /// What was loaded was reclaimed again: the daemon waits before it loads that once more.
     Waiting,

@@ -22,8 +22,8 @@ const AT_ONCE: usize = 1 << 14;
 
 /// How often what is missing is loaded: the kernel may reclaim pages of the first parts while the last ones come in.
 const PASSES: u32 = 10;
-/// It does so only if no more is missing than this part of all: otherwise memory does not suffice, and what is loaded
-/// again pushes out the rest.
+/// It does so only if no more is missing than this part of all: otherwise there is not enough memory, and what is
+/// loaded again pushes out the rest.
 const SMALL_PART: u64 = 8;
 
 /// A range of one of the files.

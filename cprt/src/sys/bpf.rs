@@ -206,7 +206,7 @@ struct Load {
 /// Where a program is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramFor {
-    /// At a tracepoint, by way of a perf event: the program receives the record that perf would keep.
+    /// At a tracepoint, through a perf event: the program receives the record that perf would keep.
     Perf,
     /// At a raw tracepoint: the program receives its arguments, whose type has this number.
     Raw(u32),

@@ -535,7 +535,7 @@ impl WorkerProcess {
 mod tests {
     use super::*;
 
-    /// A worker that runs and says nothing.
+    /// A worker that runs without sending messages.
     fn deaf() -> (UnixStream, WorkerHandle, WorkerProcess) {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
         let (inbox, outbox) = ends(ours).expect("its ends");

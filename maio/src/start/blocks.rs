@@ -1,4 +1,4 @@
-//! What a start without a record goes on to read of a large file: the block around each page that it touches, and
+//! Predicts what a start without a record reads next of a large file: the block around each page that it touches, and
 //! while it goes through blocks in order, the next ones. Pure.
 //!
 //! The kernel soon stops reading ahead of a mapping whose pages are touched here and there, as those of code are, and

@@ -36,7 +36,7 @@ impl Limits {
         // A page has 4 KiB or more; where it has more, the limit is higher.
         let memory = pages * 4096 + MEMORY;
         setrlimit(Resource::RLIMIT_AS, memory, memory)?;
-        // The runner keeps the input; a core file would be of no use.
+        // The runner keeps the input; a core file would not help.
         setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
         let signal = SigevNotify::SigevSignal {
             signal: OUT_OF_TIME,

@@ -148,7 +148,7 @@ fn is_not_swapped(version: Version) -> Outcome {
 ///
 /// Generations of pages (`CONFIG_LRU_GEN_ENABLED`) weigh processes against files by which pages come
 /// back: with a policy that never evicts, like this one, they have let the service pay anything from
-/// nothing to 84 MiB, which says nothing about the runtime.
+/// nothing to 84 MiB, whatever the runtime does.
 struct Lists(Option<String>);
 
 impl Lists {

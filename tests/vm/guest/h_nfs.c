@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * An NFS server for tests: the kernel's own, for one directory and this machine alone. What rpc.mountd answers when the
- * server asks who may mount what is told to it beforehand. A process takes the place of nfsdcld, which remembers
+ * server asks who may mount what gets the answer beforehand. A process takes the place of nfsdcld, which remembers
  * clients: without it, the server would wait for those of the past, for at least ten seconds.
  */
 #include "t.h"

@@ -125,7 +125,7 @@ fn now_s() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Tells of a round: with JSON, always; otherwise what has happened, and of failures in a row the first.
+/// Reports a round: with JSON, always; otherwise what has changed, and the first of several failures in a row.
 fn tell(json: bool, url: &str, result: &Result<Report>, failed_before: bool) {
     if json {
         let line = match result {

@@ -76,7 +76,7 @@ pub(crate) struct Common {
 
 impl Common {
     /// The configuration that limits what may be loaded on this machine. If the user names none, one that cannot be
-    /// read is no failure.
+    /// read is not a failure.
     pub(crate) fn limits(&self) -> Result<Config> {
         match &self.config {
             Some(path) => Ok(Config::read(path)?),

@@ -264,7 +264,7 @@ fn cached(path: &Path) -> u64 {
     output.and_then(|it| it.parse().ok()).expect("util-linux")
 }
 
-/// One tensor of about this many bytes, in a file that has exactly so many.
+/// One tensor of about this many bytes, in a file of exactly this size.
 fn safetensors(bytes: u64) -> Vec<u8> {
     let data = bytes - 4096;
     let header =

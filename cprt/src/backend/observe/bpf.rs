@@ -106,7 +106,7 @@ pub(super) fn numbering() -> io::Result<Numbering> {
 
 /// Whether the kernel may preempt a program that runs at a tracepoint itself. Meanwhile it does not run that
 /// program on that processor for other threads, and their records are lost: of 48 MiB that four processes read
-/// on 7.2, some twenty records in each load. By way of perf events no program is preempted.
+/// on 7.2, some twenty records in each load. Programs that run through perf events are not preempted.
 pub(super) fn programs_are_preempted() -> bool {
     sys::kernel_release().is_none_or(|release| release >= (7, 0))
 }

@@ -1,6 +1,6 @@
 //! The program that runs in the kernel at a tracepoint. Pure: offsets in, instructions out.
 //!
-//! It ends at once if the file is none of ours or this process is the reader; otherwise it puts a
+//! It ends at once if the backend does not follow the file, or if this process is the reader; otherwise it puts a
 //! record into the ring, or counts it where there is no room. It must not slow down readers of other files,
 //! so it first looks into a table of bits, in which the bit of a foreign inode is mostly unset. As C:
 //!

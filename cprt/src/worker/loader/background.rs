@@ -119,7 +119,7 @@ impl Background {
 
     /// Notes how long the load of a piece took, all of which came from the device.
     pub(super) fn loaded(&mut self, bytes: u64, took: Duration) {
-        // With fewer pieces than there may be, the time says nothing about these.
+        // With fewer pieces than allowed, the time does not show the effect of the limit.
         if bytes != self.piece || (self.at_once > 1 && !self.is_calm()) {
             return;
         }

@@ -102,7 +102,7 @@ fn check(bytes: &[u8]) {
     }
     let ranges: usize = template.groups.iter().map(Group::len).sum();
     if ranges > 10_000 {
-        // Showing so many is slow, and fewer are shown in the same way.
+        // Showing all of them is slow, and fewer show the same.
         return;
     }
     match View::of(&template) {

@@ -119,7 +119,7 @@ impl Record {
             policy: self.policy,
             service: self.service,
             settings,
-            // Naming a backend makes it mandatory: without one, the command would run for nothing.
+            // Naming a backend makes it mandatory: without one, running the command would achieve nothing.
             backend: Backend(Some(cprt::control::kind::BackendKind::Observe)),
             cgroup: None,
             quiet: self.quiet,
