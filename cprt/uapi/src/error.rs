@@ -192,14 +192,14 @@ mod tests {
             (
                 libc::EACCES,
                 ErrorKind::Permission,
-                "Opening /dev/rfs7: it takes CAP_SYS_ADMIN or membership in the group that owns \
-                 the device",
+                "Opening /dev/rfs7: this requires CAP_SYS_ADMIN or membership in the group that \
+                 owns the device",
             ),
             (
                 libc::EBUSY,
                 ErrorKind::Busy,
-                "Opening /dev/rfs7: another reader has it, and there is one at a time; stop that \
-                 one",
+                "Opening /dev/rfs7: another process reads it, and only one may at a time; stop that \
+                 process",
             ),
             (
                 libc::EMFILE,
