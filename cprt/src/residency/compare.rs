@@ -440,7 +440,7 @@ impl Aligned {
     }
 }
 
-/// Whether it is over a network or its own program, so that no device is accounted for.
+/// Whether a network or a program serves it, so that no device is accounted for.
 fn is_distant(kind: FsType) -> bool {
     let number = u32::try_from(kind.0 & 0xffff_ffff).unwrap_or(0);
     [FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC].contains(&kind)

@@ -121,6 +121,6 @@ mod tests {
         assert!(points.due().is_none() && !points.rest(begin + CALM * 9));
         assert_eq!(points.on(), Point::ALL);
         points.want(MISSES.to_vec(), true, begin);
-        assert!(points.due().is_none(), "these cost nobody anything");
+        assert!(points.due().is_none(), "these cost other processes nothing");
     }
 }
