@@ -115,9 +115,10 @@ impl Hearing {
         if self.scan_at.is_some_and(|at| at <= now) && self.scan(from)? == Flow::Ended {
             return Ok(Flow::Ended);
         }
-        self.hear_opens(from, into)?;
-        // Before the other records: those that report folios come before the faults that map them.
+        // Before the records: those that tell of folios come before the faults that map them. And before the opens: the
+        // kernel has reported the open of a file before any fault in it.
         let lost_faults = self.faults.get().map_or(0, |it| it.take(&mut self.faulted));
+        self.hear_opens(from, into)?;
         let lost = from.source.take(&mut self.raws);
         if lost > 0 || self.raws.iter().any(|raw| raw.process != self.own) {
             from.wake()?;
@@ -245,14 +246,15 @@ impl Hearing {
             && (raw.point.maps() || self.partly)
             && let Some(known) = table.get(file)
         {
-            self.looks.reads(raw.process, id, known.identity, now);
+            self.looks
+                .reads(raw.process, id, known.identity, now, raw.time_ns);
         }
         self.readers.hear(raw, (id, size), self.page, into);
     }
 
     /// Handles a page fault like a record of the page cache, if it was in a mapping of a file.
     fn hear_fault(&mut self, fault: &PageFault, table: &FileTable, into: &mut Vec<Event>) {
-        let Some((id, offset)) = self.looks.place(fault.process, fault.address) else {
+        let Some((id, offset)) = self.looks.place(fault) else {
             return;
         };
         let Some(known) = table.get(id.0) else {

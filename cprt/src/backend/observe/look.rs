@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
+use super::faults::PageFault;
 use crate::machine::mappings::{self, Identity, Mapping};
 use crate::machine::ranges::Ranges;
 use crate::sys::pagemap::Pagemap;
@@ -81,7 +82,7 @@ struct LookedReader {
     due: Instant,
     /// How many more looks to wait for it to map the file, which it has opened.
     waits: u32,
-    /// When it was heard to open the file, as the kernel's monotonic time in ns; 0 if it had opened it before.
+    /// When it was known to have opened or read the file, as the kernel's monotonic time in ns.
     since: u64,
     /// It is gone, or has unmapped the file; its last page faults are still to be taken.
     parts: bool,
@@ -102,19 +103,25 @@ impl Looks {
 
     /// Notes that a process has opened a file, which it may map and read without a record.
     pub(super) fn opens(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
-        if !self.readers.contains_key(&(process, id)) {
-            self.begin(process, id, file, now + SOON, WAITS);
-            if let Some(reader) = self.readers.get_mut(&(process, id)) {
-                reader.since = monotonic_ns();
-            }
+        let reader = self.readers.get(&(process, id));
+        if reader.is_none_or(|it| !mappings::are_still(process, file, &it.mappings)) {
+            let (due, since) = (now + SOON, monotonic_ns());
+            self.begin(process, id, file, (due, WAITS, since));
         }
     }
 
-    /// Notes that a process has read a file through a mapping.
-    pub(super) fn reads(&mut self, process: u32, id: FileId, file: Identity, now: Instant) {
+    /// Notes that a process has read a file through a mapping, at this time.
+    pub(super) fn reads(
+        &mut self,
+        process: u32,
+        id: FileId,
+        file: Identity,
+        now: Instant,
+        time_ns: u64,
+    ) {
         let Some(reader) = self.readers.get_mut(&(process, id)) else {
             // At once, because only a look finds out where the mapping is.
-            return self.begin(process, id, file, now, 0);
+            return self.begin(process, id, file, (now, 0, time_ns));
         };
         if reader.mappings.is_empty() {
             reader.due = now;
@@ -124,7 +131,13 @@ impl Looks {
         }
     }
 
-    fn begin(&mut self, process: u32, id: FileId, file: Identity, due: Instant, waits: u32) {
+    fn begin(
+        &mut self,
+        process: u32,
+        id: FileId,
+        file: Identity,
+        (due, waits, since): (Instant, u32, u64),
+    ) {
         if self.readers.len() >= MOST {
             return;
         }
@@ -142,15 +155,25 @@ impl Looks {
             pace: LookPace::NEW,
             due,
             waits,
-            since: 0,
+            since,
             parts: false,
         };
         self.readers.insert((process, id), reader);
     }
 
     /// The file and the place in it where a process has had a page fault. A process that reads file by file often maps
-    /// each to where the one before was: of these, the fault was in the latest that has the page in its page tables.
-    pub(super) fn place(&mut self, process: u32, address: u64) -> Option<(FileId, u64)> {
+    /// each to where the one before was. The fault was in the latest, unless that is mapped there, does not have the
+    /// page in its page tables, and was opened later: then it was in the file mapped before.
+    pub(super) fn place(&mut self, fault: &PageFault) -> Option<(FileId, u64)> {
+        let &PageFault {
+            address,
+            process,
+            time_ns,
+            ..
+        } = fault;
+        let readers = self.readers.iter().filter(|((it, _), _)| *it == process);
+        let unknown = readers.filter(|(_, reader)| reader.mappings.is_empty());
+        let latest_unknown = unknown.map(|(_, reader)| reader.since).max().unwrap_or(0);
         let of = self
             .readers
             .iter_mut()
@@ -168,10 +191,16 @@ impl Looks {
         let page = page..page + page_size();
         let at = found.iter_mut().take(last).position(|(.., reader)| {
             let pages = reader.pagemap.present(&page);
-            pages.is_ok_and(|pages| !pages.is_empty())
+            // The kernel reports a fault before it maps the page.
+            reader.since <= time_ns
+                || pages.is_ok_and(|pages| !pages.is_empty())
+                || !mappings::are_still(process, reader.file, &reader.mappings)
         });
-        let &(id, place, _) = found.get(at.unwrap_or(last))?;
-        Some((id, place))
+        let (id, place, reader) = found.get(at.unwrap_or(last))?;
+        // It may have been in a file that was opened later, and is unmapped by now: where that was is not known.
+        let is_known = latest_unknown < reader.since
+            || mappings::are_still(process, reader.file, &reader.mappings);
+        is_known.then_some((*id, *place))
     }
 
     /// Finds where this process has mapped files that it has opened lately, so that its page faults are taken for
@@ -182,7 +211,7 @@ impl Looks {
             .readers
             .iter_mut()
             .filter(|((it, _), _)| *it == process);
-        for (_, reader) in of.filter(|(_, reader)| reader.mappings.is_empty() && reader.since > 0) {
+        for (_, reader) in of.filter(|(_, reader)| reader.mappings.is_empty()) {
             reader.mappings = mappings::of(process, reader.file, mirror);
         }
     }

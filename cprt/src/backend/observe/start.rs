@@ -349,7 +349,8 @@ impl StartHearing {
                 && size >= LARGE
                 && let Some(identity) = files.data(file)
             {
-                self.looks.reads(raw.process, file, identity, now);
+                self.looks
+                    .reads(raw.process, file, identity, now, raw.time_ns);
             }
             self.readers.hear(&raw, (file, size), self.page, into);
         }

@@ -263,9 +263,19 @@ fn files_that_are_mapped_to_the_same_addresses_are_told_apart() {
             over.store(true, Relaxed);
             hearing.join().expect("no panic")
         });
-        for (file, part) in files.into_iter().zip(parts) {
-            assert_eq!(union(&events, Kind::Touch, file, process), [part]);
+        let mut known = 0;
+        for (file, (from, to)) in files.into_iter().zip(parts) {
+            // Where this process waits for a processor, a file may be gone before it is known to have been mapped.
+            for (start, end) in union(&events, Kind::Touch, file, process) {
+                let is_right = from <= start && end <= to;
+                assert!(
+                    is_right,
+                    "{start} to {end} of a file read from {from} to {to}"
+                );
+                known += end - start;
+            }
         }
+        assert!(known > 0);
     });
 }
 
