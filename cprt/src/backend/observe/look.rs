@@ -203,7 +203,7 @@ impl Looks {
         is_known.then_some((*id, *place))
     }
 
-    /// Finds where this process has mapped files that it has opened lately, so that its page faults are taken for
+    /// Finds where this process has mapped files that it has opened recently, so that its page faults are taken for
     /// reads of these.
     pub(super) fn find(&mut self, process: u32) {
         let mirror = self.mirror;
