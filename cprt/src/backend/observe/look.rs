@@ -106,7 +106,7 @@ impl Looks {
         let reader = self.readers.get(&(process, id));
         if reader.is_none_or(|it| !mappings::are_still(process, file, &it.mappings)) {
             let (due, since) = (now + SOON, monotonic_ns());
-            self.begin(process, id, file, (due, WAITS, since));
+            self.begin(process, id, file, due, WAITS, since);
         }
     }
 
@@ -121,7 +121,7 @@ impl Looks {
     ) {
         let Some(reader) = self.readers.get_mut(&(process, id)) else {
             // At once, because only a look finds out where the mapping is.
-            return self.begin(process, id, file, (now, 0, time_ns));
+            return self.begin(process, id, file, now, 0, time_ns);
         };
         if reader.mappings.is_empty() {
             reader.due = now;
@@ -136,7 +136,9 @@ impl Looks {
         process: u32,
         id: FileId,
         file: Identity,
-        (due, waits, since): (Instant, u32, u64),
+        due: Instant,
+        waits: u32,
+        since: u64,
     ) {
         if self.readers.len() >= MOST {
             return;

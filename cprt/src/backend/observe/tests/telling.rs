@@ -157,6 +157,17 @@ fn beacons_of_hits_come_without_each_touch() {
     });
 }
 
+/// Loads a file of 64 MiB.
+fn load_whole(observe: &Observe, file: FileId) {
+    let (offset, length) = (0, 64 * MIB);
+    let span = Span {
+        file,
+        offset,
+        length,
+    };
+    observe.load(span, How::default()).expect("to load");
+}
+
 /// A fault that maps a huge page makes no record of the page cache, and a look at the mappings of a process that has
 /// ended comes too late.
 #[test]
@@ -171,13 +182,7 @@ fn what_a_process_has_mapped_is_known_when_it_is_gone() {
             return skip_part("page faults are not reported");
         }
         heard(&observe);
-        let (offset, length) = (0, 64 * MIB);
-        let span = Span {
-            file,
-            offset,
-            length,
-        };
-        observe.load(span, How::default()).expect("to load");
+        load_whole(&observe, file);
         let (over, is_known) = (AtomicBool::new(false), AtomicBool::new(false));
         let mut reader = Reader::new();
         let process = reader.id();
@@ -228,13 +233,7 @@ fn files_that_are_mapped_to_the_same_addresses_are_told_apart() {
         let files = paths.each_ref().map(|path| {
             let name = Path::new(path.file_name().expect("its name"));
             let file = observe.open(name).expect("its id");
-            let (offset, length) = (0, 64 * MIB);
-            let span = Span {
-                file,
-                offset,
-                length,
-            };
-            observe.load(span, How::default()).expect("to load");
+            load_whole(&observe, file);
             file
         });
         let over = AtomicBool::new(false);
