@@ -238,10 +238,11 @@ impl LoaderState {
     /// Whether a group's thread may begin a load: the limit is for all nodes together, but each node may
     /// always have one load.
     fn may_load(&self, now: Instant, group: usize) -> bool {
-        if !self.rest.is_over(now) && self.streams.are_outranked() {
+        let behind = self.backlog.is_for_background();
+        if !self.rest.left(now).is_zero() && (behind || self.streams.are_outranked()) {
             return false;
         }
-        if self.backlog.is_for_background() {
+        if behind {
             let (flying, limit) = (self.backlog.flying(), self.backlog.background_at_once());
             return !self.backlog.is_busy() && flying < limit && self.pace.may(now, flying, limit);
         }
@@ -412,7 +413,8 @@ impl LoaderShared {
         }
         let now = Instant::now();
         if !state.may_load(now, group) {
-            return Turn::Wait(Some(LOOK_AGAIN));
+            let rest = Some(state.rest.left(now)).filter(|rest| !rest.is_zero());
+            return Turn::Wait(Some(rest.map_or(LOOK_AGAIN, |rest| rest.min(LOOK_AGAIN))));
         }
         let Looked::Just(room) = *memory else {
             return Turn::Look;
@@ -441,7 +443,7 @@ impl LoaderShared {
         if let Some(wait) = state.bucket.wait(now) {
             return Turn::Wait(Some(wait));
         }
-        if state.backlog.is_for_background() && state.backlog.flying() == 0 {
+        if state.backlog.is_for_background() && state.backlog.background_is_to_look() {
             state.backlog.background_look(state.neighbours.read());
         }
         let Some(chunk) = state.backlog.take(group) else {
@@ -542,7 +544,11 @@ impl LoaderShared {
         self.fly(-length.cast_signed());
         let now = Instant::now();
         if state.streams.are_outranked() {
-            state.rest.begin(now, took);
+            state.rest.begin(now, took.saturating_mul(Rest::OUTRANKED));
+        }
+        if chunk.range.priority < 0 {
+            let rest = state.backlog.background_rest(took);
+            state.rest.begin(now, rest);
         }
         let mut back = None;
         match outcome {

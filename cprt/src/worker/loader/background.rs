@@ -10,6 +10,10 @@
 //! Large pieces cost less for each byte, and whole folios cost readers less; a device that takes as long to answer as
 //! to deliver needs two pieces at once to be busy, and storage far away several. There are several only while others do
 //! not read from the device.
+//!
+//! A reader hardly notices one such wait, but it does notice one at each of a thousand reads that follow each other, as
+//! when it looks for names on a device that answers at once. So while others read, there is a rest after each piece that
+//! takes more than twice as long as the smallest one.
 
 use std::time::Duration;
 
@@ -29,8 +33,13 @@ const FEW: u32 = 4;
 const STAY: u32 = 64;
 /// How many looks in turn must find the device idle before there are several pieces at once.
 const CALM: u32 = 8;
+/// How long to rest after a piece while others read, as a multiple of the time that it took: they meet with one in a
+/// fifth of their reads.
+const REST: u32 = 4;
 /// How many pieces begin before the device is looked at again, with none of them under way.
 const LOOK_AFTER: u32 = 64;
+/// How long after the last of these to look: a small read that has waited behind a piece is done just after it.
+const LOOK_LATER: Duration = Duration::from_micros(500);
 
 /// When to double the loads in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,15 +100,28 @@ impl Background {
 
     /// How many pieces may be under way. Where others read, or to look whether they do, there is one.
     pub(super) const fn at_once(&self) -> usize {
-        if self.is_calm() && self.begun < LOOK_AFTER {
-            self.at_once
-        } else {
-            1
-        }
+        if self.is_to_look() { 1 } else { self.at_once }
+    }
+
+    /// Whether to look, once none of the pieces is under way: before each while others read, else from time to time.
+    pub(super) const fn is_to_look(&self) -> bool {
+        !self.is_calm() || self.begun >= LOOK_AFTER
     }
 
     const fn is_calm(&self) -> bool {
         self.calm >= CALM
+    }
+
+    /// How long to rest after a piece that took this time, and before looking.
+    pub(super) fn rest(&self, took: Duration) -> Duration {
+        if !self.is_calm() {
+            let is_long = self.alone.is_some_and(|alone| took > alone * TWICE);
+            if is_long { took * REST } else { Duration::ZERO }
+        } else if self.is_to_look() {
+            LOOK_LATER
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Notes that a piece begins.
@@ -309,6 +331,19 @@ mod tests {
     }
 
     #[test]
+    fn there_is_a_rest_after_a_piece_that_others_wait_for_long() {
+        let mut background = Background::new(2 << 20);
+        assert_eq!(background.rest(MILLI), Duration::ZERO, "nothing is known");
+        for _ in 0..FEW {
+            background.loaded(SMALLEST, MILLI / 4);
+        }
+        assert_eq!(background.rest(MILLI / 2), Duration::ZERO);
+        assert_eq!(background.rest(MILLI), 4 * MILLI);
+        background.look(None);
+        assert_eq!(background.rest(MILLI), Duration::ZERO, "nobody reads");
+    }
+
+    #[test]
     fn pieces_end_from_time_to_time_so_that_the_device_can_be_looked_at() {
         let mut background = Background::new(2 << 20);
         background.look(None);
@@ -320,7 +355,10 @@ mod tests {
             background.at_once() > 1
         });
         assert_eq!(begun.count() + 1, usize::try_from(LOOK_AFTER).expect("few"));
+        assert!(background.is_to_look());
+        assert_eq!(background.rest(MILLI), LOOK_LATER);
         background.look(Some(false));
+        assert!(!background.is_to_look());
         assert_eq!(background.at_once(), MOST_AT_ONCE);
     }
 }

@@ -299,10 +299,20 @@ impl Backlog {
         streams.peek().is_some() && streams.all(|stream| stream.priority < 0)
     }
 
+    /// Whether it is time to look whether others read.
+    pub(crate) fn background_is_to_look(&self) -> bool {
+        self.flying() == 0 && self.background.is_to_look()
+    }
+
     /// Notes whether the device reads while no load of this queue is in flight; `None` if the device does not report
     /// it.
     pub(crate) fn background_look(&mut self, reads: Option<bool>) {
         self.background.look(reads);
+    }
+
+    /// How long to rest after a piece in the background that took this time.
+    pub(crate) fn background_rest(&self, took: Duration) -> Duration {
+        self.background.rest(took)
     }
 
     /// How many pieces may be loaded in the background at once.

@@ -87,25 +87,27 @@ impl Pace {
     }
 }
 
-/// The rest after each load while another worker loads from the same device at a higher priority. By one load at a time
-/// alone, a worker would get a ninth of a device that serves eight of the others at once.
+/// The rest after each load while others read from the same device: workers that load at a higher priority, or for the
+/// background, anyone. By one load at a time alone, a worker would get a ninth of a device that serves eight of the
+/// others at once, and half of one that serves one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     until: Option<Instant>,
 }
 
 impl Rest {
-    /// How long to rest, as a multiple of the time that the load took.
-    const TIMES: u32 = 2;
+    /// How long to rest while outranked, as a multiple of the time that the load took.
+    pub(super) const OUTRANKED: u32 = 2;
 
-    /// Notes a load that has ended while another worker loads at a higher priority.
-    pub(super) fn begin(&mut self, now: Instant, took: Duration) {
-        self.until = now.checked_add(took.saturating_mul(Self::TIMES));
+    /// Rests for this time, or longer if it has been resting for longer already.
+    pub(super) fn begin(&mut self, now: Instant, time: Duration) {
+        self.until = self.until.max(now.checked_add(time));
     }
 
-    /// Whether it is over.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| now >= until)
+    /// The time until it is over.
+    pub(super) fn left(&self, now: Instant) -> Duration {
+        let left = |until: Instant| until.saturating_duration_since(now);
+        self.until.map_or(Duration::ZERO, left)
     }
 }
 
@@ -177,12 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_is_twice_as_long_as_the_load() {
+    fn a_rest_ends_when_the_longest_does() {
         let (mut rest, now) = (Rest::default(), Instant::now());
-        assert!(rest.is_over(now));
+        assert_eq!(rest.left(now), Duration::ZERO);
+        rest.begin(now, 20 * MS);
         rest.begin(now, 10 * MS);
-        assert!(!rest.is_over(now + 19 * MS));
-        assert!(rest.is_over(now + 20 * MS));
+        assert_eq!(rest.left(now + 19 * MS), MS);
+        assert_eq!(rest.left(now + 20 * MS), Duration::ZERO);
     }
 
     #[test]
