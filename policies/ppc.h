@@ -386,7 +386,9 @@ struct ppc_sink;
  *	 structure whose rest is not zero. -ENOSPC: the sink is full, and what it
  *	 holds will be done.
  * @open_file: the id of the file at a path; no event needs to have named it.
- *	       It is valid until close_file() or exit.
+ *	       It is valid until close_file() or exit. For a start, a path that ends
+ *	       with a slash is a directory; to LOAD it is to list it, and its TOUCH
+ *	       says that it was listed.
  * @close_file: gives back what open_file() gave. Loads of the file that still
  *		wait may be left out: close it when they are done, or let exit do so.
  * @file_info: size and identity of a file

@@ -13,6 +13,7 @@ mod closure;
 mod dynamic;
 mod elsewhere;
 mod expected;
+mod installed;
 mod next;
 mod object;
 mod others;
@@ -32,10 +33,13 @@ use crate::extent::{Extent, PAGE};
 use crate::host::{FileTable, failed};
 use crate::load::Part;
 use crate::save::{TemplateThread, complete_parts};
-use crate::template::{Group, Identity, Sameness, Template, TemplateError, TemplateKind};
+use crate::template::{
+    Group, Identity, Sameness, Template, TemplateError, TemplateKind, is_folder,
+};
 use blocks::LargeFiles;
 use closure::{Closure, Linked};
 use expected::ahead;
+use installed::Installed;
 pub use next::{NextStart, next_start};
 use others::{OtherStarts, Shared};
 use records::{Records, Search};
@@ -70,6 +74,8 @@ pub struct Start {
     others: OtherStarts,
     siblings: Option<Siblings>,
     closure: Option<Closure>,
+    /// If it is recorded.
+    installed: Option<Installed>,
     large: Option<LargeFiles>,
     /// How much of the last start's reads a start that is cut short must have read to be kept, in percent.
     least: u64,
@@ -130,6 +136,7 @@ impl Start {
             others: OtherStarts::new(if is_unknown { others } else { Vec::new() }),
             siblings: siblings.transpose().map_err(|it| failed(&it))?,
             closure: closure.transpose().map_err(|it| failed(&it))?,
+            installed: records.then(|| Installed::new(host.waker())),
             large: is_unknown.then(LargeFiles::default),
             expected: FirstTouches::of(&ahead),
             ahead: ahead.into(),
@@ -164,6 +171,8 @@ impl Start {
         }
         self.bring_siblings();
         self.bring_linked();
+        let installed = self.installed.as_ref().map(Installed::take);
+        self.bring_installed(host, installed);
         self.ask(host, plan)?;
         if event.is_some() || self.over {
             return Ok(());
@@ -174,7 +183,8 @@ impl Start {
         if !left.is_zero() && lasts < LONGEST {
             // This wake replaces the threads'.
             let waits = self.siblings.as_ref().is_some_and(Siblings::has_some)
-                || self.closure.as_ref().is_some_and(Closure::has_some);
+                || self.closure.as_ref().is_some_and(Closure::has_some)
+                || self.installed.as_ref().is_some_and(Installed::has_some);
             return host.wake(if waits { Duration::ZERO } else { left });
         }
         self.finish(host);
@@ -183,6 +193,8 @@ impl Start {
 
     /// Saves what was recorded, and waits until it is saved.
     pub(crate) fn exit(mut self, host: &Host<'_>) {
+        let installed = self.installed.as_mut().map(Installed::finish);
+        self.bring_installed(host, installed);
         if !self.over && self.died() {
             self.over = true;
             let line =
@@ -246,7 +258,7 @@ impl Start {
         self.unexpected += new.saturating_sub(self.expected.has(&extent));
         self.last_ns = self.last_ns.max(event.time_ns);
         if self.identify(host, number) {
-            self.share(number);
+            self.share(host, number);
         }
         self.go_on(&extent);
     }
@@ -263,8 +275,9 @@ impl Start {
         }
     }
 
-    /// Asks for what goes with a file that has been touched for the first time, if this start has no record.
-    fn share(&mut self, number: u32) {
+    /// Asks for what goes with a file that has been touched for the first time: most of it only if this start has no
+    /// record.
+    fn share(&mut self, host: &Host<'_>, number: u32) {
         let Some(path) = self.files.path(number).map(str::to_owned) else {
             return;
         };
@@ -273,11 +286,20 @@ impl Start {
                 self.expect(Extent { file, first, pages });
             }
         }
+        if is_folder(&path) {
+            return;
+        }
         if let Some(siblings) = &mut self.siblings {
             siblings.touch(&path);
         }
         if let Some(closure) = &mut self.closure {
             closure.touch(&path);
+        }
+        let asked = self.installed.as_mut().map(|it| it.touch(&path));
+        if let Some(Err(error)) = asked {
+            let line = format_args!("The directories of packages are not loaded: {error}");
+            host.log(Level::Warn, line);
+            self.installed = None;
         }
     }
 
@@ -303,6 +325,24 @@ impl Start {
                     self.expect(extent);
                 }
             }
+        }
+    }
+
+    /// Directories of packages in which this start looks for each file count as read by it: nothing else reports that.
+    fn bring_installed(&mut self, host: &Host<'_>, folders: Option<Vec<String>>) {
+        for path in folders.unwrap_or_default() {
+            let Some(file) = self.files.named(path).filter(|_| !self.over) else {
+                continue;
+            };
+            let whole = Extent {
+                file,
+                first: 0,
+                pages: 1,
+            };
+            if self.touches.touch(&whole) > 0 && self.expected.has(&whole) == 0 {
+                self.expect(whole);
+            }
+            self.identify(host, file);
         }
     }
 

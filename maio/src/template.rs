@@ -25,6 +25,7 @@ use serde::Serialize;
 
 pub use diff::{Change, Diff, FileDiff, WorkerDiff, diff};
 pub use error::TemplateError;
+pub(crate) use identity::is_folder;
 pub use identity::{HEADER, Identity, Sameness, header_hash};
 pub use nodes::{FoundTemplate, learn};
 pub use store::{Stamp, Store, StoreEntry, Summary, default_root, this_node, valid_name};

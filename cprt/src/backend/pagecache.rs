@@ -33,6 +33,7 @@ use crate::machine::mappings::{self, Identity, Mapping};
 use crate::sys::{self, cache};
 
 mod fresh;
+mod names;
 mod plan;
 #[cfg(test)]
 mod tests;

@@ -105,6 +105,12 @@ impl Tree {
         Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?)
     }
 
+    /// Opens a directory for listing.
+    pub(crate) fn folder(&self, path: &Path) -> Result<File, Fault> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        Ok(File::from(self.find(path, flags)?))
+    }
+
     /// The entries of a directory; links are followed.
     pub(crate) fn list(&self, path: &Path, recursive: bool) -> Result<Vec<Entry>, Fault> {
         let mut entries = Vec::new();

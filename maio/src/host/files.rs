@@ -8,7 +8,7 @@ use ppc::{FileId, FileInfo, Host};
 use crate::models::{Folders, below, join, own};
 use crate::peers::FileKey;
 use crate::predict::{Library, indexed};
-use crate::template::{HEADER, Identity, MAX_FILES, header_hash};
+use crate::template::{HEADER, Identity, MAX_FILES, header_hash, is_folder};
 
 /// The known files, in the order in which they became known, by their paths from the model's folder.
 #[derive(Debug, Default)]
@@ -149,6 +149,10 @@ impl FileTable {
         number: u32,
         header: bool,
     ) -> Option<Identity> {
+        let path = self.path(number)?;
+        if is_folder(path) {
+            return Some(Identity::folder(path.to_owned()));
+        }
         let id = self.id(host, number)?;
         let FileInfo {
             size,

@@ -108,6 +108,24 @@ fn what_a_start_read_is_loaded_for_the_next_in_the_order_of_first_touch() {
 }
 
 #[test]
+fn directories_that_a_start_listed_are_loaded_whatever_is_in_them_by_then() {
+    let scratch = Scratch::new("directories");
+    let touched = [
+        ("usr/bin/python3", 0, 64 * KIB),
+        ("usr/lib/", 0, 4 * KIB),
+        ("usr/lib/a.so", 0, 64 * KIB),
+    ];
+    start(&host().file("usr/lib/", 0), &scratch, &touched);
+    let template = scratch.kept().expect("a template");
+    assert_eq!(template.files[1], Identity::folder("usr/lib/".to_owned()));
+    // Meanwhile something has been installed there.
+    let later = host().file("usr/lib/c.so", KIB).file("usr/lib/", 0);
+    let loaded = start(&later, &scratch, &[]);
+    let expected = touched.map(|(path, from, length)| (later.id(path), from, length));
+    assert_eq!(loaded, expected);
+}
+
+#[test]
 fn a_start_that_another_node_has_recorded_is_loaded_if_its_files_are_here() {
     let scratch = Scratch::new("elsewhere");
     let touched = [

@@ -205,7 +205,12 @@ impl Template {
         let mut paths = HashSet::with_capacity(self.files.len());
         let limit = |file: &Identity| pages_of(file.size);
         for file in &self.files {
-            if !valid_path(&file.path) || !paths.insert(&file.path) {
+            // Only a start has directories.
+            let path = match file.path.strip_suffix('/') {
+                Some(folder) if self.kind == TemplateKind::Start => folder,
+                _ => &file.path,
+            };
+            if !valid_path(path) || !paths.insert(&file.path) {
                 return Err(TemplateError::Inconsistent(
                     "a path is invalid or appears twice",
                 ));

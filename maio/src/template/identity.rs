@@ -7,13 +7,16 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::extent::PAGE;
+
 /// How much of a file's beginning is hashed: the names, shapes and places of a few hundred tensors.
 pub const HEADER: usize = 64 << 10;
 
-/// A file of the model, as it was when it was read.
+/// A file of the model, as it was when it was read, or in a template of a start also a directory that was listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// From the model's directory. Files whose path is not UTF-8 are in no template.
+    /// From the model's directory. Files whose path is not UTF-8 are in no template. That of a directory ends with a
+    /// slash.
     pub path: String,
     /// In bytes.
     pub size: u64,
@@ -23,6 +26,11 @@ pub struct Identity {
     pub inode: u64,
     /// The [`header_hash`] of its beginning; 0 = unknown.
     pub header: u64,
+}
+
+/// Whether a path is that of a directory that was listed.
+pub(crate) fn is_folder(path: &str) -> bool {
+    path.ends_with('/')
 }
 
 /// How a file compares to what it was.
@@ -38,6 +46,24 @@ pub enum Sameness {
 }
 
 impl Identity {
+    /// A directory, of one page: its names are whatever they are when it is listed again.
+    #[must_use]
+    pub const fn folder(path: String) -> Self {
+        Self {
+            path,
+            size: PAGE,
+            mtime_ns: 0,
+            inode: 0,
+            header: 0,
+        }
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        is_folder(&self.path)
+    }
+
     /// What a file in a model's directory is, its beginning included. For tools: the policy asks its host.
     ///
     /// # Errors

@@ -184,6 +184,59 @@ fn a_start_is_recorded_shown_and_recorded_anew() {
 }
 
 #[test]
+fn directories_are_listed_again_that_were_listed_or_that_an_installed_package_has_files_in() {
+    let Some(ground) = Ground::new("directories") else {
+        return;
+    };
+    let folder = ground.folder.path().canonicalize().expect("it is there");
+    let place = folder.join("python3.12/site-packages");
+    for inner in ["six/moves", "six-1.dist-info"] {
+        fs::create_dir_all(place.join(inner)).expect("a directory");
+    }
+    let list = place.join("six-1.dist-info/RECORD");
+    // More than a page: shorter files of some file systems lie in the inode.
+    let lines = "six/moves/a.py,sha256=x,1\n".repeat(400);
+    fs::write(&list, lines).expect("to write");
+    let script = format!(
+        "{} cat '{}' > /dev/null; ls '{}' > /dev/null",
+        ground.script(&[0, 1]),
+        list.display(),
+        folder.join("python3.12").display()
+    );
+    let ran = ground.record("lists", &script);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let shown = ground.json(&["show", "lists"]);
+    let files = shown["files"].as_array().expect("files");
+    let is_directory = |it: &&Value| it["kind"] == "directory";
+    let mut paths: Vec<_> = files
+        .iter()
+        .filter(is_directory)
+        .filter_map(|it| it["path"].as_str())
+        .filter(|path| Path::new(path).starts_with(&folder))
+        .collect();
+    paths.sort_unstable();
+    let mut expected = [place.join("six/moves/"), folder.join("python3.12/")];
+    expected.sort_unstable();
+    assert_eq!(
+        paths,
+        expected
+            .each_ref()
+            .map(|path| path.to_str().expect("plain")),
+        "{shown}"
+    );
+    // One that is gone is told as such, and what has changed in one does not matter.
+    fs::write(folder.join("python3.12/new"), "").expect("to write");
+    fs::remove_dir(place.join("six/moves")).expect("to remove");
+    let verdict = ground.run(&["verify", "lists", "--json"]);
+    let verdict: Value = serde_json::from_str(&verdict.out).expect("JSON");
+    let gone = place.join("six/moves/").display().to_string();
+    let wrong = verdict["wrong"].as_object().expect("what is wrong");
+    assert_eq!(wrong.get(&gone), Some(&"gone".into()), "{verdict}");
+    let directory = folder.join("python3.12/").display().to_string();
+    assert_eq!(wrong.get(&directory), None, "{verdict}");
+}
+
+#[test]
 fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
     let Some(ground) = Ground::new("start-told") else {
         return;

@@ -25,7 +25,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use ppc::{Entry, Event, Features, FileId, FileInfo, Kind, Kinds};
 
 use self::early::EarlyOpens;
-use self::files::StartFiles;
+use self::files::{StartFiles, is_folder};
 use self::paths::{Opened, OpenedPaths};
 use super::available;
 use super::bpf::{Bpf, FORKS};
@@ -62,6 +62,9 @@ const NO_PARENT: u32 = 0;
 /// From this size on, a process reads most of a mapped file with few faults, so its page tables are looked at. For a
 /// start's many smaller files, faults are enough.
 const LARGE: u64 = 16 << 20;
+
+/// The length of a directory, for policies: it is loaded whole.
+const FOLDER: u64 = 4096;
 
 /// Upper bound on unknown files for which a process that already ran is looked at again.
 const MOST_UNKNOWN: usize = 4096;
@@ -246,13 +249,11 @@ impl Start {
     /// in the open file.
     fn file(&self, file: FileId) -> Result<File, Fault> {
         let path = self.files().path(file).ok_or(Fault::Stale)?;
-        let opened = match self.tree().file(&path) {
-            Err(Fault::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Fault::Stale);
-            }
-            done => done?,
-        };
-        of_storage(opened)
+        there(self.tree().file(&path))
+    }
+
+    fn folder(&self, path: &Path) -> Result<File, Fault> {
+        there(self.tree().folder(path))
     }
 
     /// Sleeps until there is something to take, or it is time to look.
@@ -284,6 +285,36 @@ impl Start {
         // Clears the interrupt; it does not matter whether it was set.
         let _ = self.interrupt.read();
         Ok(())
+    }
+}
+
+/// Notes what a process of the start has opened; `key` is the kernel's name of a file. A directory is reported as if its
+/// first page had been touched: its names are not in its own page cache on all file systems, and a start that looks at
+/// one reads nearly all of it.
+fn found(files: &mut StartFiles, open: &Opened, key: Option<Key>, into: &mut Vec<Event>) {
+    if let Some(key) = key {
+        return files.found(open, key);
+    }
+    into.extend(files.found_folder(&open.path).map(|file| Event {
+        kind: Kind::Touch,
+        file,
+        offset: 0,
+        length: FOLDER,
+        time_ns: sys::monotonic_ns(),
+        count: 1,
+        process: open.process,
+        thread: open.process,
+        cpu: 0,
+        mmap: false,
+        direct: false,
+    }));
+}
+
+/// What has been opened, if it is of storage; a file that is gone is stale.
+fn there(opened: Result<File, Fault>) -> Result<File, Fault> {
+    match opened {
+        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::NotFound => Err(Fault::Stale),
+        done => of_storage(done?),
     }
 }
 
@@ -330,11 +361,12 @@ impl StartHearing {
         for raw in self.raws.iter().filter(|raw| raw.process != self.own) {
             if self.processes.insert(raw.process) {
                 for (open, key) in self.early.take(raw.process) {
-                    files.found(&open, key);
+                    found(&mut files, &open, key, into);
                 }
             }
         }
-        tell_lost(self.hear_opens(from, &mut files, now), into);
+        let lost = self.hear_opens(from, &mut files, now, into);
+        tell_lost(lost, into);
         let mut raws = std::mem::take(&mut self.raws);
         for raw in raws.drain(..) {
             let Some((file, size)) = files.of_key(raw.key) else {
@@ -363,10 +395,16 @@ impl StartHearing {
         self.look(now, into);
     }
 
-    /// Learns the paths of files from opens, only from processes of the start: a process that opens files of a mount of
-    /// ours, or another worker that does so, also opens the files below it, which are the same pages under another
-    /// path.
-    fn hear_opens(&mut self, from: &Start, files: &mut StartFiles, now: Instant) -> u64 {
+    /// Learns the paths of files from opens, and which directories are listed, only from processes of the start: a
+    /// process that opens files of a mount of ours, or another worker that does so, also opens the files below it,
+    /// which are the same pages under another path.
+    fn hear_opens(
+        &mut self,
+        from: &Start,
+        files: &mut StartFiles,
+        now: Instant,
+        into: &mut Vec<Event>,
+    ) -> u64 {
         let (names, early) = (&mut self.names, &mut self.early);
         from.paths.take(|open, file| {
             // A file opened in another view has its path there.
@@ -376,11 +414,16 @@ impl StartHearing {
                 return;
             }
             let again = || file.try_clone_to_owned().map(File::from);
-            let Some(key) = names.key_by_rule(open.identity, again) else {
-                return;
+            let key = if is_folder(&open.path) {
+                None
+            } else {
+                let Some(key) = names.key_by_rule(open.identity, again) else {
+                    return;
+                };
+                Some(key)
             };
             if self.processes.contains(&open.process) {
-                files.found(&open, key);
+                found(files, &open, key, into);
             } else {
                 early.keep(open, key, now);
             }
@@ -481,6 +524,10 @@ impl Backend for Start {
     }
 
     fn load(&self, span: Span, how: How) -> Result<Loaded, Fault> {
+        let path = self.files().path(span.file).ok_or(Fault::Stale)?;
+        if is_folder(&path) {
+            return self.engine.look_into(&self.folder(&path)?, how);
+        }
         self.engine.load(&self.file(span.file)?, &span.range(), how)
     }
 

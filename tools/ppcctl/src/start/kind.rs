@@ -11,6 +11,8 @@ pub(super) enum FileKind {
     /// A module or package of an interpreter.
     Package,
     Weights,
+    /// A directory that is listed.
+    Directory,
     Other,
 }
 
@@ -39,7 +41,9 @@ impl FileKind {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         let is_below = |names: &[&str]| folders.clone().any(|folder| names.contains(&folder));
         let version = name.split_once(".so.").map(|(_, version)| version);
-        if extension == "so"
+        if name.is_empty() {
+            Self::Directory
+        } else if extension == "so"
             || version.is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()))
         {
             Self::SharedObject
@@ -65,6 +69,7 @@ impl FileKind {
             Self::SharedObject => "shared objects",
             Self::Package => "packages",
             Self::Weights => "weights",
+            Self::Directory => "directories",
             Self::Other => "other files",
         }
     }
@@ -98,6 +103,7 @@ mod tests {
             ("etc/ld.so.cache", FileKind::Other),
             ("etc/passwd", FileKind::Other),
             ("so", FileKind::Other),
+            ("v/lib/site-packages/torch/", FileKind::Directory),
         ] {
             assert_eq!(FileKind::of(path), kind, "{path}");
         }

@@ -77,6 +77,9 @@ fn identity(path: &str) -> io::Result<Identity> {
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let found = File::from(openat2(AT_FDCWD, format!("/{path}").as_str(), how)?);
     let metadata = found.metadata()?;
+    if path.ends_with('/') {
+        return Ok(Identity::folder(path.to_owned()));
+    }
     if !metadata.is_file() {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));
     }

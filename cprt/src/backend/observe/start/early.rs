@@ -14,15 +14,18 @@ const LONG: Duration = Duration::from_secs(30);
 /// Upper bound on opens remembered; with more, the machine is busy with something else.
 const MOST: usize = 1 << 16;
 
+/// An open, and the kernel's name of the file; directories need none.
+type EarlyOpen = (Opened, Option<Key>);
+
 /// Opens, by process.
 #[derive(Debug, Default)]
 pub(super) struct EarlyOpens {
-    by_process: HashMap<u32, (Instant, Vec<(Opened, Key)>)>,
+    by_process: HashMap<u32, (Instant, Vec<EarlyOpen>)>,
     count: usize,
 }
 
 impl EarlyOpens {
-    pub(super) fn keep(&mut self, opened: Opened, key: Key, now: Instant) {
+    pub(super) fn keep(&mut self, opened: Opened, key: Option<Key>, now: Instant) {
         if self.count >= MOST {
             self.forget(now);
         }
@@ -36,7 +39,7 @@ impl EarlyOpens {
     }
 
     /// Takes the opens of a process that belongs to the start.
-    pub(super) fn take(&mut self, process: u32) -> Vec<(Opened, Key)> {
+    pub(super) fn take(&mut self, process: u32) -> Vec<EarlyOpen> {
         let (_, opens) = self.by_process.remove(&process).unzip();
         let opens = opens.unwrap_or_default();
         self.count -= opens.len();
@@ -61,14 +64,14 @@ mod tests {
     use super::*;
     use crate::machine::mappings::Identity;
 
-    fn opened(process: u32, inode: u64) -> (Opened, Key) {
+    fn opened(process: u32, inode: u64) -> (Opened, Option<Key>) {
         let opened = Opened {
             process,
             path: "/a".into(),
             identity: Identity { device: 1, inode },
             size: 1,
         };
-        (opened, Key { device: 1, inode })
+        (opened, Some(Key { device: 1, inode }))
     }
 
     #[test]
@@ -78,8 +81,12 @@ mod tests {
             let (open, key) = opened(1 + (inode & 1) as u32, inode);
             early.keep(open, key, now);
         }
-        let inodes =
-            |opens: Vec<(Opened, Key)>| opens.iter().map(|it| it.1.inode).collect::<Vec<_>>();
+        let inodes = |opens: Vec<EarlyOpen>| {
+            opens
+                .iter()
+                .map(|it| it.0.identity.inode)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(inodes(early.take(1)), [0, 2]);
         assert!(early.take(1).is_empty());
         assert_eq!((inodes(early.take(2)), early.count), (vec![1], 0));

@@ -1,6 +1,8 @@
 //! The files of a start: their numbers for policies, their names in the kernel, and their paths. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use ppc::FileId;
@@ -14,7 +16,7 @@ const UNKNOWN: u64 = i64::MAX as u64;
 
 #[derive(Debug)]
 struct StartFile {
-    /// The path from the root of the machine.
+    /// The path from the root of the machine. That of a directory ends with a slash.
     path: PathBuf,
     size: u64,
     /// Its identity when it was opened last.
@@ -27,16 +29,29 @@ pub(super) struct StartFiles {
     all: Vec<StartFile>,
     by_path: HashMap<PathBuf, FileId>,
     by_key: HashMap<Key, FileId>,
+    /// Directories that have been opened.
+    folders: HashSet<FileId>,
 }
 
 fn place(file: FileId) -> Option<usize> {
     usize::try_from(file.0).ok()?.checked_sub(1)
 }
 
+/// Whether a path is that of a directory, as a start names these.
+pub(super) fn is_folder(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// The path from the root; not by `Path`, which would take the slash off the end as well.
+fn from_root(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    Path::new(OsStr::from_bytes(bytes.strip_prefix(b"/").unwrap_or(bytes)))
+}
+
 impl StartFiles {
     /// The number of a file that a policy names, or that has been opened.
     pub(super) fn named(&mut self, path: &Path) -> FileId {
-        let path = path.strip_prefix("/").unwrap_or(path);
+        let path = from_root(path);
         if let Some(&file) = self.by_path.get(path) {
             return file;
         }
@@ -57,6 +72,12 @@ impl StartFiles {
             (known.size, known.identity) = (opened.size, Some(opened.identity));
         }
         self.by_key.insert(key, file);
+    }
+
+    /// Notes an opened directory; its number when it is the first time.
+    pub(super) fn found_folder(&mut self, path: &Path) -> Option<FileId> {
+        let folder = self.named(path);
+        self.folders.insert(folder).then_some(folder)
     }
 
     /// The number and the size of a file, by the kernel's name.
@@ -131,6 +152,21 @@ mod tests {
             (files.of_key(key(7777)), files.path(FileId(0))),
             (None, None)
         );
+    }
+
+    #[test]
+    fn a_directory_keeps_the_slash_at_its_end_and_is_found_once() {
+        let mut files = StartFiles::default();
+        let folder = files.named(Path::new("usr/lib/"));
+        assert_eq!(
+            files.found_folder(Path::new("/usr/lib/")),
+            Some(folder),
+            "naming it does not open it"
+        );
+        assert_eq!(files.found_folder(Path::new("/usr/lib/")), None);
+        let path = files.path(folder).expect("its path");
+        assert_eq!(path.as_os_str(), "usr/lib/");
+        assert!(is_folder(&path) && !is_folder(Path::new("usr/lib/a.so")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files that are opened on the file systems of this machine, with their paths, by fanotify.
+//! Files and directories that are opened on the file systems of this machine, with their paths, by fanotify.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,14 +6,16 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+use nix::sys::stat::SFlag;
 
 use crate::machine::mappings::Identity;
 use crate::machine::mountinfo::{self, Mount};
 
-/// A file that a process has opened.
+/// A file or a directory that a process has opened.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) process: u32,
+    /// That of a directory ends with a slash.
     pub(super) path: PathBuf,
     pub(super) identity: Identity,
     pub(super) size: u64,
@@ -43,8 +45,9 @@ impl OpenedPaths {
         }
         for point in points {
             let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
+            let opens = MaskFlags::FAN_OPEN | MaskFlags::FAN_ONDIR;
             let here = nix::fcntl::AT_FDCWD;
-            if let Err(error) = self.0.mark(flags, MaskFlags::FAN_OPEN, here, Some(&point)) {
+            if let Err(error) = self.0.mark(flags, opens, here, Some(&point)) {
                 // Something may be mounted over it, or the file system cannot be watched.
                 log::debug!("Watching {}: {error}", point.display());
             }
@@ -91,7 +94,10 @@ fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
     if stat.st_nlink == 0 {
         return None;
     }
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let mut path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR {
+        path.push("");
+    }
     let identity = Identity {
         device: stat.st_dev,
         inode: stat.st_ino,

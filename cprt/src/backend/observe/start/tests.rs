@@ -195,6 +195,58 @@ fn nothing_is_kept_from_being_unmounted_at_the_end() {
 }
 
 #[test]
+fn directories_that_are_listed_are_heard_once_and_not_those_of_others() {
+    let Some(start) = start() else { return };
+    let [listed, other] = ["listed", "unlisted"].map(Folder::new);
+    listed.file("file");
+    start.want(Kind::Touch.into(), 0).expect("to hear");
+    let _ = std::fs::read_dir(&other.0).expect("to list").count();
+    // An interpreter looks at a directory again and again.
+    let mut list = Command::new("ls");
+    list.args(["-l".as_ref(), listed.0.as_os_str(), listed.0.as_os_str()]);
+    assert!(list.stdout(Stdio::null()).status().expect("ls").success());
+    let all = touched(&start, &[(&listed.0, 1)]);
+    assert_eq!(all.get(&listed.0), Some(&FOLDER), "{all:?}");
+    assert_eq!(all.get(&other.0), None);
+    let named = start.open(&listed.0.join("")).expect("a number");
+    let path = start.path(named).expect("its path");
+    assert!(is_folder(&path), "{}", path.display());
+}
+
+#[test]
+fn a_directory_is_loaded_with_all_that_is_in_it_and_nothing_in_it_is_opened() {
+    let Some(start) = start() else { return };
+    let folder = Folder::new("names");
+    folder.file("file");
+    std::os::unix::fs::symlink("nowhere", folder.0.join("link")).expect("a link");
+    // Opened, it would hold the load up.
+    nix::unistd::mkfifo(&folder.0.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let load = |path: &Path| {
+        let file = start.open(path).expect("a number");
+        let span = Span {
+            file,
+            offset: 0,
+            length: FOLDER,
+        };
+        start.load(span, How::default())
+    };
+    let loaded = load(&folder.0.join("")).expect("it loads");
+    assert_eq!((loaded.done, loaded.fresh), (FOLDER, 0));
+    std::os::unix::fs::symlink(".", folder.0.join("circle")).expect("a link");
+    for path in [
+        folder.0.join("circle/"),
+        folder.0.join("file/"),
+        folder.0.join("nothing/"),
+        PathBuf::from("/proc/"),
+        PathBuf::from("/sys/kernel/"),
+        PathBuf::from("/dev/"),
+        PathBuf::from("../../etc/"),
+    ] {
+        assert!(load(&path).is_err(), "{}", path.display());
+    }
+}
+
+#[test]
 fn only_regular_files_of_file_systems_with_storage_are_loaded() {
     let Some(start) = start() else { return };
     let folder = Folder::new("loaded");
