@@ -4,8 +4,9 @@
 //! directories of all these files.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use ppc::Waker;
@@ -16,7 +17,7 @@ use crate::host::{IoThread, Reply};
 const LIST: &str = "RECORD";
 /// whose name ends with this.
 const METADATA: &str = ".dist-info";
-/// Upper bound on the length of a list: torch's has two million bytes.
+/// How much of a list is read: torch's has two million bytes.
 const LONGEST: u64 = 64 << 20;
 /// Upper bound on the directories of a package.
 const MOST: usize = 8192;
@@ -86,11 +87,24 @@ fn place(path: &str) -> Option<&str> {
 
 /// The directories of a package's files, by the path of its list below `root`; none if it cannot be read.
 fn folders(root: &Path, path: &str) -> Vec<String> {
-    let list = root.join(path);
-    let is_list = fs::symlink_metadata(&list).is_ok_and(|it| it.is_file() && it.len() <= LONGEST);
-    let text = is_list.then(|| fs::read_to_string(&list).ok()).flatten();
-    let place = place(path).zip(text);
-    place.map_or_else(Vec::new, |(place, text)| parents(place, &text))
+    let text = place(path).zip(read(&root.join(path)));
+    text.map_or_else(Vec::new, |(place, text)| parents(place, &text))
+}
+
+fn read(list: &Path) -> Option<String> {
+    // If it has been replaced by a pipe or a link, do not wait for it or follow it.
+    let options = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(options)
+        .open(list);
+    let file = file.ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The directories of these files, each once, in their order. A line begins with a path, from `place`.
@@ -129,6 +143,8 @@ fn below(place: &str, folder: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -193,6 +209,12 @@ mod tests {
         assert!(folders(&root, path).is_empty(), "a link");
         fs::rename(inner.join("other"), inner.join(LIST)).expect("to rename");
         assert_eq!(folders(&root, path), ["lib/python3.12/site-packages/six/"]);
+        fs::remove_file(inner.join(LIST)).expect("to remove");
+        nix::unistd::mkfifo(&inner.join(LIST), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        assert!(
+            folders(&root, path).is_empty(),
+            "a FIFO, which nobody writes to"
+        );
         fs::remove_dir_all(root).expect("to clean up");
     }
 }
