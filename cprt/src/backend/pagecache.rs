@@ -164,7 +164,11 @@ impl Engine {
                 ..Loaded::default()
             });
         }
-        let way = plan::way(run, how.large);
+        let way = if how.exact {
+            Way::Exact
+        } else {
+            plan::way(run, how.large)
+        };
         let done = self.bring(file, &range, way, || flight.stopped())?;
         let came = range.start..range.start + done;
         if how.hold {

@@ -443,8 +443,12 @@ impl LoaderShared {
         if let Some(wait) = state.bucket.wait(now) {
             return Turn::Wait(Some(wait));
         }
-        if state.backlog.is_for_background() && state.backlog.background_is_to_look() {
-            state.backlog.background_look(state.neighbours.read());
+        if self.has_joined.load(Relaxed)
+            && state.backlog.is_for_background()
+            && state.backlog.background_is_to_look()
+        {
+            let reads = state.neighbours.read();
+            state.backlog.background_look(now, reads);
         }
         let Some(chunk) = state.backlog.take(group) else {
             return Turn::Wait(None);
@@ -520,6 +524,7 @@ impl LoaderShared {
             cookie: chunk.cookie,
             charge,
             large,
+            exact: chunk.exact,
             hold,
         };
         let began = Instant::now();

@@ -90,6 +90,30 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
 }
 
 #[test]
+fn nothing_is_read_beyond_an_exact_load_however_long_the_run() {
+    let engine = Engine::new().expect("an engine");
+    let temporary = Temporary::new("exact", 24 * MIB);
+    let exact = How {
+        exact: true,
+        ..how(1, true)
+    };
+    for piece in 0..40 {
+        // As for each load, a file of its own: the kernel keeps the state of readahead in it.
+        let Some(file) = (match piece {
+            0 => temporary.cold(&engine),
+            _ => File::open(&temporary.path).ok(),
+        }) else {
+            return;
+        };
+        let at = piece * (MIB / 4);
+        let loaded = engine.load(&file, &(at..at + MIB / 4), exact);
+        assert_eq!(loaded.expect("to load").done, MIB / 4);
+        let there = engine.resident(&file, &(0..u64::MAX)).expect("to look");
+        assert_eq!(there, at + MIB / 4);
+    }
+}
+
+#[test]
 fn what_another_process_has_dropped_since_counts_when_it_is_loaded_again() {
     let engine = Engine::new().expect("an engine");
     let length = 8 * MIB;

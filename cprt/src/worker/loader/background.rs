@@ -12,10 +12,10 @@
 //! not read from the device.
 //!
 //! A reader hardly notices one such wait, but it does notice one at each of a thousand reads that follow each other, as
-//! when it looks for names on a device that answers at once. So while others read, there is a rest after each piece that
-//! takes more than twice as long as the smallest one.
+//! when it looks for names, or imports what is not cached. So until others have not read for a while, the kernel reads
+//! nothing beyond a piece, and there is a rest after each that takes more than twice as long as the smallest one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of the smallest piece, the first one.
 pub(super) const SMALLEST: u64 = 128 << 10;
@@ -23,6 +23,8 @@ pub(super) const SMALLEST: u64 = 128 << 10;
 const MOST_AT_ONCE: usize = 16;
 /// A reader does not notice that time.
 const BRIEF: Duration = Duration::from_millis(4);
+/// How long others must not have read for several pieces at once.
+const QUIET: Duration = Duration::from_millis(250);
 /// The factor on the time of the smallest piece by itself up to which a reader may wait.
 const TWICE: u32 = 2;
 /// The factor on the usual time above which the device has become slower.
@@ -31,8 +33,6 @@ const SLOWER: u32 = 2;
 const FEW: u32 = 4;
 /// How many times to measure before everything is measured again.
 const STAY: u32 = 64;
-/// How many looks in turn must find the device idle before there are several pieces at once.
-const CALM: u32 = 8;
 /// How long to rest after a piece while others read, as a multiple of the time that it took: they meet with one in a
 /// fifth of their reads.
 const REST: u32 = 4;
@@ -68,8 +68,10 @@ pub(super) struct Background {
     took: Duration,
     /// How many times to measure before everything is measured again.
     stay: Option<u32>,
-    /// How many looks in turn have found the device idle.
-    calm: u32,
+    /// When a look last found that others read.
+    seen: Option<Instant>,
+    /// They have not read for a while.
+    quiet: bool,
     /// Pieces that have begun since the last look.
     begun: u32,
 }
@@ -89,7 +91,8 @@ impl Background {
             loads: 0,
             took: Duration::ZERO,
             stay: None,
-            calm: 0,
+            seen: None,
+            quiet: false,
             begun: 0,
         }
     }
@@ -105,16 +108,12 @@ impl Background {
 
     /// Whether to look, once none of the pieces is under way: before each while others read, else from time to time.
     pub(super) const fn is_to_look(&self) -> bool {
-        !self.is_calm() || self.begun >= LOOK_AFTER
-    }
-
-    const fn is_calm(&self) -> bool {
-        self.calm >= CALM
+        !self.quiet || self.begun >= LOOK_AFTER
     }
 
     /// How long to rest after a piece that took this time, and before looking.
     pub(super) fn rest(&self, took: Duration) -> Duration {
-        if !self.is_calm() {
+        if !self.quiet {
             let is_long = self.alone.is_some_and(|alone| took > alone * TWICE);
             if is_long { took * REST } else { Duration::ZERO }
         } else if self.is_to_look() {
@@ -129,20 +128,25 @@ impl Background {
         self.begun += 1;
     }
 
+    /// Whether others have not read for a while.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Notes whether the device reads while none of the pieces is under way; `None` if it does not say.
-    pub(super) const fn look(&mut self, reads: Option<bool>) {
+    pub(super) fn look(&mut self, now: Instant, reads: Option<bool>) {
         self.begun = 0;
-        self.calm = match reads {
-            Some(true) => 0,
-            Some(false) => self.calm.saturating_add(1),
-            None => CALM,
-        };
+        if reads == Some(true) {
+            self.seen = Some(now);
+        }
+        let is_long_ago = |seen| now.saturating_duration_since(seen) >= QUIET;
+        self.quiet = reads.is_none() || self.seen.is_none_or(is_long_ago);
     }
 
     /// Notes how long the load of a piece took, all of which came from the device.
     pub(super) fn loaded(&mut self, bytes: u64, took: Duration) {
         // With fewer pieces than allowed, the time does not show the effect of the limit.
-        if bytes != self.piece || (self.at_once > 1 && !self.is_calm()) {
+        if bytes != self.piece || (self.at_once > 1 && !self.quiet) {
             return;
         }
         if self.stale > 0 {
@@ -188,7 +192,8 @@ impl Background {
     fn begin_anew(&mut self) {
         *self = Self {
             stale: self.pieces() - 1,
-            calm: self.calm,
+            seen: self.seen,
+            quiet: self.quiet,
             begun: self.begun,
             ..Self::new(self.most)
         };
@@ -200,7 +205,7 @@ impl Background {
             self.piece = (self.piece * 2).min(self.most);
             return Some(Step::LargerPieces);
         }
-        if self.is_calm() && self.at_once < MOST_AT_ONCE {
+        if self.quiet && self.at_once < MOST_AT_ONCE {
             // Pieces of the same size may still be under way, with fewer beside them.
             self.stale = self.pieces();
             self.at_once *= 2;
@@ -236,7 +241,7 @@ mod tests {
     #[allow(clippy::cast_precision_loss, reason = "a simulation")]
     fn found(latency: Duration, rate: f64, loads: usize) -> (u64, usize) {
         let mut background = Background::new(2 << 20);
-        background.look(None);
+        background.look(Instant::now(), None);
         for _ in 0..loads {
             let piece = background.piece();
             let alone = latency + Duration::from_secs_f64(piece as f64 / rate);
@@ -283,7 +288,7 @@ mod tests {
     fn a_hard_disk_has_one_piece_at_once() {
         // It moves its head for each.
         let mut background = Background::new(2 << 20);
-        background.look(None);
+        background.look(Instant::now(), None);
         for _ in 0..200 {
             let pieces = u32::try_from(background.at_once()).expect("few");
             let one = 8 * MILLI + Duration::from_micros(background.piece() / 150);
@@ -295,7 +300,7 @@ mod tests {
     #[test]
     fn parts_of_pieces_say_nothing_and_a_slower_device_has_smaller_ones() {
         let mut background = Background::new(2 << 20);
-        background.look(None);
+        background.look(Instant::now(), None);
         for _ in 0..100 {
             background.loaded(4096, MILLI / 100);
         }
@@ -317,17 +322,18 @@ mod tests {
     #[test]
     fn there_is_one_piece_at_once_while_others_read() {
         let mut background = Background::new(2 << 20);
-        let load = |background: &mut Background, reads| {
-            for _ in 0..300 {
-                background.look(Some(reads));
+        let mut now = Instant::now();
+        let mut load = |background: &mut Background, reads| {
+            for _ in 0..500 {
+                now += 2 * MILLI;
+                background.look(now, Some(reads));
                 background.loaded(background.piece(), MILLI / 10);
             }
             (background.piece(), background.at_once())
         };
         assert_eq!(load(&mut background, true), (2 << 20, 1));
         assert_eq!(load(&mut background, false), (2 << 20, MOST_AT_ONCE));
-        background.look(Some(true));
-        assert_eq!(background.at_once(), 1);
+        assert_eq!(load(&mut background, true).1, 1);
     }
 
     #[test]
@@ -339,14 +345,14 @@ mod tests {
         }
         assert_eq!(background.rest(MILLI / 2), Duration::ZERO);
         assert_eq!(background.rest(MILLI), 4 * MILLI);
-        background.look(None);
+        background.look(Instant::now(), None);
         assert_eq!(background.rest(MILLI), Duration::ZERO, "nobody reads");
     }
 
     #[test]
     fn pieces_end_from_time_to_time_so_that_the_device_can_be_looked_at() {
         let mut background = Background::new(2 << 20);
-        background.look(None);
+        background.look(Instant::now(), None);
         for _ in 0..300 {
             background.loaded(background.piece(), MILLI / 10);
         }
@@ -357,7 +363,7 @@ mod tests {
         assert_eq!(begun.count() + 1, usize::try_from(LOOK_AFTER).expect("few"));
         assert!(background.is_to_look());
         assert_eq!(background.rest(MILLI), LOOK_LATER);
-        background.look(Some(false));
+        background.look(Instant::now() + QUIET, Some(false));
         assert!(!background.is_to_look());
         assert_eq!(background.at_once(), MOST_AT_ONCE);
     }

@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ppc::FileId;
 
@@ -44,6 +44,8 @@ pub(crate) struct Chunk {
     pub(crate) range: LoadRange,
     /// Identifies it while it is in flight.
     pub(crate) cookie: u64,
+    /// Nothing beyond it may be read, as others read from the device.
+    pub(crate) exact: bool,
 }
 
 /// What a new plan has replaced.
@@ -249,7 +251,12 @@ impl Backlog {
             }
             self.cookie += 1;
             let cookie = self.cookie;
-            let chunk = Chunk { range, cookie };
+            let exact = range.priority < 0 && !self.background.is_quiet();
+            let chunk = Chunk {
+                range,
+                cookie,
+                exact,
+            };
             self.groups[group].flying.push(Flying {
                 chunk,
                 marked: false,
@@ -306,8 +313,8 @@ impl Backlog {
 
     /// Notes whether the device reads while no load of this queue is in flight; `None` if the device does not report
     /// it.
-    pub(crate) fn background_look(&mut self, reads: Option<bool>) {
-        self.background.look(reads);
+    pub(crate) fn background_look(&mut self, now: Instant, reads: Option<bool>) {
+        self.background.look(now, reads);
     }
 
     /// How long to rest after a piece in the background that took this time.
