@@ -11,6 +11,8 @@ use nix::sys::stat::fstatat;
 use super::Engine;
 use crate::backend::{Fault, How, Loaded};
 
+/// Upper bound on the entries of a directory that are listed.
+const MOST_LISTED: usize = 1 << 16;
 /// Upper bound on the entries of a directory whose attributes are asked for: of larger ones, such as a system's
 /// libraries, a start needs few.
 const MOST: usize = 1024;
@@ -21,6 +23,7 @@ impl Engine {
         let flight = self.begin(how.cookie);
         let listed = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
         let mut entries: Vec<_> = listed
+            .take(MOST_LISTED)
             .flatten()
             .map(|entry| (entry.ino(), entry.file_name()))
             .collect();
