@@ -211,10 +211,7 @@ mod tests {
         assert_eq!(folders(&root, path), ["lib/python3.12/site-packages/six/"]);
         fs::remove_file(inner.join(LIST)).expect("to remove");
         nix::unistd::mkfifo(&inner.join(LIST), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert!(
-            folders(&root, path).is_empty(),
-            "a FIFO, which nobody writes to"
-        );
+        assert!(folders(&root, path).is_empty(), "a FIFO without a writer");
         fs::remove_dir_all(root).expect("to clean up");
     }
 }

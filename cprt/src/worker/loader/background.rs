@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(background.rest(MILLI / 2), Duration::ZERO);
         assert_eq!(background.rest(MILLI), 4 * MILLI);
         background.look(Instant::now(), None);
-        assert_eq!(background.rest(MILLI), Duration::ZERO, "nobody reads");
+        assert_eq!(background.rest(MILLI), Duration::ZERO, "no one else reads");
     }
 
     #[test]

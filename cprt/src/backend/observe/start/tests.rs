@@ -54,6 +54,16 @@ fn start() -> Option<Start> {
     }
 }
 
+fn load(start: &Start, path: &Path, length: u64) -> Result<Loaded, Fault> {
+    let file = start.open(path).expect("a number");
+    let span = Span {
+        file,
+        offset: 0,
+        length,
+    };
+    start.load(span, How::default())
+}
+
 fn cat(path: &Path) -> Command {
     let mut cat = Command::new("cat");
     cat.arg(path).stdout(Stdio::null());
@@ -221,15 +231,7 @@ fn a_directory_is_loaded_with_all_that_is_in_it_and_nothing_in_it_is_opened() {
     std::os::unix::fs::symlink("nowhere", folder.0.join("link")).expect("a link");
     // Opened, it would hold the load up.
     nix::unistd::mkfifo(&folder.0.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-    let load = |path: &Path| {
-        let file = start.open(path).expect("a number");
-        let span = Span {
-            file,
-            offset: 0,
-            length: FOLDER,
-        };
-        start.load(span, How::default())
-    };
+    let load = |path: &Path| load(&start, path, FOLDER);
     let loaded = load(&folder.0.join("")).expect("it loads");
     assert_eq!((loaded.done, loaded.fresh), (FOLDER, 0));
     std::os::unix::fs::symlink(".", folder.0.join("circle")).expect("a link");
@@ -253,15 +255,7 @@ fn only_regular_files_of_file_systems_with_storage_are_loaded() {
     let real = folder.file("real");
     std::os::unix::fs::symlink(&real, folder.0.join("link")).expect("a link");
     nix::unistd::mkfifo(&folder.0.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-    let load = |path: &Path| {
-        let file = start.open(path).expect("a number");
-        let span = Span {
-            file,
-            offset: 0,
-            length: MIB,
-        };
-        start.load(span, How::default())
-    };
+    let load = |path: &Path| load(&start, path, MIB);
     assert_eq!(load(&real).expect("it loads").done, MIB);
     for path in [
         folder.0.join("link"),
