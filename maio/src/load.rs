@@ -491,24 +491,7 @@ impl Load {
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
         let workers = self.workers();
-        let finished = self.finished();
-        let mut ended = false;
-        let mut leave = Vec::new();
-        for (process, member) in self
-            .workers
-            .members_mut()
-            .filter(|(_, member)| !member.gone)
-        {
-            member.facts.rank = member.facts.rank.or_else(|| processes.rank(process));
-            if !processes.is_alive(process) {
-                member.gone = true;
-                let works = workers.contains(&process) && !finished.contains(&process);
-                ended |= works && since(member.heard_ns) < CUT_SHORT;
-                leave.extend(member.place);
-            } else if since(member.heard_ns) > STALLED {
-                leave.extend(member.place);
-            }
-        }
+        let mut leave = self.see_off(now_ns, &workers, processes);
         // As many as are expected read: the other groups have no process of their own.
         let reads = |(process, it): (u32, &Worker)| !it.gone && workers.contains(&process);
         let reading = self.workers.members().filter(|&it| reads(it)).count();
@@ -516,7 +499,6 @@ impl Load {
         if (complete || since(self.began_ns) > MISSING) && !self.early {
             leave.extend(self.workers.missing().map(|group| (group, group)));
         }
-        self.cut_short |= ended && !self.has_read(WHOLE);
         for (_, reader) in leave {
             self.window.leave(reader);
         }
@@ -539,6 +521,42 @@ impl Load {
         let closed = self.opens && self.open.is_empty();
         let closed = closed && quiet > CLOSED && self.has_read(ALL);
         quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
+    }
+
+    /// Finds out which processes are gone or rest, and returns the places that hold up others no longer. A process that
+    /// ends before it has read more than a little was a forerunner: its place is the worker's that has yet to come.
+    fn see_off(
+        &mut self,
+        now_ns: u64,
+        workers: &HashSet<u32>,
+        processes: &dyn Processes,
+    ) -> Vec<(usize, usize)> {
+        let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
+        let finished = self.finished();
+        let (mut ended, mut leave, mut forerunners) = (false, Vec::new(), Vec::new());
+        let members = self.workers.members_mut();
+        for (process, member) in members.filter(|(_, member)| !member.gone) {
+            member.facts.rank = member.facts.rank.or_else(|| processes.rank(process));
+            if !processes.is_alive(process) {
+                member.gone = true;
+                let works = workers.contains(&process);
+                let early = works && !finished.contains(&process);
+                ended |= early && since(member.heard_ns) < CUT_SHORT;
+                let expected = member.place.filter(|&(group, reader)| group == reader);
+                if works || expected.is_none() {
+                    leave.extend(member.place);
+                } else {
+                    forerunners.push(process);
+                }
+            } else if since(member.heard_ns) > STALLED {
+                leave.extend(member.place);
+            }
+        }
+        for process in forerunners {
+            self.workers.unassign(process);
+        }
+        self.cut_short |= ended && !self.has_read(WHOLE);
+        leave
     }
 
     /// Drops everything that was prefetched: none of it is of use.

@@ -167,6 +167,24 @@ fn a_load_that_a_forerunner_has_begun_waits_for_readers_until_one_reaches_the_we
 }
 
 #[test]
+fn a_forerunner_that_ends_leaves_its_place_to_the_worker() {
+    let mut fake = FakeProcesses::default();
+    let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
+    // The shell opens the file, and `head` reads of it.
+    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    misses(&mut load, 51, &extent(0, 160), 0);
+    fake.dead.insert(51);
+    // That it is gone is found out before anything is loaded.
+    assert!(!load.tick(ns(1) / 1000, IDLE, &fake));
+    // All but the piece that it has brought in.
+    assert_eq!(wished(&mut load), 46 * PAGES);
+    misses(&mut load, 52, &extent(0, 160), 100);
+    let place = |load: &mut Load, it| load.workers.member(it).and_then(|it| it.place);
+    assert_eq!(place(&mut load, 51), None);
+    assert_eq!(place(&mut load, 52), Some((0, 0)));
+}
+
+#[test]
 fn a_load_that_no_reader_comes_for_ends() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
