@@ -74,6 +74,10 @@ class Counting(unittest.TestCase):
         strict = total.verdict("vm", 1, output, [], strict=True)
         self.assertEqual((strict.count, strict.wrong, strict.flaky), (Count(6, 1), [], ["6.1/ext4/b: late"]))
 
+    def test_a_flaky_rust_test_may_be_reported_beside_another(self):
+        output = "test a::b ... flaky  c::d: late\nok\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n"
+        self.assertEqual(total.verdict("rust", 0, output, []).flaky, ["c::d: late"])
+
 
 class Skips(unittest.TestCase):
     EXPECTED = [Expected("vm", "5.10/*/cache_*", "any", "no cachestat")]

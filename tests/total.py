@@ -32,7 +32,8 @@ SILENCE_S = 20 * 60
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?$", re.MULTILINE)
-FLAKY = re.compile(r"^flaky  (.+)$", re.MULTILINE)
+# Of a Rust test it may stand behind the name of another that runs meanwhile.
+FLAKY = re.compile(r"(?:^|\.\.\. )flaky  (.+)$", re.MULTILINE)
 # How the rig, cargo and unittest report a failed test.
 FAILED = re.compile(r"^(?:fail  (.+)|test (\S+) \.\.\. FAILED|(?:FAIL|ERROR): (.+))$", re.MULTILINE)
 

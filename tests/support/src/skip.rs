@@ -15,6 +15,11 @@ pub fn skip_part(why: &str) {
     say(&format!("skipped in part: {}: {why}", name()));
 }
 
+/// Reports that the running test passes only because it tries more than once; `make test` lists these before its sum.
+pub(crate) fn flaky(why: &str) {
+    say(&format!("flaky  {}: {why}", name()));
+}
+
 /// The test's name, which the harness gives to its thread.
 fn name() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
