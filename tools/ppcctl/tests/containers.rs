@@ -136,7 +136,8 @@ impl Ground {
             .arg(self.folder.path().join("store"));
         let ran = Ran::of(command.args(["show", id, "--json", "--ranges"]));
         let known: Value = serde_json::from_str(ran.done()).expect("JSON");
-        known["workers"].clone()
+        assert!(known["groups"].is_array(), "{id}: {known}");
+        known["groups"].clone()
     }
 
     /// Runs it twice: the first run is recorded; in the second, the rest is loaded while the reader waits after its
