@@ -142,6 +142,8 @@ pub(crate) struct Load {
     reached: bool,
     /// It began before its readers, and none of them has reached the weights.
     early: bool,
+    /// It has begun so, and does again where those that came were forerunners.
+    awaits: bool,
     /// Until then it is loaded in the background.
     behind: bool,
     /// A reader has reached them since, and the ranges issued before that are yet to be issued anew.
@@ -192,6 +194,7 @@ impl Load {
             held_back: false,
             reached: false,
             early: false,
+            awaits: false,
             behind: false,
             come: false,
             cap,
@@ -217,7 +220,7 @@ impl Load {
     /// The load begins before its readers, unless one of them has reached the weights already; `behind` means in the
     /// background until they come.
     pub(crate) const fn await_readers(&mut self, behind: bool) {
-        (self.early, self.behind) = (!self.reached, behind);
+        (self.early, self.awaits, self.behind) = (!self.reached, true, behind);
     }
 
     /// Whether it began before its readers, and none of them has reached the weights.
@@ -371,22 +374,9 @@ impl Load {
         let now_ns = event.time_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
         self.deserted = false;
-        if !self.is_small(extent.file) {
-            self.reached = true;
-            if std::mem::take(&mut self.early) {
-                self.come = true;
-                self.began_ns = now_ns;
-            }
-        }
+        self.reach(event, extent.file);
         let process = event.process;
-        if self.workers.member(process).is_none() {
-            let facts = processes.facts(process);
-            self.workers.add(process, facts, now_ns);
-            if let Some(group) = self.workers.unassigned_of_rank(facts.rank) {
-                // It may not have been expected on this node.
-                self.window.resume(group);
-            }
-        }
+        self.meet(process, processes);
         // The OPEN may arrive a little after the first read.
         let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
         if event.kind == Kind::Open && began <= TOLD_LATE {
@@ -438,6 +428,33 @@ impl Load {
         } else {
             self.astray.saturating_add(read)
         };
+    }
+
+    /// A load that waits for readers has them from the first event of the weights on; after forerunners, only from the
+    /// first read on.
+    fn reach(&mut self, event: &Event, file: u32) {
+        if self.is_small(file) {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.reached, true);
+        let reads = !matches!(event.kind, Kind::Open | Kind::Close);
+        if (is_first || reads) && std::mem::take(&mut self.early) {
+            self.come = true;
+            self.began_ns = self.heard_ns;
+        }
+    }
+
+    /// Takes in a process that is new.
+    fn meet(&mut self, process: u32, processes: &dyn Processes) {
+        if self.workers.member(process).is_some() {
+            return;
+        }
+        let facts = processes.facts(process);
+        self.workers.add(process, facts, self.heard_ns);
+        if let Some(group) = self.workers.unassigned_of_rank(facts.rank) {
+            // It may not have been expected on this node.
+            self.window.resume(group);
+        }
     }
 
     /// Whether the kernel may have read this ahead for a reader of expected pages: it need not be wanted itself.
@@ -505,6 +522,9 @@ impl Load {
         let all_gone = self.workers.members().all(|(_, member)| member.gone);
         self.deserted = all_gone;
         let quiet = since(self.heard_ns);
+        let has_none = workers.is_empty() && (all_gone || quiet > STALLED);
+        let waits = self.awaits && has_none && !self.bypass.is_likely();
+        self.early |= waits && !self.has_read(WHOLE);
         if self.bypass.is_likely() {
             if quiet > idle {
                 self.let_go();
@@ -524,7 +544,8 @@ impl Load {
     }
 
     /// Finds out which processes are gone or rest, and returns the places that hold up others no longer. A process that
-    /// ends before it has read more than a little was a forerunner: its place is the worker's that has yet to come.
+    /// ends before it has read more than a little was a forerunner, and so is one that rests while no worker has come:
+    /// its place is that of the worker to come.
     fn see_off(
         &mut self,
         now_ns: u64,
@@ -537,18 +558,17 @@ impl Load {
         let members = self.workers.members_mut();
         for (process, member) in members.filter(|(_, member)| !member.gone) {
             member.facts.rank = member.facts.rank.or_else(|| processes.rank(process));
-            if !processes.is_alive(process) {
-                member.gone = true;
-                let works = workers.contains(&process);
-                let early = works && !finished.contains(&process);
-                ended |= early && since(member.heard_ns) < CUT_SHORT;
-                let expected = member.place.filter(|&(group, reader)| group == reader);
-                if works || expected.is_none() {
-                    leave.extend(member.place);
-                } else {
-                    forerunners.push(process);
-                }
-            } else if since(member.heard_ns) > STALLED {
+            let silent = since(member.heard_ns);
+            member.gone = !processes.is_alive(process);
+            if !member.gone && silent <= STALLED {
+                continue;
+            }
+            let works = workers.contains(&process);
+            ended |= member.gone && works && !finished.contains(&process) && silent < CUT_SHORT;
+            let expected = member.place.is_some_and(|(group, reader)| group == reader);
+            if expected && !works && (member.gone || workers.is_empty()) {
+                forerunners.push(process);
+            } else {
                 leave.extend(member.place);
             }
         }
