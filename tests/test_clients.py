@@ -52,7 +52,7 @@ class Weights(unittest.TestCase):
         weights.write(self.folder, SMALL, 1)
         self.assertEqual(weights.truth(self.folder), told)
 
-    def test_every_tensor_is_where_the_index_says(self) -> None:
+    def test_index_lists_every_tensor_file_and_total_size(self) -> None:
         index = json.loads((self.folder / weights.INDEX).read_text())
         found = {name: len(data) for name, _, _, data in weights.read(self.folder)}
         self.assertEqual(set(index["weight_map"]), set(found))
@@ -116,7 +116,7 @@ class Gguf(unittest.TestCase):
 
 
 class Digest(unittest.TestCase):
-    def test_it_is_of_everything_but_the_order(self) -> None:
+    def test_digest_covers_everything_but_tensor_order(self) -> None:
         one, other = ("a", "BF16", (2,), b"abcd"), ("b", "BF16", (1,), b"ef")
         told = digest.of([one, other])
         self.assertEqual(digest.of([other, one]), told)
@@ -133,7 +133,7 @@ class Loading(unittest.TestCase):
             names = [path.name for path in loaders.shards(Path(scratch))]
         self.assertEqual(names, ["m-9.safetensors", "m-10.safetensors"])
 
-    def test_names_are_told_apart_and_frameworks_are_not_imported(self) -> None:
+    def test_client_names_are_unique_and_torch_is_not_imported(self) -> None:
         names = [client.name for client in loaders.CLIENTS]
         self.assertEqual(len(set(names)), len(names))
         self.assertNotIn("torch", sys.modules)
@@ -147,7 +147,7 @@ class Starting(unittest.TestCase):
     place = runs.Place(Path("/v/python"), Path("/t/ppcctl"), Path("/s"))
     client = loaders.Client("c", lambda *_: {}, (), environment={"A": "1"}, own_environment={"B": "2"})
 
-    def test_each_way_has_its_words(self) -> None:
+    def test_each_way_has_its_command_line(self) -> None:
         words = {way.title: runs.command(self.client, way, Path("/m"), self.place) for way in runs.WAYS}
         self.assertEqual(words["native"][0], "/v/python")
         self.assertEqual(words["native"][2:], ["c", "/m"])
@@ -163,14 +163,14 @@ class Starting(unittest.TestCase):
         self.assertEqual((native.get("A"), native.get("B")), ("1", None))
         self.assertEqual((own["A"], own["B"]), ("1", "2"))
 
-    def test_a_client_that_dies_is_told_of(self) -> None:
+    def test_failed_client_is_reported_with_its_last_words(self) -> None:
         for text, broken in (("exit(3)", "exit status 3"), ("print('no JSON')", "exit status 0")):
             words = [sys.executable, "-c", f"import sys; print('last words', file=sys.stderr); {text}"]
             with mock.patch.object(runs, "command", return_value=words):
                 run = runs.run(self.client, runs.WAYS[0], Path("/m"), self.place)
             self.assertEqual(run.broken, f"{broken}: last words")
 
-    def test_a_backend_that_is_not_there_is_no_fault(self) -> None:
+    def test_missing_backend_is_distinguished_from_a_failure(self) -> None:
         said = "exit status 125: ppcctl: No backend works here (fuse: why)"
         self.assertEqual(runs.not_here(runs.Run("c", "w", broken=said)), "No backend works here (fuse: why)")
         self.assertEqual(runs.not_here(runs.Run("c", "w", broken="exit status 1: else")), "")
@@ -184,7 +184,7 @@ class Judging(unittest.TestCase):
     def assert_fault(self, text: str, run: runs.Run, direct: bool = False) -> None:
         self.assertIn(text, "; ".join(verdict.faults(run, TRUTH, direct)))
 
-    def test_what_is_as_it_should_be_passes(self) -> None:
+    def test_sound_runs_have_no_faults(self) -> None:
         for way in ("native", "own", "observe first", "fuse again"):
             self.assertEqual(verdict.faults(sound(way), TRUTH, direct=False), [], way)
 
@@ -194,7 +194,7 @@ class Judging(unittest.TestCase):
         self.assert_fault("999 bytes of 1000", sound("fuse first", told={"digest": "d", "bytes": 999}))
         self.assert_fault("exit status 1", sound("native", broken="exit status 1"))
 
-    def test_what_was_cached_is_not_cold_where_one_can_tell(self) -> None:
+    def test_cached_start_is_a_fault_if_device_reads_are_exact(self) -> None:
         self.assert_fault("not cold", sound("native", device=900))
         unknown = verdict.Truth("d", 1000, exact=False)
         self.assertEqual(verdict.faults(sound("native", device=0), unknown, direct=False), [])
@@ -221,7 +221,7 @@ class Judging(unittest.TestCase):
 
 
 class Counting(unittest.TestCase):
-    def test_every_run_and_every_skip_counts(self) -> None:
+    def test_each_run_and_each_skipped_client_is_counted_once(self) -> None:
         tally, said = clients.Tally(), io.StringIO()
         with contextlib.redirect_stdout(said):
             tally.note("a", [])
@@ -274,7 +274,7 @@ class Showing(unittest.TestCase):
         self.assertEqual(table.loaded(1000)(done), "0.90")
         self.assertEqual(table.loaded(1000)(done[:1]), table.NONE)
 
-    def test_what_broke_is_left_out(self) -> None:
+    def test_broken_runs_are_left_out_of_the_table(self) -> None:
         done = [sound("native"), sound("own", broken="it broke")]
         self.assertEqual(table.grid("s", done, ["native", "own"], table.seconds), "s  native\nc    1.50")
 

@@ -77,16 +77,16 @@ class SecondTries(unittest.TestCase):
         self.assertIn("1 flaky, which counts as passed; not with STRICT=1", lines)
         self.assertEqual(self.run_boots(self.LATE, self.AGAIN, strict="1")[0], 1)
 
-    def test_one_that_is_late_again_has_failed_and_is_not_flaky(self) -> None:
+    def test_second_timeout_is_a_failure_and_not_flaky(self) -> None:
         status, lines, one = self.run_boots(self.LATE, ("", ["b fail timed out after 5 s", "module_unload pass"]))
         self.assertEqual((status, lines[-1], one.flaky), (1, "3 passed, 1 failed", {}))
 
-    def test_a_first_try_in_time_says_nothing(self) -> None:
+    def test_first_try_in_time_reports_no_flaky_test(self) -> None:
         done = ("", ["a pass", "b pass", "c skip skipped: no: such thing", "module_unload pass"])
         status, lines, _ = self.run_boots(done, strict="1")
         self.assertEqual((status, lines), (0, ["skip  6.1/ext4/c: no: such thing", "3 passed, 0 failed, 1 skipped"]))
 
-    def test_what_the_rig_found_in_the_first_boot_stands(self) -> None:
+    def test_module_unload_failure_of_first_boot_is_kept(self) -> None:
         leaky = ("", [*self.LATE[1][:3], "module_unload fail still in use"])
         status, lines, _ = self.run_boots(leaky, self.AGAIN)
         self.assertEqual((status, lines[-1]), (1, "3 passed, 1 failed"))

@@ -34,7 +34,7 @@ class Chart(unittest.TestCase):
         self.assertIn("drop: [ALL]", MANIFESTS)
         self.assertNotIn("privileged", MANIFESTS)
 
-    def test_nothing_of_the_api_is_asked_for(self) -> None:
+    def test_manifests_need_no_access_to_the_kubernetes_api(self) -> None:
         kinds = re.findall(r"^kind: (\w+)$", MANIFESTS, re.MULTILINE)
         self.assertEqual(kinds, ["ConfigMap", "DaemonSet"])
         self.assertIn("automountServiceAccountToken: false", MANIFESTS)

@@ -45,7 +45,7 @@ class Probe(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         return Headers(folder.name, version, **texts)
 
-    def test_found_is_told(self) -> None:
+    def test_only_found_features_are_defined(self) -> None:
         flags = self.headers("6.1", fs="static inline bool is_idmapped_mnt(const struct vfsmount *mnt)").flags()
         self.assertIn("-DHAVE_IDMAPPED_MNT", flags)
         self.assertNotIn("-DHAVE_FOLIO", flags)
@@ -62,7 +62,7 @@ class Probe(unittest.TestCase):
     def test_moved_header_is_refused(self) -> None:
         self.assertIn(REFUSED, self.headers("6.12").errors())
 
-    def test_what_only_old_kernels_have_is_missed_there(self) -> None:
+    def test_kernel_5_10_without_simple_nosetlease_is_rejected(self) -> None:
         self.assertIn(REFUSED, self.headers("5.10").errors())
 
 

@@ -24,7 +24,7 @@ class Reading(unittest.TestCase):
         ]
         self.assertEqual(self.found(text), expected)
 
-    def test_what_is_optional_is_as_if_it_was_there(self):
+    def test_optional_arguments_are_included(self):
         self.assertEqual(readme.unbracketed(["make", "vm-bench", "[K=6.1 6.12]"]), ["make", "vm-bench", "K=6.1 6.12"])
 
 
@@ -37,7 +37,7 @@ class Checking(unittest.TestCase):
             return str(error)
         return ""
 
-    def test_what_would_run_passes(self):
+    def test_valid_commands_pass(self):
         lines = [
             "make vm-bench",
             "make vm K=6.12 T='cprt_*' V=1",
@@ -49,7 +49,7 @@ class Checking(unittest.TestCase):
             with self.subTest(line=line):
                 self.assertEqual(self.why(line), "")
 
-    def test_what_would_not_run_is_told(self):
+    def test_invalid_commands_are_reported(self):
         cases = {
             "make vm-bunch": "vm-bunch",
             "make vm KERNEL=6.12": "no makefile reads KERNEL",

@@ -43,7 +43,7 @@ def chosen(kernel, pattern="", storms=False, systems=()):
 
 
 class Selecting(unittest.TestCase):
-    def test_what_a_file_system_is_nothing_to_runs_on_one_of_them(self):
+    def test_fs_independent_test_runs_on_one_file_system(self):
         for kernel in (one.name for one in kernels.listed()):
             with self.subTest(kernel=kernel):
                 machines = chosen(kernel)
@@ -83,7 +83,7 @@ class Selecting(unittest.TestCase):
         self.assertEqual(chosen("5.10", "device_*"), {fs: {"device_open"} for fs in ("ext4", "xfs")})
         self.assertEqual(chosen("7.3-rc", "cprt_on_plain*", systems=["xfs"]), {"xfs": {"cprt_on_plain_register_loads"}})
 
-    def test_each_beginning_and_each_quick_test_is_that_of_a_test(self):
+    def test_listed_prefixes_and_quick_tests_exist(self):
         tests = selection.listed(build.test_program().parent)
         for start in kernels.once():
             with self.subTest(start=start):

@@ -104,7 +104,7 @@ class Outcomes(unittest.TestCase):
         found.phases["cold"] = []
         self.assertEqual(outcomes.phases_report([found], ["cold"]), "")
 
-    def test_counters_are_medians_and_told_by_turns(self) -> None:
+    def test_counters_are_reported_as_medians_per_turn(self) -> None:
         rounds = [one for _ in range(3) for one in some("a", cold=30, later=12)]
         for at, one in enumerate(rounds):
             one.major = 1000 * (at % 2) + at
@@ -164,7 +164,7 @@ class OneStart(unittest.TestCase):
         onestart.judge(one, subprocess.CompletedProcess([], code, out, err), (10.0, 17.0))
         return one
 
-    def test_what_programs_say_is_taken_down(self) -> None:
+    def test_program_output_is_recorded(self) -> None:
         cold = self.judged("cold", 0, '{"digest": "d"}', "")
         self.assertEqual((cold.broken, cold.digest, cold.phases), ("", "d", []))
         self.assertIn("exit status 1: last", self.judged("cold", 1, "", "first\nlast").broken)
@@ -174,7 +174,7 @@ class OneStart(unittest.TestCase):
         self.assertEqual(self.judged("cold", 0, '{"digest": "d", "ahead": 0.5}', "").ahead, 0.5)
         self.assertIn("it ran with None", self.judged("later", 0, '{"digest": "d"}', "").broken)
 
-    def test_what_is_killed_for_its_memory_says_what_helps(self) -> None:
+    def test_kill_at_memory_limit_suggests_a_larger_share(self) -> None:
         for code in (-9, 137):
             self.assertIn("larger share", self.judged("cold", code, "", "", limit=1000).broken)
         self.assertIn("exit status -9", self.judged("cold", -9, "", "").broken)
@@ -212,7 +212,7 @@ class Memory(unittest.TestCase):
         self.assertEqual(after.since(before), reclaim.Reclaimed(3 * page, page))
         self.assertEqual(reclaim.parse(""), reclaim.Reclaimed())
 
-    def test_what_damon_pages_out_is_counted(self) -> None:
+    def test_bytes_paged_out_by_damon_are_counted(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for number, action in enumerate(("pageout", "stat")):
                 scheme = Path(folder) / f"0/contexts/0/schemes/{number}"
@@ -251,7 +251,7 @@ class Arguments(unittest.TestCase):
         wanted = starts.arguments(["--device", "20ms", "--memory", "45%", "--turns", "cold,model-first"])
         self.assertEqual((wanted.device, wanted.memory, wanted.turns), (["20ms"], ["45%"], ["cold", "model-first"]))
 
-    def test_what_cannot_be_is_said(self) -> None:
+    def test_invalid_arguments_are_reported(self) -> None:
         self.assertIn("'hot' is not a turn", self.wrong("--turns", "hot"))
         self.assertIn("45 is not a share", self.wrong("--memory", "45"))
         self.assertIn("choose one", self.wrong("--disk", "/srv", "--device", "ssd"))
@@ -262,11 +262,11 @@ class Arguments(unittest.TestCase):
         self.assertEqual(starts.row_name("a", "ssd", starts.ALL, many=False), "a")
         self.assertEqual(starts.row_name("a", "4ms", "45%", many=True), "a, 4ms, 45%")
 
-    def test_devices_are_told_in_words(self) -> None:
+    def test_device_is_described_in_words(self) -> None:
         told = disk.told({"bandwidth": 1_000_000_000, "latency_us": 4000, "slots": 64})
         self.assertEqual(told, "1000 MB/s, 4 ms a request, 64 at a time")
 
-    def test_every_client_has_a_form_of_weights_that_can_be_made(self) -> None:
+    def test_every_client_uses_a_supported_weight_format(self) -> None:
         self.assertLessEqual({client.weights for client in loaders.CLIENTS}, {"safetensors", "bin", "gguf"})
 
 
@@ -290,7 +290,7 @@ class Ground(unittest.TestCase):
         self.assertEqual(Path(prefix), laid / "venv")
         self.assertEqual((made / "pyvenv.cfg").read_text(), before)
 
-    def test_what_is_copied_keeps_its_time(self) -> None:
+    def test_copied_file_keeps_its_modification_time(self) -> None:
         source, target = self.folder / "a.py", self.folder / "b.py"
         source.write_text("pass")
         os.utime(source, (1, 1))
@@ -324,7 +324,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(packages.closure(SAID, ["gcc"]), expected)
         self.assertEqual(packages.closure(SAID, ["gcc-11", "nowhere"]), [])
 
-    def test_a_program_that_is_not_installed_says_what_to_install(self) -> None:
+    def test_missing_program_names_the_packages_to_install(self) -> None:
         browser, compiler = (programs.Program(name, names, "", lambda _: "") for name, names in
                              (("browser", ("chromium",)), ("compiler", ("gcc", "libc6"))))
         self.assertEqual(programs.missing(compiler, SAID), "")
@@ -355,7 +355,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(set(made), {"all.h", "main.c", "part0.c", "part1.c", "part2.c"})
         self.assertNotEqual(made["part0.c"], made["part1.c"])
 
-    def test_each_ends_with_its_answer(self) -> None:
+    def test_each_program_script_prints_a_digest(self) -> None:
         for program in programs.PROGRAMS:
             self.assertIn('{"digest": "%s"}', program.script)
         words = programs.words(Path("/r"), "true", "postgres")

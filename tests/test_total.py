@@ -23,7 +23,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 
 
 class Counting(unittest.TestCase):
-    def test_each_runner_is_understood(self):
+    def test_output_of_each_runner_is_parsed(self):
         cases = {
             CARGO: Count(34, 2, 1),
             # A test counts once, however many reasons it gives, and only if all of it was skipped.
@@ -58,7 +58,7 @@ class Counting(unittest.TestCase):
                 part = total.verdict("vm", status, output, [Expected("vm", "*", "any", "no root")])
                 self.assertEqual((part.count, part.wrong), (expected, wrong))
 
-    def test_what_failed_is_told_again(self):
+    def test_failed_tests_are_listed_again(self):
         output = (
             "fail  7.2 xfs evict 12 ms  t.rs:3: kept\ntest session::lost ... FAILED\n"
             "FAIL: test_one (test_x.One)\ntest session::kept ... ok\n3 passed, 3 failed\n"
@@ -86,7 +86,7 @@ class Skips(unittest.TestCase):
         part = total.verdict("vm", 0, output, self.EXPECTED)
         return str(part.count), part.wrong
 
-    def test_each_runner_names_what_it_skips(self):
+    def test_skips_are_parsed_from_each_runners_output(self):
         cases = {
             "test a::b ... skipped: a::b: no disk\nok\n": [Skip("a::b", "no disk")],
             "skipped in part: a::c: one node\n": [Skip("a::c", "one node", in_part=True)],
@@ -106,11 +106,11 @@ class Skips(unittest.TestCase):
             with self.subTest(output=output):
                 self.assertEqual(skips.told(output), expected)
 
-    def test_one_that_is_expected_is_counted(self):
+    def test_an_expected_skip_is_counted(self):
         output = "skip  5.10/ext4/cache_cachestat: no cachestat\n5 passed, 0 failed, 1 skipped\n"
         self.assertEqual(self.verdict(output), ("5 passed, 0 failed, 1 skipped", []))
 
-    def test_any_other_fails_by_name_and_reason(self):
+    def test_an_unexpected_skip_fails_with_name_and_reason(self):
         for line in ("6.1/ext4/cache_cachestat: no cachestat", "5.10/ext4/cache_cachestat: no root", "a: b"):
             with self.subTest(line=line):
                 wrong = [f"unexpected skip: {line}"]
@@ -176,7 +176,7 @@ class Running(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 0 skipped"))
         self.assertIn("test it has begun\n\na: silent for 1 s: it hangs, and is ended\n", logs["a"])
 
-    def test_nothing_to_run_is_a_mistake(self):
+    def test_missing_part_or_command_is_a_usage_error(self):
         with contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(total.main([]), 2)
             self.assertEqual(total.main(["vm"]), 2)

@@ -117,7 +117,7 @@ fn start(config: &Path) -> Child {
 }
 
 #[test]
-fn a_set_outlives_the_daemon_and_goes_when_it_is_removed() {
+fn kept_set_survives_a_killed_daemon_until_removed() {
     let attempt = || -> Result<(), String> {
         let mut ground = Ground::new("keep-outlives", |_| String::new());
         let until = Instant::now() + LATEST;

@@ -162,7 +162,7 @@ fn a_daemon_serves_metrics_at_its_socket_and_at_its_address() {
 }
 
 #[test]
-fn what_a_reader_misses_moves_a_counter() {
+fn reader_miss_raises_the_missed_bytes_counter() {
     let Some(ground) = Ground::with_policy("metrics-moves") else {
         return;
     };
@@ -203,7 +203,7 @@ fn load(ground: &Ground) -> Vec<Sample> {
 }
 
 #[test]
-fn a_load_is_told_by_sources_and_by_phases_that_are_its_time() {
+fn load_metrics_add_up_by_source_and_phase() {
     let Some(ground) = Ground::with_policy("metrics-load") else {
         return;
     };

@@ -259,7 +259,7 @@ fn config_of(service: &str, exe: &str) -> impl Fn(&Path) -> String {
 }
 
 #[test]
-fn what_a_service_read_is_loaded_before_it_comes_to_it_the_next_time() {
+fn files_read_by_one_start_are_preloaded_at_the_next() {
     let Some(ground) = Ground::new("services-again", config_of("x", "cprt-again")) else {
         return;
     };
@@ -443,7 +443,7 @@ fn services_come_and_go_with_the_configuration() {
 }
 
 #[test]
-fn a_daemon_that_cannot_says_why_and_goes_on() {
+fn daemon_unable_to_watch_starts_reports_why_and_runs() {
     if !geteuid().is_root() {
         return skip("starts are for root; run it as root");
     }
@@ -458,7 +458,7 @@ fn a_daemon_that_cannot_says_why_and_goes_on() {
 }
 
 #[test]
-fn what_starts_often_and_reads_much_is_learned_of() {
+fn frequently_started_heavy_reader_is_learned() {
     let learn = |folder: &Path| format!("learn = true\n# {}\n", folder.display());
     let Some(ground) = Ground::new("services-learn", learn) else {
         return;
@@ -500,7 +500,7 @@ fn contained(container: Container, program: &Path, volume: &Path) -> Command {
 }
 
 #[test]
-fn a_start_in_a_container_is_known_by_its_own_files() {
+fn container_start_is_recorded_with_its_own_files() {
     is_known_in(Container::Users, "cprt-boxed");
 }
 

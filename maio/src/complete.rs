@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_one_range() {
+    fn filled_gap_joins_its_neighbours_into_one_range() {
         let whole = |_| std::iter::once(0..100).collect();
         let read = vec![extent(1, 0, 60), extent(1, 64, 36)];
         assert_eq!(complete(read, whole), (vec![extent(1, 0, 100)], 4));
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_taken_away_or_read_twice(
+        fn completion_keeps_all_pages_and_lists_each_once(
             cuts in prop::collection::btree_set(0_u32..400, 0..40),
             tensors in prop::collection::btree_set(0_u32..400, 2..10),
         ) {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_to_be_said() {
+    fn config_without_settings_is_valid() {
         let config = config(&[]).expect("all of it");
         assert_eq!(
             (config.service, config.tp, config.recording),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_would() {
+    fn invalid_setting_is_rejected_with_a_hint() {
         for (key, value, part) in [
             ("service-id", "../x", "letters"),
             ("service", "x", "key=value"),

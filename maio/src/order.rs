@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_to_what_somebody_reads() {
+    fn range_is_clipped_to_the_expected_pages() {
         let pieces = Pieces::new(&[vec![extent(1, 10, 10), extent(1, 40, 5), extent(3, 0, 1)]]);
         let cut = |file, first, pages_of| {
             let part = pieces.expected_in(&extent(file, first, pages_of));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_twice_counts_the_first_time() {
+    fn repeated_pages_are_ordered_by_their_first_read() {
         let group = vec![extent(0, 10, 10), extent(0, 0, 30), extent(0, 12, 1)];
         let pieces = Pieces::new(&[group]);
         let expected = [(0, 10, 2), (0, 12, 1), (0, 13, 7), (0, 0, 10), (0, 20, 10)];
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_ranges_neighbours_share_no_piece_and_small_ones_come_in_blocks() {
+    fn piece_count_stays_bounded_for_very_many_ranges() {
         let count = 70_000;
         let one: Vec<_> = (0..count).map(|at| extent(0, at * 100, 51)).collect();
         let other: Vec<_> = (0..count).map(|at| extent(0, at * 100 + 50, 51)).collect();
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn of_large_models_the_pieces_are_larger() {
+    fn large_model_is_cut_into_at_most_65536_pieces() {
         let group: Vec<_> = (0..160).map(|file| extent(file, 0, 1 << 20)).collect();
         let pieces = Pieces::new(&[group]);
         assert!(pieces.len() <= 1 << 16, "{}", pieces.len());

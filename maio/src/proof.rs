@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_and_what_nobody_reads_are_found_out() {
+    fn missing_and_unread_pages_are_counted() {
         let all = [extent(0, PAGES)];
         let holes: Vec<_> = (0..100).map(|at| extent(at * 100, 90)).collect();
         let short = proof(&holes, &all);

@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_of_pages(
+        fn ranges_behave_like_a_set_of_pages(
             ranges in prop::collection::vec((0_u32..60, 0_u32..20), 0..20),
             taken in prop::collection::vec((0_u32..60, 0_u32..20), 0..5),
         ) {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_late_of_a_mapping_makes_no_stripes_and_slices_stay() {
+    fn late_parts_of_a_mapping_are_merged_but_slices_are_not() {
         // Every other 64 KiB of 8 MiB, and the rest when those streams are no longer followed.
         let half = |odd: u32| (0..64).map(move |at: u32| extent(1, (2 * at + odd) * 16, 16));
         let slices = (0..40).map(|at: u32| extent(2, at * 100, 50));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mapped_along_counts_if_it_goes_on_behind() {
+    fn pages_mapped_along_count_if_reading_continues_behind() {
         let mut record = Record::default();
         assert_eq!(record.add_up_to(&extent(0, 0, 16), 10), 10);
         assert_eq!(record.add(&extent(1, 16, 16)), 16, "of another file");
@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_was_read_is_there_once(
+        fn record_holds_every_read_page_exactly_once(
             all in prop::collection::vec((0..2_u32, 0..300_u32, 1..40_u32), 0..120),
         ) {
             let mut record = Record::default();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_read_alike_are_told_apart() {
+    fn similar_looking_pairs_have_different_ids() {
         let alike: [&[(&str, &str)]; 5] = [
             &[("ab", "c"), ("d", "e")],
             &[("a", "bc"), ("d", "e")],
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_service_is_refused() {
+    fn invalid_service_pairs_are_rejected() {
         assert_eq!(id(&[]), Err(ServiceError::Empty));
         for key in ["", " ", "a b", "ä", "a=b", "a,b", "K\u{212a}"] {
             assert_eq!(id(&[(key, "1")]), Err(ServiceError::Key(key.to_owned())));
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_taken_or_refused(text in "\\PC{0,40}|[a-c=, ]{0,40}") {
+        fn service_id_of_any_text_ignores_the_order_of_pairs(text in "\\PC{0,40}|[a-c=, ]{0,40}") {
             if let Ok(pairs) = parse(&text)
                 && let Ok(id) = service_id(&pairs)
             {

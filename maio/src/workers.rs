@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_go_before_accelerators_and_those_before_who_comes_first() {
+    fn rank_beats_accelerator_and_both_beat_arrival_order() {
         let mut workers = workers();
         workers.add(10, unassigned_of_rank(2), 0);
         workers.add(
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_reads_decides_where_nothing_else_does() {
+    fn reads_decide_the_group_when_the_rank_does_not() {
         let mut workers = workers();
         workers.add(10, ProcessFacts::default(), 0);
         assert_eq!(

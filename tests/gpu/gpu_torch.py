@@ -50,12 +50,12 @@ class WhyNotTest(unittest.TestCase):
         with mock.patch.object(ctypes, "CDLL", library), mock.patch.object(sys.modules[__name__], "torch", fake):
             return why_not()
 
-    def test_what_is_missing_is_told(self) -> None:
+    def test_missing_requirement_is_reported(self) -> None:
         self.assertIn("libcuda.so.1", self.told(driver=False, torch_here=True, gpu=True))
         self.assertIn("no torch", self.told(driver=True, torch_here=False, gpu=True))
         self.assertIn("no GPU", self.told(driver=True, torch_here=True, gpu=False))
 
-    def test_nothing_is_told_where_nothing_is_missing(self) -> None:
+    def test_no_reason_is_reported_if_nothing_is_missing(self) -> None:
         self.assertIsNone(self.told(driver=True, torch_here=True, gpu=True))
 
 
@@ -75,11 +75,11 @@ class TorchTest(unittest.TestCase):
     def mapped(self) -> torch.Tensor:
         return torch.from_file(str(self.path), shared=False, size=self.bytes.numel(), dtype=torch.uint8)
 
-    def test_what_is_mapped_gets_there(self) -> None:
+    def test_mapped_tensor_is_copied_to_the_gpu(self) -> None:
         there = self.mapped().to("cuda:0")
         self.assertTrue(torch.equal(there.cpu(), self.bytes))
 
-    def test_what_is_pinned_gets_there_meanwhile(self) -> None:
+    def test_pinned_tensor_is_copied_asynchronously(self) -> None:
         pinned = self.mapped().pin_memory()
         there = pinned.to("cuda:0", non_blocking=True)
         torch.cuda.synchronize()

@@ -206,7 +206,7 @@ mod tests {
     use crate::sys::testing::skip;
 
     #[test]
-    fn test_opens_that_go_around_the_page_cache_are_told_from_others() {
+    fn test_opens_with_o_direct_are_marked_direct() {
         if !can_mount() {
             return;
         }

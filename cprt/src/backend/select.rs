@@ -260,7 +260,7 @@ pub fn table() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn who_may_mount_is_known_by_a_capability() {
+    fn cap_sys_admin_is_parsed_from_the_process_status() {
         let status = |set: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{set}\nCapBnd:\t0\n");
         assert!(super::has_sys_admin(&status("000001ffffffffff")));
         assert!(super::has_sys_admin(&status("0000000000200000")));
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_backend_is_judged_and_who_is_refused_hears_why() {
+    fn every_backend_is_judged_with_reason_and_remedy() {
         let candidates = candidates(Path::new("/"));
         let kinds: Vec<_> = candidates.iter().map(|candidate| candidate.kind).collect();
         assert_eq!(kinds, BackendKind::ALL);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_says_of_backends_what_they_say() {
+    fn readme_backend_table_is_up_to_date() {
         let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
         let readme = std::fs::read_to_string(readme).expect("the README");
         let (_, rest) = readme

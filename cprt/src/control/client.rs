@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_one_request() {
+    fn every_client_call_sends_one_request() {
         const MOUNT: &str = "{\"ok\":{\"path\":\"/m\",\"lower\":\"/l\",\"device\":\"rfs0\",\"state\":\"running\"}}\n";
         let (client, daemon) = daemon(
             "calls",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_one_by_one_and_end() {
+    fn event_stream_yields_events_until_an_error_or_end() {
         const EVENTS: &str = "{\"ok\":{\"kind\":\"OPEN\",\"file\":1,\"offset\":0,\"length\":0,\"time_ns\":0,\"count\":1,\"process\":1,\"thread\":1,\"cpu\":0,\"mmap\":false,\"direct\":false}}\nnonsense\n";
         let (client, daemon) = daemon(
             "events",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_is_told_from_who_is_not_there() {
+    fn closed_connection_differs_from_a_missing_daemon() {
         let (client, daemon) = daemon("silent", &[""]);
         let error = client.status(None).expect_err("no answer").to_string();
         assert!(

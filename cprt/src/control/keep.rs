@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_set_is_refused_with_the_reason() {
+    fn invalid_sets_are_rejected_with_the_reason() {
         assert_eq!(set(&["/m"]).check("llama-3.1_70b"), Ok(()));
         let beyond = KeepSet {
             parts: vec![(1, 0, 1)],

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_run_to_run_makes_no_difference() {
+    fn start_name_ignores_parts_that_vary_between_runs() {
         let one = name("/usr/bin/python3.11 serve.py --model /srv/llama --port 8000");
         assert!(one.starts_with("start-python3.11-serve.py-"), "{one}");
         for other in [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_done_does() {
+    fn start_name_changes_with_program_model_or_options() {
         let one = name("/usr/bin/python3 serve.py --model /srv/llama");
         for other in [
             "/usr/bin/python3 serve.py --model /srv/qwen",

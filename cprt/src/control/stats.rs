@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_is_told_with_its_meaning_and_in_order() {
+    fn counters_are_listed_in_order_with_descriptions() {
         let counters = Counters::default();
         counters.events.add(5);
         counters.lost.set(7);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn as_json_it_is_its_fields_and_older_ones_lack_some() {
+    fn stats_json_has_every_field_and_missing_ones_default() {
         let json = serde_json::to_value(Stats::default()).expect("numbers");
         let object = json.as_object().expect("an object");
         let fields = Stats::default().fields();

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_left_out_may_be_left_out() {
+    fn optional_request_fields_may_be_omitted() {
         let bytes = br#"{"do":"reg-policy","mount":"/mnt","library":"/p.so"}
 "#;
         let expected = Request::RegPolicy {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_shown() {
+    fn invalid_reply_is_quoted_in_the_error() {
         for bytes in [
             &b"HTTP/1.1 400 Bad Request\n"[..],
             b"{\"ok\":{}}\n",
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_is_an_error() {
+    fn request_with_a_non_utf8_path_is_rejected() {
         use std::os::unix::ffi::OsStringExt as _;
         let mount = std::ffi::OsString::from_vec(vec![b'/', 0xff]).into();
         let text = text(write_line(&mut Vec::new(), &Request::RmPolicy { mount }));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_as_root_is_roots_to_say() {
+    fn requests_that_need_root_are_refused_to_other_users() {
         let refused = |request: &Request| of(1000).refusal(request, 0).map(|it| it.message);
         assert_eq!(refused(&register(&[("length", "2 MiB")])), None);
         let paths = [("store", "/etc/cron.d"), ("store", "a/b"), ("dir", "..")];
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_who_it_is() {
+    fn peer_identity_comes_from_the_kernel() {
         let (here, _there) = UnixStream::pair().expect("a socket");
         let peer = Peer::of(&here).expect("it says");
         let own = (nix::unistd::geteuid().as_raw(), std::process::id());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_is_told() {
+    fn only_changing_requests_are_described_for_the_log() {
         let told = change(&register(&[])).expect("a change");
         assert_eq!(told, "register /usr/lib/ppc/maio.so for /srv/models");
         assert_eq!(change(&Request::Status { mount: None }), None);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_garbage_is_refused() {
+    fn written_state_is_read_back_and_garbage_is_rejected() {
         let path = std::env::temp_dir().join(format!("cprt-state-{}.json", std::process::id()));
         let registration = Registration {
             source: BackendSource::Module { device: 3 },

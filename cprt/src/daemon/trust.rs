@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_what_was_looked_at() {
+    fn trusted_handle_refers_to_the_file_that_was_checked() {
         let Ok(trusted) = Trusted::open(Path::new("/bin/sh"), 0) else {
             return test_support::skip("this machine's programs are not root's alone");
         };

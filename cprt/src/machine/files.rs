@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_there() {
+    fn paths_outside_the_tree_are_not_found() {
         let (root, tree) = tree("outside");
         for path in ["outside", "/etc/passwd", "../x", "sub/up/x", "nowhere"] {
             let fault = tree.file(Path::new(path)).expect_err(path);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_manager_has_the_name_in_its_own_place() {
+    fn image_name_is_found_for_every_container_manager() {
         let annotations = |key| format!(r#"{{"annotations": {{"{key}": "{NAME}"}}}}"#);
         let cri = annotations("io.kubernetes.cri.image-name");
         let crio = annotations("io.kubernetes.cri-o.ImageName");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_name() {
+    fn malformed_metadata_gives_no_image_name() {
         let folder = Folder::new("image-name-odd");
         let docker = format!("{DOCKER}/{ID}/config.v2.json");
         for content in [

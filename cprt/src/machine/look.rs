@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn child_reports_are_parsed_and_garbage_is_rejected() {
         let at = |text: &str| heard(text.as_bytes());
         let directory = at("d/a b\n").expect("a directory");
         assert_eq!(

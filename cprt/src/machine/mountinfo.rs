@@ -385,7 +385,7 @@ garbage
     }
 
     #[test]
-    fn what_a_container_has_is_found_where_we_have_it() {
+    fn container_paths_and_layers_are_found_on_the_host() {
         let theirs = parse(
             b"1 0 0:60 / / rw - overlay overlay rw,lowerdir=/l/own:/l/b:/l/a,upperdir=/u\n\
               2 1 254:0 /srv/models /models ro - ext4 /dev/vda rw\n\
@@ -413,7 +413,7 @@ garbage
     }
 
     #[test]
-    fn this_machines_list_parses() {
+    fn mountinfo_of_this_machine_is_parsed() {
         all_rfs().expect("the list");
         assert_eq!(
             rfs_at(Path::new("/nowhere/at/all")).expect("the list"),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_leaves_the_rest() {
+    fn removing_a_range_keeps_the_rest() {
         let mut all = set(&[0..10, 20..30]);
         all.remove(&(5..25));
         assert_eq!(all, set(&[0..5, 25..30]));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_is_counted() {
+    fn bytes_within_a_range_are_counted() {
         let all = set(&[0..10, 20..30]);
         for (range, expected) in [
             (0..100, 20),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn it_behaves_as_a_set_of_bytes() {
+    fn ranges_behave_like_a_set_of_bytes() {
         // Compares every pair of small sets with the bits of a number.
         let ranges_of = |bits: u32| {
             let bits = (0..6_u64).filter(|bit| bits >> bit & 1 != 0);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_as_wide_as_the_root() {
+    fn directory_linking_to_proc_reaches_too_far() {
         let top = std::env::temp_dir().join(format!("ppcctl-{}-root", std::process::id()));
         fs::create_dir_all(&top).expect("a folder");
         symlink("/proc/version", top.join("version")).expect("a link");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_hides_what_is_below() {
+    fn upper_layers_and_volumes_hide_lower_files() {
         let folder = Folder::new("view");
         for (path, content) in [
             ("lower/a", "lower a"),

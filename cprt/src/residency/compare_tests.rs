@@ -16,7 +16,7 @@ fn differing(memory: &[u8], device: &[u8]) -> Option<Damage> {
 }
 
 #[test]
-fn damage_is_told_from_its_first_byte_on_and_in_extents() {
+fn damage_is_measured_from_first_byte_and_in_extents() {
     let device = vec![0; 5 * place(PAGE) + 10];
     assert_eq!(differing(&device, &device), None);
     let mut memory = device.clone();
@@ -31,7 +31,7 @@ fn damage_is_told_from_its_first_byte_on_and_in_extents() {
 }
 
 #[test]
-fn an_extent_goes_on_from_one_window_to_the_next() {
+fn damage_extent_continues_across_windows() {
     let mut damage = None;
     for page in [1, 2, 4] {
         Damage::add(&mut damage, &(page * PAGE..(page + 1) * PAGE), page * PAGE);
@@ -134,7 +134,7 @@ fn compared(
 }
 
 #[test]
-fn what_is_cached_is_compared_and_nothing_comes_in() {
+fn comparison_covers_cached_pages_and_loads_none() {
     let attempt = || {
         let sample = Sample::new("cached");
         let (outcome, _, resident) = compared(&sample, false, false);
@@ -166,7 +166,7 @@ fn contents_are_whole_and_leave_the_cache_as_it_was() {
 }
 
 #[test]
-fn it_stops_when_told_to() {
+fn comparison_stops_on_request() {
     let sample = Sample::new("stop");
     let mut wanted = Wanted {
         all: false,

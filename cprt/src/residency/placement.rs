@@ -62,7 +62,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_is_cached_counts_for_its_node_and_nothing_is_brought_in() {
+    fn cached_pages_are_counted_by_node_without_loading() {
         if crate::sys::kernel_release() < Some((5, 14)) {
             return test_support::skip("this kernel maps no pages on request");
         }

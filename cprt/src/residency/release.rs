@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_sets_share_is_counted_once() {
+    fn bytes_shared_by_two_sets_are_counted_once() {
         let set = |ranges: [Range<u64>; 2]| ranges.into_iter().collect::<Ranges>();
         assert_eq!(common(&set([0..10, 20..30]), &set([5..25, 29..40])), 11);
     }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_is_loaded_twice_and_the_first_ones_count() {
+    fn each_byte_is_loaded_once_up_to_the_limit() {
         let parts = [
             part(0, 10..20),
             part(1, 0..5),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_cached_afterwards() {
+    fn warming_caches_all_files_and_loads_nothing_again() {
         let model = Model::new("all");
         let memory = MemoryConfig {
             threshold: 100,
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_into_memory_that_is_full() {
+    fn warming_loads_nothing_into_full_memory() {
         let model = Model::new("full");
         let (files, parts) = model.parts();
         let full = MemoryConfig {

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_functions_take_is_told_by_name() {
+    fn btf_lookup_finds_parameter_types_and_enum_values() {
         let btf = Btf::parse(Bytes::Read(small())).expect("types");
         let typedef = btf.typedef("on_open").expect("a name");
         let taken = [None, Some("file"), None];
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_types() {
+    fn truncated_btf_is_rejected() {
         let whole = small();
         for length in 0..whole.len() {
             assert!(

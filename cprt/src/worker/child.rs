@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_made_to() {
+    fn child_that_does_not_end_is_killed() {
         let child = sleeper();
         let process = child.id();
         let ChildEnd::Ended(status) = child.end(Duration::from_millis(10)) else {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_dropped_leaves_no_zombie() {
+    fn dropped_child_leaves_no_zombie() {
         let child = sleeper();
         let process = child.id();
         drop(child);

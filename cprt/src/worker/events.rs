@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rests_get_longer_while_nothing_comes_of_events() {
+    fn pause_grows_while_events_produce_no_plan() {
         let mut rest = Rest::default();
         let mut ms = |plans| rest.after(plans).as_millis();
         for plans in [1, 7] {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_by_their_names() {
+    fn event_kind_is_reported_by_name() {
         let event = Event::new(Kind::Progress, FileId(1), 2, 3);
         assert_eq!(told(&event, None).kind, "PROGRESS");
     }

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_is_known_by_its_files() {
+    fn frozen_or_alone_cgroup_is_detected_from_its_files() {
         let folder = test_support::Folder::new("guest");
         assert!(!is_frozen(folder.path()) && !is_alone(folder.path()));
         folder.write("cgroup.events", "populated 1\nfrozen 1\n");

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_stopped_waiting_is_forgotten() {
+    fn abandoned_request_is_forgotten() {
         let (_theirs, handle, _process) = deaf();
         for _ in 0..3 {
             let answer = handle.ask(
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_killed_within_five_seconds() {
+    fn worker_that_does_not_exit_is_killed_in_five_seconds() {
         let (_theirs, handle, process) = deaf();
         let since = Instant::now();
         handle.exit();

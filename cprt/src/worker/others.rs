@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_known_by_their_words() {
+    fn worker_is_recognised_by_its_command_line() {
         for (words, is) in [
             (&b"/proc/self/exe\0worker\0/srv/models\0"[..], true),
             (b"/proc/self/exe\0worker\0", true),

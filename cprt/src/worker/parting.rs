@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_do_not_end_are_left() {
+    fn stuck_thread_is_returned_after_the_timeout() {
         let (to, from) = channel::<()>();
         let stuck = std::thread::spawn(move || {
             let _ = from.recv();

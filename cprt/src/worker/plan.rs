@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_so_replaces() {
+    fn each_load_flag_sets_only_its_own_field() {
         let file = FileId(1);
         let ios = [
             Io::load(file, ..10).by(7),

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_counted_and_told() {
+    fn overflowing_events_are_counted_and_reported_as_lost() {
         let mut waiting = WaitingEvents::new(2);
         for i in 0..10 {
             waiting.push(&miss(1, i * 100, 10));

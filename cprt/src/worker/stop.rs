@@ -112,7 +112,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     #[test]
-    fn what_comes_first_is_told() {
+    fn wait_reports_data_ahead_of_stop_or_timeout() {
         let stop = Stop::new().expect("an eventfd");
         let (mut there, here) = UnixStream::pair().expect("a socket");
         let wait = |until: Option<Duration>| {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_wait_for_a_processor_is_told() {
+    fn run_queue_delay_is_parsed_from_schedstat() {
         assert_eq!(delay_in("5000 700 3\n"), Some(700));
         assert_eq!(delay_in(""), None);
         assert!(waited(gettid()) < Duration::from_mins(5));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_nice_before_a_slow_call_is_as_nice_after_it() {
+    fn thread_nice_value_is_restored_after_a_slow_call() {
         let own = nice_of(gettid()).expect("of this thread");
         // An ordinary user may only become nicer.
         let wanted = if nix::unistd::geteuid().is_root() {

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_at_once_is_answered_at_once() {
+    fn quick_accelerator_lookup_is_answered() {
         let xpus = Xpus::new(|process| (process == 7).then_some(Xpu(3)));
         let until = Instant::now() + Duration::from_secs(20);
         while xpus.of(7) != Some(Xpu(3)) {

@@ -44,7 +44,7 @@ fn is_heard(ground: &Ground, directory: &Path, file: &Path) -> bool {
 }
 
 #[test]
-fn a_mount_that_comes_late_or_again_has_its_policy() {
+fn policy_starts_on_a_late_mount_and_on_a_remount() {
     let Some(ground) = Ground::new("workers-late") else {
         return;
     };
@@ -445,7 +445,7 @@ fn a_daemon_that_may_make_no_namespaces_mirrors_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_loaded_leaves_nothing_behind() {
+fn policy_that_cannot_be_loaded_leaves_no_mount_or_worker() {
     let Some(ground) = Ground::new("workers-slot") else {
         return;
     };

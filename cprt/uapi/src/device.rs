@@ -364,7 +364,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn a_missing_device_is_told_by_name() {
+    fn missing_device_is_named_in_the_error() {
         let error = Device::open_number(u32::MAX).expect_err("there are never so many");
         assert_eq!(error.kind(), ErrorKind::NoDevice);
         assert!(
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_apart_from_nothing_there() {
+    fn end_of_device_is_distinguished_from_no_events() {
         let mut batch = Batch::with_capacity(0);
         let null = Device::open("/dev/null").expect("a device");
         assert!(null.read_batch(&mut batch).expect("read").is_none(), "end");

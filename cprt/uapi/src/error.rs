@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_words_are_the_source_and_said_once() {
+    fn system_error_is_the_source_and_not_repeated() {
         let source = opening(libc::EBUSY)
             .source()
             .map(ToString::to_string)

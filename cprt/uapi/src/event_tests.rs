@@ -60,7 +60,7 @@ fn all(batch: &[u8]) -> (Vec<Result<Event, DecodeError>>, usize) {
 }
 
 #[test]
-fn every_field_is_where_the_header_says() {
+fn event_fields_match_the_header_layout() {
     let miss = Event {
         kind: Kind::Miss,
         flags: EventFlags::MMAP,
@@ -77,7 +77,7 @@ fn every_field_is_where_the_header_says() {
 }
 
 #[test]
-fn every_kind_decodes_to_itself() {
+fn every_kind_is_decoded_and_found_by_name() {
     for (number, kind) in Kind::ALL.into_iter().enumerate() {
         let number = u8::try_from(number).expect("there are few kinds");
         let (events, _) = all(&with(&MISS, 3, number));
@@ -128,7 +128,7 @@ fn an_empty_batch_has_no_events() {
 }
 
 #[test]
-fn what_is_no_record_is_an_error_and_the_end() {
+fn malformed_record_is_an_error_and_ends_the_batch() {
     let cases = [
         (
             "length 0",

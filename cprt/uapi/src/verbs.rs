@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_collects_what_it_was_told() {
+    fn load_request_builder_sets_every_field() {
         let request = LoadRequest::new(FileId::from_raw(3), 10..30)
             .wait()
             .large()

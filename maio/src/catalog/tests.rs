@@ -118,7 +118,7 @@ fn end(host: &FakeHost, maio: &mut Instance, scratch: &Scratch, templates: usize
 }
 
 #[test]
-fn of_two_models_in_a_folder_only_the_one_that_is_opened_is_loaded() {
+fn only_the_opened_one_of_two_models_is_loaded() {
     let scratch = Scratch::new("two");
     let host = with_model(with_model(FakeHost::new(), "a"), "b");
     let (mut maio, at_init) = scratch.start(&host, &[("service-id", "s")]);
@@ -251,7 +251,7 @@ fn blobs(host: &FakeHost, names: &[&str]) -> BTreeSet<FileId> {
 }
 
 #[test]
-fn of_two_revisions_in_a_cache_of_downloads_the_one_that_is_opened_is_loaded() {
+fn only_the_opened_revision_in_a_hub_cache_is_loaded() {
     let scratch = Scratch::new("hub");
     let host = hub();
     let (mut maio, at_init) = scratch.start(&host, &[("service-id", "s")]);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_alive_and_reads_nothing_directly() {
+    fn own_process_is_alive_and_has_no_direct_reads() {
         assert!(is_alive(std::process::id()));
         assert!(!reads_direct(std::process::id(), 1));
         assert!(!is_alive(u32::MAX));

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_by_launchers_and_by_titles() {
+    fn rank_comes_from_title_or_environment() {
         let of = |environment: &str, title: &str| rank_of(environment.as_bytes(), title.as_bytes());
         assert_eq!(of("A=1\0RANK=3\0B=", "python"), Some(3));
         assert_eq!(of("LOCAL_RANK=3", "VLLM::Worker_TP2"), Some(2));
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_says_how_a_model_is_split() {
+    fn tensor_parallel_size_is_parsed_from_the_command() {
         let layout = layout_of(b"vllm\0serve\0m\0-tp\x004\0").expect("a layout");
         assert_eq!(layout.tensor, Some(4));
         assert_eq!(layout_of(b"VLLM::Worker_TP0\0"), None);

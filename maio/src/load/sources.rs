@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_one_source() {
+    fn each_page_is_counted_under_one_source() {
         let mut sources = Sources::default();
         assert!(!sources.has_any());
         sources.ask(&extent(0, 100));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_counts_only_if_it_had_come() {
+    fn cancelled_pages_count_only_if_they_were_loaded() {
         let mut sources = Sources::default();
         sources.ask(&extent(0, 100));
         sources.miss(&extent(0, 10));

@@ -93,7 +93,7 @@ fn ns(seconds: u64) -> u64 {
 }
 
 #[test]
-fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
+fn whole_forecast_is_loaded_at_the_first_event() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.hear(
         &event(Kind::Open, 50, 0),
@@ -108,7 +108,7 @@ fn all_is_wished_for_at_the_first_event_for_those_that_will_read_it() {
 }
 
 #[test]
-fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_come() {
+fn early_load_waits_for_readers_then_takes_priority() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
@@ -130,7 +130,7 @@ fn what_is_loaded_before_its_readers_waits_for_them_and_goes_first_when_they_com
 }
 
 #[test]
-fn what_each_worker_reads_is_recorded_and_workers_are_numbered_by_rank() {
+fn worker_parts_are_recorded_and_numbered_by_rank() {
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 1), (11, 0)]);
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
@@ -192,7 +192,7 @@ impl Part {
 }
 
 #[test]
-fn what_is_mapped_along_behind_a_workers_part_is_not_what_it_read() {
+fn fault_around_past_a_workers_part_is_not_recorded() {
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 0), (11, 1)]);
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
@@ -309,7 +309,7 @@ fn a_place_that_a_process_has_left_holds_nothing_back() {
 }
 
 #[test]
-fn what_is_mapped_along_makes_a_reader_no_other_worker() {
+fn large_folio_fault_does_not_reassign_a_reader() {
     let mut fake = FakeProcesses::default();
     fake.ranks.extend([(10, 0), (11, 1)]);
     // Each fault maps a folio of 2 MiB, which begins and ends with the other worker's part.
@@ -387,7 +387,7 @@ fn a_worker_that_is_off_its_course_gets_the_one_that_fits_rank_or_not() {
 }
 
 #[test]
-fn workers_that_share_a_rank_are_told_by_what_they_read() {
+fn workers_sharing_a_rank_are_separated_by_their_reads() {
     let mut fake = FakeProcesses::default();
     // As if all processes had inherited a launcher's variable.
     fake.ranks.extend([(10, 0), (11, 0)]);
@@ -412,7 +412,7 @@ fn workers_that_share_a_rank_are_told_by_what_they_read() {
 }
 
 #[test]
-fn who_rests_does_not_hold_up_who_reads() {
+fn idle_worker_does_not_hold_up_a_reading_one() {
     let fake = FakeProcesses::default();
     // There is room for a third of the model.
     let mut load = Load::new(forecast(), memory(16), u64::MAX, false, 0);
@@ -439,7 +439,7 @@ fn who_rests_does_not_hold_up_who_reads() {
 }
 
 #[test]
-fn where_all_is_cached_or_nobody_uses_the_cache_nothing_is_loaded() {
+fn fully_cached_or_bypassed_model_is_not_loaded() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, true, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
@@ -511,7 +511,7 @@ fn wished(load: &mut Load) -> u32 {
 }
 
 #[test]
-fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_come_back() {
+fn load_pauses_while_reads_stray_from_the_forecast() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.hear(
         &event(Kind::Open, 50, 0),
@@ -543,7 +543,7 @@ fn for_those_who_read_what_nobody_expected_nothing_more_is_loaded_until_they_com
 }
 
 #[test]
-fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
+fn load_whose_readers_died_is_held_back_and_ends() {
     let mut fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
@@ -563,7 +563,7 @@ fn where_nobody_is_left_nothing_is_loaded_and_it_is_soon_over() {
 }
 
 #[test]
-fn of_workers_on_several_nodes_only_those_that_come_have_anything_loaded() {
+fn multi_node_load_covers_only_workers_that_appear() {
     let mut fake = FakeProcesses::default();
     fake.ranks.insert(10, 1);
     let several = true;

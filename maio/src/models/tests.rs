@@ -81,7 +81,7 @@ fn a_file_belongs_to_the_nearest_folder_with_weights() {
 }
 
 #[test]
-fn what_one_model_has_is_not_anothers() {
+fn model_files_exclude_those_of_other_models() {
     let below_a = [
         "config.json",
         "model-1.safetensors",
@@ -106,7 +106,7 @@ fn what_one_model_has_is_not_anothers() {
 }
 
 #[test]
-fn of_a_folder_of_single_files_each_is_a_model() {
+fn standalone_files_in_a_folder_are_separate_models() {
     let folders = FakeFolders::of(&[
         "llm/q4.gguf",
         "llm/q8-00001-of-00002.gguf",
@@ -130,7 +130,7 @@ fn of_a_folder_of_single_files_each_is_a_model() {
 }
 
 #[test]
-fn an_index_says_what_belongs_together_and_the_rest_is_something_else() {
+fn files_outside_the_index_are_another_model() {
     let mut folders = FakeFolders::of(&[
         "config.json",
         "consolidated.safetensors",
@@ -165,7 +165,7 @@ fn a_pipeline_is_one_model() {
 }
 
 #[test]
-fn what_a_reader_opens_narrows_down_which_revision_it_loads() {
+fn opened_files_narrow_down_the_revision() {
     let folders = FakeFolders::of(&[
         "hub/models--x--y/blobs/1",
         "hub/models--x--y/snapshots/aa/config.json",

@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_others_say_is_borne(
+        fn arbitrary_peer_claims_do_not_panic(
             head in prop::bool::ANY, words in prop::collection::vec(prop_oneof![0..4_u64, any::<u64>()], 0..40)
         ) {
             let magic = head.then_some(MAGIC);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_understood_and_the_rest_is_not() {
+    fn published_demand_is_parsed_and_garbage_is_rejected() {
         let demand = Demand {
             held: 1,
             total: u64::MAX,

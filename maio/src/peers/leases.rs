@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_there_is_heard_and_who_is_gone_is_cleared_away() {
+    fn live_leases_are_read_and_dead_ones_removed() {
         let number = std::process::id();
         let directory = std::env::temp_dir().join(format!("maio-leases-{number}"));
         let _ = fs::remove_dir_all(&directory);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_kept_once_and_when_it_is_quiet() {
+    fn new_late_reads_are_kept_once_after_a_quiet_period() {
         let mut late = LateReads::default();
         late.serve([(10, Some(3)), (11, None)].into_iter());
         assert!(late.is_served(11) && !late.is_served(12));

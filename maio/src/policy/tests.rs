@@ -122,7 +122,7 @@ fn kept(host: &FakeHost) -> usize {
 }
 
 #[test]
-fn the_first_load_goes_by_headers_and_the_second_by_what_the_first_one_did() {
+fn first_load_uses_headers_and_second_the_template() {
     let scratch = Scratch::new("loads");
     let settings = [
         ("service-id", "test"),
@@ -296,7 +296,7 @@ fn a_template_of_which_much_is_not_read_stays_until_that_is_known() {
 }
 
 #[test]
-fn who_has_its_model_and_reads_something_small_begins_no_load() {
+fn small_read_by_a_served_reader_starts_no_load() {
     let scratch = Scratch::new("served");
     let host = host().file("tokenizer.json", MIB);
     let mut maio = recorded(&scratch, &host, &["a.bin", "b.bin"]);
@@ -309,7 +309,7 @@ fn who_has_its_model_and_reads_something_small_begins_no_load() {
 }
 
 #[test]
-fn what_is_read_after_the_end_extends_the_template() {
+fn reads_after_the_load_extend_the_template() {
     let scratch = Scratch::new("after");
     let host = host().file("README.md", MIB);
     let mut maio = recorded(&scratch, &host, &["a.bin"]);
@@ -380,7 +380,7 @@ fn a_template_of_other_files_is_not_used() {
 }
 
 #[test]
-fn a_template_that_does_not_fit_is_recorded_anew() {
+fn template_that_does_not_fit_is_recorded_again() {
     let scratch = Scratch::new("drift");
     let settings = [
         ("service-id", "test"),
@@ -415,7 +415,7 @@ fn a_template_that_does_not_fit_is_recorded_anew() {
 }
 
 #[test]
-fn where_all_is_cached_nothing_is_asked_for() {
+fn fully_cached_model_is_not_loaded() {
     let host = host();
     for (path, size) in [("config.json", 2), ("a.bin", 8 * MIB), ("b.bin", 8 * MIB)] {
         host.set_cached(host.id(path), 0..size);
@@ -428,7 +428,7 @@ fn where_all_is_cached_nothing_is_asked_for() {
 }
 
 #[test]
-fn who_goes_around_the_page_cache_is_left_alone() {
+fn direct_io_reader_gets_no_loads() {
     let host = host();
     let (mut maio, _) = host
         .start::<Library>(&[("store", "none"), ("leases", "none")])
@@ -532,7 +532,7 @@ fn with_little_memory_no_more_than_that_is_held() {
 }
 
 #[test]
-fn each_worker_is_served_near_its_accelerator() {
+fn loads_carry_the_readers_process_and_accelerator() {
     let host = host();
     host.set_process(std::process::id(), Xpu(1));
     let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
@@ -576,7 +576,7 @@ fn the_first_load_knows_how_many_workers_there_are_by_the_command_above_them() {
 }
 
 #[test]
-fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_own() {
+fn new_node_adopts_another_nodes_template() {
     let scratch = Scratch::new("nodes");
     let settings = |node| {
         [
@@ -609,7 +609,7 @@ fn a_node_that_is_new_goes_by_what_another_one_recorded_and_keeps_that_as_its_ow
 }
 
 #[test]
-fn what_still_waits_at_the_end_is_recorded_too() {
+fn events_pending_at_exit_are_recorded() {
     let scratch = Scratch::new("exit");
     let settings = [
         ("service-id", "test"),
@@ -638,7 +638,7 @@ fn what_still_waits_at_the_end_is_recorded_too() {
 }
 
 #[test]
-fn a_template_that_comes_after_the_policy_is_found_when_its_files_are_there() {
+fn template_stored_after_the_policy_starts_is_used() {
     let scratch = Scratch::new("late");
     let settings = [
         ("service-id", "test"),

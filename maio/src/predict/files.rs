@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_says_which_files_are_the_model() {
+    fn model_files_come_from_the_index_or_their_names() {
         let index = (
             "model.safetensors.index.json",
             r#"{"weight_map": {"x": "model-10.safetensors", "y": "model-2.safetensors"}}"#,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_one_model_are_told_from_several_models() {
+    fn model_parts_are_distinguished_from_several_models() {
         let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
         assert_eq!(chosen(&parts, None).2, 0);
         assert_eq!(chosen(&["m-Q4.gguf", "m-Q8.gguf"], None).2, 1);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_comes_first_and_then_tensors_as_they_lie() {
+    fn header_is_read_first_then_tensors_in_file_order() {
         let bytes = small().bytes();
         let size = bytes.len() as u64;
         let layout = read(&bytes).expect("good");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_gguf_headers_are_rejected() {
         let of = |change: fn(&mut Gguf)| {
             let mut file = small();
             change(&mut file);

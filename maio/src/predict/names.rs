@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_are_known_by_their_names() {
+    fn tensor_name_determines_how_it_is_split() {
         let rows = Cut::Rows { fused: 1 };
         let table = [
             ("model.layers.0.self_attn.q_proj.weight", rows),

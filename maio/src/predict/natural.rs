@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_an_order(names in prop::collection::vec("[a.01/]{0,6}", 3)) {
+        fn natural_order_is_a_total_order(names in prop::collection::vec("[a.01/]{0,6}", 3)) {
             let [a, b, c] = [&names[0], &names[1], &names[2]];
             prop_assert_eq!(compare(a, b), compare(b, a).reverse());
             prop_assert_eq!(compare(a, b) == Ordering::Equal, a == b);

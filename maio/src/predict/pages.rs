@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_range_and_no_page_comes_twice() {
+    fn adjacent_ranges_merge_and_no_page_is_repeated() {
         let mut reading = WorkerPages::new(100);
         reading.open(0, 10 * PAGE);
         reading.take(&(0..100));

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_safetensors_headers_are_rejected() {
         let of = |text: &str| read(&with_header(text, 8)).expect_err(text).to_string();
         let entry = |shape: &str, offsets: &str| {
             of(&format!(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_counted() {
+    fn files_over_the_limit_are_skipped_and_counted() {
         let large = ("config.json", MOST - 5);
         let chosen = names(&[
             large,

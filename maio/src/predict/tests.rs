@@ -173,7 +173,7 @@ fn heads_of_keys_come_from_the_configuration() {
 }
 
 #[test]
-fn shards_come_by_number_and_the_index_says_which() {
+fn shards_are_listed_by_index_and_sorted_by_number() {
     let mut library = FakeLibrary::default();
     let mut map = Vec::new();
     for shard in 1..=10 {
@@ -309,7 +309,7 @@ fn other_files_are_read_from_end_to_end() {
 }
 
 #[test]
-fn nothing_and_nobody_are_refused() {
+fn empty_library_and_bad_worker_count_are_rejected() {
     let empty = FakeLibrary::default();
     assert_eq!(predict_reads(&empty, &tp(1)), Err(PredictError::Empty));
     let library = single(four_tensors());
@@ -437,7 +437,7 @@ fn few_bytes_do_not_make_more_ranges_than_a_template_takes() {
 
 proptest! {
     #[test]
-    fn any_folder_is_taken(
+    fn prediction_handles_any_directory(
         files in prop::collection::btree_map(
             "(a|b/a|model-[0-9]{1,3}|config)\\.(safetensors|gguf|bin|json|pt)",
             (prop::collection::vec(any::<u8>(), 0..100), any::<u64>()),
@@ -461,7 +461,7 @@ proptest! {
 
     /// Any tensors in headers that parse.
     #[test]
-    fn any_tensors_are_taken(
+    fn workers_together_read_every_page_for_any_tensors(
         tensors in prop::collection::btree_map(
             "[ab]\\.(gate_proj|k_proj|down_proj|qkv_proj|lm_head|norm)\\.(weight|qweight|bias)",
             prop::collection::vec(0_u64..100, 0..4),

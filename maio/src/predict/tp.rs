@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_told_apart_where_rows_are_long() {
+    fn column_ranges_are_split_only_when_rows_are_long() {
         let long = tensor(0, &[3, 4 * SHORTEST], 1);
         let row = 4 * SHORTEST;
         let expected = [0, row, 2 * row].map(|at| at + SHORTEST..at + 2 * SHORTEST);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_around_a_touched_page_is_asked_for_once_and_ends_with_the_file() {
+    fn touched_block_is_loaded_once_and_clipped_to_the_file() {
         let mut files = LargeFiles::default();
         assert_eq!(touched(&mut files, 300, 1), [(256, 384)]);
         assert!(touched(&mut files, 256, 128).is_empty());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_in_order_is_kept_ahead_of_by_as_much_as_was_read() {
+    fn sequential_touches_load_ahead_as_much_as_was_read() {
         let mut files = LargeFiles::default();
         let mut blocks = |block: u32| touched(&mut files, block * BLOCK, 1).len();
         let asked: Vec<_> = (0..8).map(&mut blocks).collect();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_ahead_than_a_disk_has_under_way() {
+    fn blocks_loaded_ahead_are_limited() {
         let mut blocks = Blocks::new(1000 * BLOCK);
         let most = (0..500).map(|block| blocks.touch(&(block * BLOCK..block * BLOCK + 1)));
         let last = most.flatten().last().expect("it asks");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_reads_far_ahead_is_left_to_it() {
+    fn large_kernel_readahead_suppresses_loads() {
         let mut files = LargeFiles::default();
         assert!(touched(&mut files, 0, FAR).is_empty());
         assert!(touched(&mut files, 16, 16).is_empty(), "it has been read");
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_touched_is_asked_for_and_nothing_twice(
+        fn every_touched_page_is_requested_and_none_twice(
             touches in prop::collection::vec((0_u32..5000, 1_u32..300), 1..40),
         ) {
             let mut files = LargeFiles::default();

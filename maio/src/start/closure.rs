@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_root_and_what_is_no_file_is_left_out() {
+    fn linker_ignores_paths_outside_the_root_and_non_files() {
         let scratch = Scratch::new("out");
         let root = Root {
             path: scratch.0.join("root"),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_needs_libc_and_has_an_interpreter() {
+    fn own_executable_needs_libc_and_has_an_interpreter() {
         let file = std::fs::read("/proc/self/exe").expect("this program");
         let found = of_file(&file).expect("an ELF file");
         let libc = found.needed.iter().any(|name| name.starts_with("libc.so"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_anywhere_is_borne() {
+    fn truncated_elf_file_is_tolerated() {
         let file = std::fs::read("/proc/self/exe").expect("this program");
         for length in (0..HEADER.min(file.len())).step_by(7) {
             of_file(&file[..length]);
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_file_is_borne(mut bytes in prop::collection::vec(any::<u8>(), 64..4096), count in 0_u16..8) {
+        fn arbitrary_elf_content_is_tolerated(mut bytes in prop::collection::vec(any::<u8>(), 64..4096), count in 0_u16..8) {
             bytes.splice(..5, *b"\x7fELF\x02");
             bytes.splice(32..40, 64_u64.to_ne_bytes());
             bytes.splice(56..58, count.to_ne_bytes());

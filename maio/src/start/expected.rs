@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_of_three_did_not_read_goes() {
+    fn pages_read_by_only_one_of_three_starts_are_dropped() {
         let starts = [
             vec![extent(1, 0, 8), extent(2, 0, 4)],
             vec![extent(2, 2, 4), extent(1, 0, 2)],
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_close_together_is_loaded_as_one() {
+    fn nearby_extents_are_merged_into_one_load() {
         let order = vec![
             extent(1, 100, 4),
             extent(2, 0, 1),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_has_no_directories() {
+    fn package_list_must_be_a_regular_file() {
         let root = std::env::temp_dir().join(format!("maio-installed-{}", std::process::id()));
         let inner = root.join("lib/python3.12/site-packages/six-1.dist-info");
         fs::create_dir_all(&inner).expect("a directory");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_told_by_their_names() {
+    fn shared_objects_are_recognized_by_file_name() {
         for name in ["libc.so.6", "x/_C.cpython-311-x86_64-linux-gnu.so", "a.so"] {
             assert!(is_object(name), "{name}");
         }
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_borne(size: u64, mut bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        fn ranges_for_any_elf_header_lie_within_the_file(size: u64, mut bytes in prop::collection::vec(any::<u8>(), 0..512)) {
             bytes.splice(..bytes.len().min(5), *b"\x7fELF\x02");
             for range in needed(size, &bytes) {
                 prop_assert!(range.start < range.end && range.end <= size);

@@ -88,7 +88,7 @@ mod tests {
     use crate::template::{Identity, TemplateKind};
 
     #[test]
-    fn packages_are_told_by_paths() {
+    fn package_is_derived_from_the_path() {
         let table = [
             ("usr/lib/libc.so.6", "usr/lib/libc.so.6"),
             ("usr/lib/python3.11/json/a.pyc", "usr/lib/python3.11"),

@@ -79,7 +79,7 @@ fn start_with(
 }
 
 #[test]
-fn what_a_start_read_is_loaded_for_the_next_in_the_order_of_first_touch() {
+fn next_start_loads_recorded_pages_in_first_touch_order() {
     let (host, scratch) = (host(), Scratch::new("order"));
     let touched = [
         ("usr/bin/python3", 0, 64 * KIB),
@@ -159,7 +159,7 @@ fn a_start_that_another_node_has_recorded_is_loaded_if_its_files_are_here() {
 }
 
 #[test]
-fn what_died_half_way_is_kept_only_if_it_read_enough() {
+fn short_start_is_recorded_only_if_it_read_enough() {
     let (host, scratch) = (host(), Scratch::new("least"));
     let [start_, store, node, leases] = scratch.settings();
     let settings = [start_, store, node, leases, ("least", "50")];
@@ -216,7 +216,7 @@ fn the_fourth_start_forgets_the_first() {
 }
 
 #[test]
-fn a_tool_is_told_what_the_policy_would_load() {
+fn next_start_matches_what_the_policy_loads() {
     let (host, scratch) = (host(), Scratch::new("told"));
     let usual = [
         ("usr/lib/b.so", 0, 64 * KIB),
@@ -246,7 +246,7 @@ fn a_tool_is_told_what_the_policy_would_load() {
 }
 
 #[test]
-fn a_start_is_recorded_anew_or_only_replayed_if_that_is_wanted() {
+fn record_setting_selects_replay_only_or_a_fresh_record() {
     let (host, scratch) = (host(), Scratch::new("anew"));
     let with = |record| [&scratch.settings()[..], &[("record", record)]].concat();
     let (first, second) = (
@@ -265,7 +265,7 @@ fn a_start_is_recorded_anew_or_only_replayed_if_that_is_wanted() {
 }
 
 #[test]
-fn what_never_comes_to_rest_is_kept_after_ten_minutes() {
+fn recording_of_a_busy_program_ends_after_ten_minutes() {
     let (host, scratch) = (host(), Scratch::new("restless"));
     let (mut policy, _) = host
         .start::<Library>(&scratch.settings())
@@ -300,7 +300,7 @@ fn a_start_that_has_come_to_rest_is_kept_and_hears_no_more() {
 }
 
 #[test]
-fn what_another_policy_loads_is_left_to_it() {
+fn excluded_paths_are_neither_loaded_nor_recorded() {
     let (host, scratch) = (host(), Scratch::new("without"));
     let touched = [
         ("usr/bin/python3", 0, 64 * KIB),
@@ -372,7 +372,7 @@ fn a_start_that_nothing_is_known_of_is_given_what_others_read_of_its_packages() 
 }
 
 #[test]
-fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_first_time() {
+fn first_start_loads_sibling_modules_and_small_objects() {
     let scratch = Scratch::new("siblings");
     let folder = scratch.0.to_str().expect("plain").trim_start_matches('/');
     let path = |name: &str| format!("{folder}/{name}");
@@ -406,7 +406,7 @@ fn modules_beside_those_that_are_imported_and_small_objects_are_asked_for_the_fi
 }
 
 #[test]
-fn what_is_touched_of_a_large_file_is_asked_for_with_its_surroundings_the_first_time() {
+fn first_start_loads_blocks_around_touched_pages() {
     let scratch = Scratch::new("large");
     let host = FakeHost::new().file("usr/bin/python3", 8192 * KIB);
     let mut settings = scratch.settings();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_compared_by_page_and_not_by_range() {
+    fn templates_are_compared_by_page_and_not_by_range() {
         assert_eq!(numbers(&[], &[]), (0, 0, 0, 1.0));
         let whole = [(0, 0, 100), (1, 0, 50)];
         let parts = [(0, 0, 30), (0, 30, 70), (1, 0, 50)];
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_does_not_count() {
+    fn repeated_reads_are_counted_once() {
         let again = [(0, 0, 10), (0, 5, 10), (0, 0, 30), (0, 0, 1)];
         assert_eq!(numbers(&again, &[(0, 0, 30)]), (0, 0, 30, 1.0));
     }

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_write_is_told_apart_from_who_cannot() {
+    fn permission_errors_differ_from_other_write_errors() {
         let path = Path::new("/t");
         let error = |errno| TemplateError::writing(path)(io::Error::from_raw_os_error(errno));
         for errno in [libc::EROFS, libc::EACCES, libc::EPERM] {

@@ -376,7 +376,7 @@ mod tests {
         }
 
         #[test]
-        fn any_ranges_come_back_in_their_order(
+        fn any_extents_round_trip_in_order(
             ranges in prop::collection::vec((0..65536_u32, any::<u32>(), 1..=u32::MAX), 0..300),
         ) {
             let extent = |(file, first, pages)| Extent {
@@ -390,7 +390,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_an_error_or_a_template(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_parse_as_a_valid_template_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(Template::from_bytes(&bytes).is_err());
             for version in [OF_MODEL, MARKED] {
                 if let Ok(template) = Template::from_bytes(&sealed(version, &bytes)) {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_at_every_byte() {
+    fn template_cut_at_any_byte_is_rejected() {
         let bytes = small().to_bytes().expect("bytes");
         for length in 0..bytes.len() {
             let error = Template::from_bytes(&bytes[..length]);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_says_what_is_wrong() {
+    fn each_parse_error_names_its_cause() {
         let bytes = small().to_bytes().expect("bytes");
         let with = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_inconsistent_is_written() {
+    fn inconsistent_templates_are_not_written() {
         fn refused(change: impl Fn(&mut Template)) -> bool {
             let mut template = small();
             change(&mut template);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_copies_the_newest_will_do() {
+    fn newest_complete_template_is_used_alone() {
         let newest = of("b", &["f"], &[(0, extent(0, 0)), (1, extent(0, 9))]);
         let oldest = of("a", &["f"], &[(0, extent(0, 5)), (1, extent(0, 6))]);
         let learnt = learn([newest.clone(), oldest].into_iter(), 2).expect("a template");

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_unpacked() {
+    fn invalid_extents_are_not_unpacked() {
         let good = told(&[(5, 3), (-8, 1)]);
         assert!(unpack(&good, 2, Some(&[8])).is_ok());
         assert!(unpack(&good, 2, Some(&[7])).is_err(), "beyond the file");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_is_left_over() {
+    fn packed_data_with_extra_or_missing_bytes_is_rejected() {
         let packed = told(&[(5, 3)]);
         let mut longer = packed.clone();
         longer.push(0);

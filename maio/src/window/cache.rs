@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_yet_to_read_is_dropped_last() {
+    fn pieces_claimed_by_other_services_are_dropped_last() {
         let pieces = Pieces::new(&[(0..6).map(|at| extent(at * 512, 512)).collect()]);
         let mut window = Window::new(Arc::new(pieces), 4 * 512);
         window.loads();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_little_ahead_takes_the_place_of_what_others_need() {
+    fn only_a_few_pieces_ahead_displace_claimed_ones() {
         let pieces = (0..40).map(|at| extent(at * 512, 512));
         let pieces = Pieces::new(&[pieces.collect()]);
         let mut window = Window::new(Arc::new(pieces), 32 * 512);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_not_dropped_and_not_counted_twice() {
+    fn withdrawn_pieces_are_not_dropped_or_counted_twice() {
         let mut window = small();
         assert_eq!(window.loads().len(), 1);
         window.leave(0);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_though_it_was_dropped_is_held_or_left_to_the_kernel() {
+    fn mapped_leftovers_are_held_until_their_file_is_released() {
         let mut window = small();
         window.loads();
         window.leave(0);
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_of_what_was_dropped_is_dropped_again() {
+    fn leftovers_are_dropped_again() {
         let mut window = small();
         window.loads();
         window.leave(0);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_and_more_than_half_is_left_to_the_kernel() {
+    fn mapped_leftovers_over_half_are_left_to_the_kernel() {
         let pieces = (0..40).map(|at| extent(at * 512, 512));
         let pieces = Pieces::new(&[pieces.collect()]);
         let mut window = Window::new(Arc::new(pieces), 16 * 512);
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_takes_along_what_large_pages_kept_of_its_neighbours() {
+    fn drop_includes_adjacent_pages_dropped_before() {
         let pieces = Pieces::new(&[vec![extent(0, 100)], vec![extent(100, 100)]]);
         let mut window = Window::new(Arc::new(pieces), 1024);
         window.loads();

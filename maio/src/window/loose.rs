@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_needs_is_issued_by_place_and_once() {
+    fn unread_pieces_are_issued_in_order_and_once() {
         let mut loose = Loose::new(vec![7, 3, 5, 1]);
         assert!(!loose.reads(4, 10, 10), "it is none of them");
         assert!(!loose.reads(3, 6, 10) && loose.reads(3, 4, 10));

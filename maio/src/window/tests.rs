@@ -381,7 +381,7 @@ fn run_shuffled(setup: &Setup, block: usize, seed: u64) -> u64 {
 }
 
 #[test]
-fn who_reads_in_any_order_has_hardly_anything_loaded_twice() {
+fn random_reads_reload_at_most_3_percent() {
     let groups = vec![slices(1, 64, 1024).remove(0)];
     for (block, budget) in [(32, 20_000), (256, 20_000), (2048, 20_000), (32, 1 << 20)] {
         let setup = Setup {
@@ -406,14 +406,14 @@ proptest! {
 
     /// Readers that keep to their orders, at any speed.
     #[test]
-    fn all_is_read_and_loaded_once_within_the_budget(setup in setups()) {
+    fn every_page_is_loaded_once_within_the_budget(setup in setups()) {
         run(&setup);
     }
 
     /// Readers that do anything: loads never exceed the budget, and readers get their bytes from the
     /// kernel in any case.
     #[test]
-    fn a_reader_that_keeps_to_no_order_is_borne(
+    fn window_stays_within_budget_for_any_reader(
         setup in setups(),
         events in prop::collection::vec((0..6_usize, 0..4_u32, 0..3000_u32, 1..300_u32, any::<bool>()), 0..200),
         leaves in 0..6_usize,
@@ -442,7 +442,7 @@ proptest! {
 }
 
 #[test]
-fn with_enough_memory_nobody_waits_for_long() {
+fn readers_rarely_wait_with_enough_memory() {
     for groups in [slices(4, 64, 400), vec![slices(1, 64, 400).remove(0); 4]] {
         let setup = Setup {
             budget: 1 << 20,
@@ -457,7 +457,7 @@ fn with_enough_memory_nobody_waits_for_long() {
 }
 
 #[test]
-fn with_little_memory_the_window_slides_and_nobody_waits_for_long() {
+fn readers_rarely_wait_with_little_memory() {
     let groups = slices(4, 64, 400);
     let setup = Setup {
         budget: 4000,
@@ -550,7 +550,7 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
 }
 
 #[test]
-fn who_overtakes_the_loader_has_it_go_on_from_there() {
+fn loader_continues_from_a_reader_that_overtakes_it() {
     let groups = vec![vec![Extent {
         file: 0,
         first: 0,
@@ -589,7 +589,7 @@ fn who_overtakes_the_loader_has_it_go_on_from_there() {
 }
 
 #[test]
-fn who_comes_later_is_waited_for_and_gets_what_was_dropped_once_more() {
+fn reader_that_joins_late_gets_dropped_pages_reloaded() {
     let extent = |first, pages| Extent {
         file: 0,
         first,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_a_reader_is_withdrawn_and_issued_again() {
+    fn held_back_loads_behind_a_reader_are_reissued() {
         // It has jumped, or, where there is much memory, seems to have passed by.
         for (budget, jumped) in [(120 * 512, true), (1 << 24, false)] {
             let mut window = after_headers(budget);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_a_reader_is_issued_again() {
+    fn issue_again_includes_loads_behind_a_reader() {
         let mut window = after_headers(1 << 24);
         let all: Vec<_> = (0..3).map(|file| extent(file, 0, 40 * 512)).collect();
         assert_eq!(window.issue_again(), all);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_leaves_everything_to_the_kernel() {
+    fn null_policy_leaves_everything_to_the_kernel() {
         let host = FakeHost::new().file("model", 1 << 20);
         let (mut null, at_init) = host.start::<Null>(&[]).expect("it starts");
         assert_eq!(at_init, []);
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_no_settings() {
+    fn null_policy_rejects_settings() {
         let refused = FakeHost::new().start::<Null>(&[("a", "b")]);
         assert!(matches!(refused, Err(LoadError::Init(_))));
     }

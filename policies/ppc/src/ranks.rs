@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_workers_have_one_number() {
+    fn every_worker_has_a_distinct_number() {
         let number = |title: &str| Ranks::in_title(title).and_then(|ranks| ranks.number());
         let mut seen = std::collections::HashSet::new();
         for (data, pipeline, tensor) in

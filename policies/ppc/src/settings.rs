@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_over_is_named() {
+    fn unknown_settings_are_named_in_the_error() {
         let mut settings = Settings::new([("max", "1M"), ("b", "2"), ("a", "1")]);
         assert_eq!(settings.bytes("max").expect("a size"), Some(1 << 20));
         assert_eq!(settings.bytes("max").expect("taken"), None);

@@ -124,7 +124,7 @@ fn unknown_settings_are_refused() {
 }
 
 #[test]
-fn a_mount_that_lacks_something_is_told_what() {
+fn load_error_names_the_missing_mount_feature() {
     let host = FakeHost::new().features(Features::OPEN);
     let refused = host.start::<Odd>(&[]).expect_err("no TOUCH");
     assert_eq!(refused, LoadError::Needs(Features::TOUCH.0));
@@ -180,7 +180,7 @@ fn a_table_is_sound_or_refused() {
 }
 
 #[test]
-fn without_init_there_is_no_instance_and_no_setting() {
+fn policy_without_init_starts_but_rejects_settings() {
     let nothing = |policy: &mut ffi::ppc_policy| {
         (policy.init, policy.exit, policy.prefetch, policy.configure) = (None, None, None, None);
     };
@@ -377,7 +377,7 @@ impl Policy for Curious {
 ppc::callbacks!(Curious);
 
 #[test]
-fn every_service_says_what_the_host_knows() {
+fn every_host_service_works_in_init() {
     let features = Features::PROGRESS | Features::OPEN;
     let host = FakeHost::new()
         .features(features)

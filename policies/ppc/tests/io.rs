@@ -88,7 +88,7 @@ fn added(policy: &mut Instance, event: &Event) -> Result<Io, i32> {
 }
 
 #[test]
-fn what_a_shorter_one_lacks_is_zero() {
+fn fields_missing_from_a_shorter_io_are_zero() {
     let Some(mut policy) = policy("shorter") else {
         return;
     };

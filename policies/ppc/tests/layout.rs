@@ -88,7 +88,7 @@ fn numbers() -> Vec<(String, String, u64)> {
 }
 
 #[test]
-fn the_mirror_is_what_the_header_says() {
+fn rust_bindings_match_the_c_header() {
     let expected = [rust(), numbers()].concat();
     let mut source = String::from("#include <stdio.h>\n#include \"ppc.h\"\nint main(void)\n{\n");
     for (_, expression, _) in &expected {

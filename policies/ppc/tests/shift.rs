@@ -28,7 +28,7 @@ fn shift(name: &str) -> Option<Table> {
 }
 
 #[test]
-fn it_loads_to_the_right_and_drops_to_the_left() {
+fn shift_loads_the_range_after_a_miss_and_drops_the_one_before() {
     let Some(table) = shift("shift.so") else {
         return;
     };
@@ -107,7 +107,7 @@ fn its_length_is_a_setting_that_may_change() {
 
 #[test]
 #[allow(unsafe_code, reason = "nothing that is opened here runs foreign code")]
-fn what_is_no_policy_is_refused_with_a_sentence() {
+fn file_that_is_no_policy_is_rejected() {
     let (source, library) = (common::scratch("none.c"), common::scratch("none.so"));
     // SAFETY: a file of text has no constructors to run.
     let refused = unsafe { Table::open(&common::policies().join("ppc.h")) };

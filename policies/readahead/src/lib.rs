@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_works_on_a_mount_that_cannot_tell_of_close() {
+    fn readahead_works_without_close_events() {
         let host = FakeHost::new()
             .features(Features::default())
             .file("a", 1 << 30);

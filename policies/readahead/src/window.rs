@@ -79,7 +79,7 @@ mod tests {
     const MAX: u64 = 128 * KIB;
 
     #[test]
-    fn it_doubles_up_to_the_maximum() {
+    fn window_doubles_up_to_the_maximum() {
         let mut window = Window::new(MAX);
         assert_eq!(window.miss(0, 4 * KIB), Some(4 * KIB..20 * KIB));
         let mut at = 20 * KIB;

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_libfuzzer_has_done_is_read_from_its_last_lines() {
+    fn libfuzzer_totals_are_parsed_from_its_log() {
         let log = "\
 INFO: Running with entropic power schedule (0xFF, 100).
 INFO: Loaded 1 modules   (7512 inline 8-bit counters): 7512 [0x55, 0x56),
@@ -285,7 +285,7 @@ stat::average_exec_per_sec:     35000
     }
 
     #[test]
-    fn what_a_target_prints_is_told_from_what_libfuzzer_does() {
+    fn target_output_is_separated_from_libfuzzer_output() {
         let log = "INFO: Seed: 1\n#2\tINITED cov: 5\npanicked\nbacktrace\n";
         assert_eq!(last_words(log), "panicked\nbacktrace\n");
         assert_eq!(last_words("aborted"), "aborted");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_gpu_hears_what_is_missing() {
+    fn reason_for_a_missing_gpu_mentions_cuda() {
         if let Some(why) = why_not() {
             assert!(why.contains("CUDA"), "{why}");
         }

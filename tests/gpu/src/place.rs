@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_runs_where_it_is_told_to() {
+    fn thread_runs_on_the_requested_node() {
         let topology = Topology::detect().expect("this machine");
         let myself = || sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string());
         let allowed = myself().expect("the CPUs that this process may run on");

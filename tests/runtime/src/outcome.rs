@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_where_it_was_met_and_why() {
+    fn failure_message_has_location_and_cause() {
         fn parse() -> Outcome<u8> {
             Ok("x".parse::<u8>()?)
         }

@@ -29,7 +29,7 @@ mod tests {
     use crate::Folder;
 
     #[test]
-    fn what_is_dropped_is_still_there_to_read() {
+    fn file_dropped_from_the_cache_is_still_readable() {
         let folder = Folder::new("test-support-cold");
         let file = folder.write("f", [7; 9000]);
         drop_cached(&file).expect("to drop it");

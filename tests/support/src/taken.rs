@@ -114,7 +114,7 @@ mod tests {
     use crate::Folder;
 
     #[test]
-    fn what_schemes_that_page_out_have_applied_counts() {
+    fn bytes_applied_by_pageout_schemes_are_counted() {
         let damon = Folder::new("damon");
         let scheme = "0/contexts/0/schemes";
         for (number, action) in ["pageout", "stat", "pageout"].iter().enumerate() {

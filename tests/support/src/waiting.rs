@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_late_is_found() {
+    fn wait_returns_a_value_that_appears_late() {
         let mut looks = 0;
         let found = wait_for("the third look", || {
             looks += 1;

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_side_runs_once_a_round_and_begins_one_in_turn() {
+    fn each_round_runs_every_side_once_in_rotated_order() {
         let mut order = Vec::new();
         let sides = take_turns("it", 2, 3, |at| {
             order.push(at);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_hits_wants_misses_as_well() {
+    fn wanted_kinds_include_misses_and_match_hears_hits() {
         for want in [Want::Miss, Want::Replay, Want::Record] {
             assert!(want.kinds().contains("miss"));
             let hits = want.kinds().contains("progress") || want.kinds().contains("touch");

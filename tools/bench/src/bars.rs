@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_twice_may_take_the_time_for_it() {
+    fn floor_for_reading_twice_includes_the_second_copy() {
         let twice = Profile::full().in_order(Order::Twice);
         let found = bars(&results(twice, Regime::Ample, &[(Policy::MaioReplay, 5.0)]));
         // 4 s of the device, and 1 s of copies.
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_and_what_comes_late_are_held_against_what_was_read() {
+    fn bars_cover_template_errors_lost_gain_and_late_reads() {
         let loads = [
             (Policy::Native, 10.0),
             (Policy::MaioFirst, 5.0),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_to_be_dropped_has_to_go_where_it_can() {
+    fn undropped_mapped_bytes_count_only_with_the_module() {
         let loads = [(Policy::Native, 10.0), (Policy::MaioReplay, 5.0)];
         let mut results = results(Profile::tp(), Regime::Limited, &loads);
         let stats = [("kept_bytes", 5), ("evicted_bytes", 1000)];
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_gained_nothing_is_lost() {
+    fn load_slowed_4_percent_by_a_wrong_template_fails() {
         let loads = [(Policy::Native, 10.0), (Policy::MaioWrong, 10.4)];
         let found = bars(&results(Profile::full(), Regime::Ample, &loads));
         assert_eq!(bar(&found, "load / native"), Some((1.04, false)));

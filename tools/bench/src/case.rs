@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_maio_is_beside_what_the_kernel_does() {
+    fn every_maio_case_has_a_native_counterpart() {
         for access in [Access::Kept, Access::Pread] {
             let all = maio(access);
             for case in all.iter().filter(|case| case.policy.is_maio()) {

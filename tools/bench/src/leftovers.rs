@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_below_is_found_and_nothing_else() {
+    fn only_mounts_below_the_folder_are_found() {
         let list = b"36 35 0:50 / /run/b ro shared:1 - tmpfs t ro\n\
             37 36 0:51 / /run/b/1/ssd rw - fuse f rw\n\
             38 36 7:0 / /run/b/1/model ro - ext4 /dev/loop0 ro\n\
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_ours_is_below_a_folder_that_is_not_there() {
+    fn missing_folder_has_no_loop_devices() {
         assert_eq!(loops_of(Path::new("/no/such/folder")), [] as [PathBuf; 0]);
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_known_by_name() {
+    fn device_names_are_parsed_and_unknown_ones_rejected() {
         assert_eq!(device("network").expect("it is one"), Device::Network);
         assert!(device("floppy").is_err());
     }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_wants_what_it_is_told_to_and_the_mount_can_tell() {
+    fn listener_wants_named_kinds_that_the_mount_supports() {
         let all = Features(u64::MAX);
         let found = wanted("miss open", all).expect("kinds");
         assert_eq!(found, Kind::Miss | Kind::Open);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn it_advises_nothing() {
+    fn listener_advises_nothing_and_rejects_unknown_kinds() {
         let host = FakeHost::new().file("model", 1 << 20);
         let settings = [("kinds", "miss open"), ("progress", "4M")];
         let (mut listener, at_init) = host.start::<Listener>(&settings).expect("it starts");

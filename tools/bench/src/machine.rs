@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_ours_is_others() {
+    fn cpu_share_of_others_excludes_our_own_time() {
         let before = parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n");
         let after = parse("cpu  200 0 100 850 50 0 0 0 7 7\n");
         assert_eq!((before.busy, before.all), (150, 1000));

@@ -13,7 +13,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// Where the SSD is not possible, an error has to say so, which is checked, too.
 #[test]
-fn it_is_made_compared_and_taken_down() {
+fn simulated_ssd_matches_its_model_and_is_taken_down() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(PROGRAM).arg("selfcheck").output();
     let output = output.expect("the program starts");
@@ -67,7 +67,7 @@ fn assert_it_keeps_to_its_model(said: &str) {
 }
 
 #[test]
-fn it_is_lent_with_files_of_others_on_it() {
+fn simulated_ssd_is_lent_with_a_copy_of_a_folder() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = std::env::temp_dir().join(format!("ppc-bench-lent-{}", std::process::id()));
     fs::create_dir_all(folder.join("model")).expect("a folder");

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fstab_has_for_others_is_left_to_them() {
+    fn fstab_options_for_other_tools_are_ignored() {
         let text = "/a /b -o _netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=60,noauto,\
                     comment=mine,user";
         assert_eq!(read(text).expect("a line").options, Options::default());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told() {
+    fn invalid_arguments_are_rejected_with_the_reason() {
         for (text, part) in [
             ("/a", "LOWER MNT"),
             ("/a /b /c", "LOWER MNT"),

@@ -154,7 +154,7 @@ fn every_backend_shows_the_same_files_and_the_same_errors() {
 }
 
 #[test]
-fn who_holds_a_mount_ends_with_it() {
+fn worker_and_holder_exit_when_the_mount_is_unmounted() {
     for options in [
         "backend=fuse",
         "backend=observe,policy=null,set.length=4096",
@@ -221,7 +221,7 @@ fn a_mirror_whose_worker_is_killed_is_mounted_again() {
 
 /// Mounts by mount(8) and a line of fstab, with options meant for others.
 #[test]
-fn fstab_says_what_it_likes() {
+fn fstab_mount_accepts_options_for_other_tools() {
     let place = Place::new("fstab");
     let script = "sbin=$(dirname $P)/sbin
         mkdir -p $sbin && mount -t tmpfs none $sbin && mkdir $sbin/u $sbin/w &&
@@ -253,7 +253,7 @@ fn fstab_says_what_it_likes() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_code_of_mount() {
+fn errors_are_reported_with_the_exit_codes_of_mount() {
     let place = Place::new("wrong");
     for (words, code, part) in [
         ("$L", 1, "LOWER MNT"),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_what_is_right() {
+    fn invalid_fleet_settings_are_rejected_with_the_reason() {
         for (text, problem) in [
             ("[fleet]\ninterval = '1 s'", "at least 10 s"),
             ("[fleet]\ninterval = '5 days'", "such as \"300 s\""),

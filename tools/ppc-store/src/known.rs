@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_comes_back_but_for_places_that_are_none() {
+    fn known_objects_survive_json_except_invalid_places() {
         let mut known = Known::default();
         let seen = Seen {
             tag: "1".to_owned(),

@@ -217,13 +217,13 @@ macro_rules! tests_of {
             }
 
             #[tokio::test]
-            async fn of_two_nodes_that_write_at_once_one_learns_that_it_was_late() {
-                super::of_two_nodes_that_write_at_once_one_learns_that_it_was_late($kind).await;
+            async fn later_of_two_concurrent_writes_is_reported_lost() {
+                super::later_of_two_concurrent_writes_is_reported_lost($kind).await;
             }
 
             #[tokio::test]
-            async fn what_is_no_template_is_refused_once_and_what_is_gone_goes() {
-                super::what_is_no_template_is_refused_once_and_what_is_gone_goes($kind).await;
+            async fn invalid_objects_are_rejected_once_deleted_ones_dropped() {
+                super::invalid_objects_are_rejected_once_deleted_ones_dropped($kind).await;
             }
 
             #[test]
@@ -284,7 +284,7 @@ fn a_node_that_has_never_seen_a_service_has_what_another_recorded(kind: Kind) {
     assert_eq!(own.expect("to load").expect("its own").loads, 1);
 }
 
-async fn of_two_nodes_that_write_at_once_one_learns_that_it_was_late(kind: Kind) {
+async fn later_of_two_concurrent_writes_is_reported_lost(kind: Kind) {
     let Some(fleet) = Fleet::new(kind, "at-once") else {
         return;
     };
@@ -316,7 +316,7 @@ async fn of_two_nodes_that_write_at_once_one_learns_that_it_was_late(kind: Kind)
     );
 }
 
-async fn what_is_no_template_is_refused_once_and_what_is_gone_goes(kind: Kind) {
+async fn invalid_objects_are_rejected_once_deleted_ones_dropped(kind: Kind) {
     let Some(fleet) = Fleet::new(kind, "hostile") else {
         return;
     };

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_tells_the_exit_status_and_the_environment() {
+    fn help_lists_exit_statuses_and_environment_variables() {
         let help = Cli::command().render_long_help().to_string();
         for part in ["Exit status:", "  4  the policy was refused", "PPC_SOCKET"] {
             assert!(help.contains(part), "{part}: {help}");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once_each() {
+    fn each_cause_is_reported_once() {
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
         let failure = Failure::Write {
             path: "/x".into(),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_does_not_drive_the_terminal() {
+    fn control_characters_in_messages_are_escaped() {
         let failure = Failure::Usage("a\x1b[2Jb\nc".into());
         assert_eq!(failure.chain(), "a\\u{1b}[2Jb\nc");
     }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misbehaviours_are_told_by_name() {
+    fn library_crash_exit_or_hang_is_described() {
         for (status, expected) in [
             (
                 Some(11),

@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_as_a_shell_does() {
+    fn exit_statuses_follow_shell_conventions() {
         assert_eq!(as_shell(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(as_shell(ExitStatus::from_raw(15)), 143);
     }

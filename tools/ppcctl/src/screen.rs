@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_drives_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(
             plain("a\x1b[31mb\r\n\u{9b}c\u{202e}d é"),
             "a\\u{1b}[31mb\\r\\n\\u{9b}c\\u{202e}d é"

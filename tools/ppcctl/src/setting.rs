@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_told_how_to_be_one() {
+    fn malformed_setting_is_rejected_with_the_right_form() {
         for (text, problem) in [
             ("length", "a setting is KEY=VALUE; use length=VALUE"),
             ("", "a setting is KEY=VALUE; use =VALUE"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_said_once() {
+    fn key_set_twice_is_rejected() {
         let twice = collect(vec![setting("a=1"), setting("b=2"), setting("a=3")]);
         let text = twice.expect_err("a twice").to_string();
         assert_eq!(text, "a is set twice, to 1 and to 3; set it once");

@@ -247,7 +247,7 @@ fn with_less_the_best_that_is_left_is_taken() {
 }
 
 #[test]
-fn each_of_the_others_alone_is_not_missed() {
+fn each_optional_capability_can_be_dropped_alone() {
     let Some(ground) = Ground::new("capabilities-others") else {
         return;
     };

@@ -314,7 +314,7 @@ fn json_is_the_protocols_own() {
 }
 
 #[test]
-fn without_a_daemon_every_command_says_so() {
+fn every_command_reports_a_missing_daemon() {
     for arguments in COMMANDS {
         let words = [&["--socket", "/nowhere/control.sock"], arguments].concat();
         run(&words).failed(

@@ -239,7 +239,7 @@ fn a_user_namespace_leaves_fuse() {
 
 /// As where `kernel.perf_event_paranoid` is 3: eBPF programs do not need perf.
 #[test]
-fn where_perf_is_refused_reads_are_told_all_the_same() {
+fn reads_are_recorded_even_if_perf_is_denied() {
     let Some(ground) = Ground::new("run-paranoid") else {
         return;
     };

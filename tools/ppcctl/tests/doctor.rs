@@ -148,7 +148,7 @@ fn an_empty_directory_is_no_model() {
 }
 
 #[test]
-fn what_is_no_directory_fails_in_a_line() {
+fn doctor_of_a_non_directory_fails_in_one_line() {
     let model = model("doctor-none");
     let file = model.path().join("model.safetensors");
     let missing = model.path().join("missing");

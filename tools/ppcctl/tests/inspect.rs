@@ -96,7 +96,7 @@ fn trusted(library: &Path) -> (String, Option<String>) {
 }
 
 #[test]
-fn who_could_change_a_policy_is_told() {
+fn policy_that_other_users_can_change_is_reported() {
     let Some(made) = compile("changeable", &policies().join("shift/shift.c")) else {
         return;
     };
@@ -144,7 +144,7 @@ fn who_could_change_a_policy_is_told() {
 }
 
 #[test]
-fn what_is_no_policy_is_refused_with_its_sentence() {
+fn unusable_policies_are_rejected_with_the_reason() {
     refused(
         "nothing",
         "int nothing;",
@@ -168,7 +168,7 @@ fn what_is_no_policy_is_refused_with_its_sentence() {
 }
 
 #[test]
-fn what_misbehaves_costs_a_sentence_only() {
+fn library_that_exits_or_crashes_is_reported() {
     refused(
         "exits",
         "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { exit(0); }",
@@ -189,7 +189,7 @@ fn what_misbehaves_costs_a_sentence_only() {
 }
 
 #[test]
-fn what_prints_and_hangs_at_its_end_is_described_all_the_same() {
+fn policy_that_prints_and_hangs_at_exit_is_described() {
     let source = "#include \"ppc.h\"\n#include <stdio.h>\n#include <unistd.h>\n\
          __attribute__((constructor)) static void f(void) { puts(\"{\\\"ok\\\":1}\"); fflush(stdout); }\n\
          __attribute__((destructor)) static void g(void) { for (;;) pause(); }\n\
@@ -206,7 +206,7 @@ fn what_prints_and_hangs_at_its_end_is_described_all_the_same() {
 }
 
 #[test]
-fn what_hangs_is_given_up() {
+fn library_that_hangs_on_load_is_given_up_after_10_s() {
     let source = "#include <unistd.h>\n\
          __attribute__((constructor)) static void f(void) { for (;;) pause(); }";
     let Some(library) = library("hangs", source) else {

@@ -97,7 +97,7 @@ fn warm_caches_all_and_drop_nothing() {
 }
 
 #[test]
-fn a_template_says_what_is_loaded() {
+fn warm_follows_the_template_or_loads_all_files() {
     let model = model("residency-template");
     model.write("notes.txt", content(MIB));
     let store = model.path().join("store");
@@ -147,7 +147,7 @@ fn a_template_says_what_is_loaded() {
 }
 
 #[test]
-fn what_is_mapped_or_locked_stays_and_is_told() {
+fn mapped_or_locked_pages_stay_and_are_reported() {
     let model = model("residency-mapped");
     let file = model.path().join("sub/model.safetensors");
     let script = "import mmap, sys, ctypes\n\
@@ -193,7 +193,7 @@ fn what_is_mapped_or_locked_stays_and_is_told() {
 }
 
 #[test]
-fn what_is_not_on_the_disk_yet_stays_and_is_told() {
+fn dirty_pages_stay_and_are_reported() {
     let model = model("residency-dirty");
     // Where the device writes faster than pages are dropped, nothing stays.
     for _ in 0..20 {
@@ -210,7 +210,7 @@ fn what_is_not_on_the_disk_yet_stays_and_is_told() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn dangling_missing_and_pseudo_files_are_reported() {
     let model = model("residency-unreadable");
     symlink("nowhere", model.path().join("link")).expect("a link");
     for command in ["warm", "drop", "verify"] {
@@ -226,7 +226,7 @@ fn what_cannot_be_read_is_told() {
 }
 
 #[test]
-fn users_who_own_nothing_are_told_what_the_kernel_does_not_tell() {
+fn non_owner_can_warm_but_verify_reports_not_told() {
     if !geteuid().is_root() {
         return skip("other users are for root; run it as root");
     }
@@ -259,7 +259,7 @@ fn users_who_own_nothing_are_told_what_the_kernel_does_not_tell() {
 }
 
 #[test]
-fn a_signal_stops_warm_and_it_says_what_is_cached() {
+fn warm_stopped_by_a_signal_reports_cached_bytes() {
     let folder = Folder::within(Path::new(env!("CARGO_TARGET_TMPDIR")), "residency-signal");
     let file = folder.write("weights", content(64 * MIB));
     // Slow enough to be interrupted.

@@ -151,7 +151,7 @@ fn the_command_has_its_own_output_and_exit_status() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_as_a_shell_does() {
+fn command_that_cannot_run_exits_with_a_shell_status() {
     let (policy, model) = (policy_or_skip!(), model("run-cannot"));
     for (directory, word, code, part) in [
         (
@@ -406,7 +406,7 @@ fn json_is_a_summary_and_quiet_is_nothing() {
 }
 
 #[test]
-fn a_backend_that_is_asked_for_is_taken_or_refused() {
+fn requested_backend_is_used_or_the_run_fails() {
     let (policy, model) = (policy_or_skip!(), model("run-backend"));
     if fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\trfs\n")) {
         skip_part("this machine has the module");
@@ -485,7 +485,7 @@ fn in_a_namespace(before: &str, policy: &Path, directory: &Path) -> Option<Ran> 
 }
 
 #[test]
-fn it_works_on_other_file_systems() {
+fn run_works_on_tmpfs_overlay_xfs_and_btrfs() {
     let (policy, model) = (policy_or_skip!(), model("run-systems"));
     let at = model.path().display();
     let tmpfs = format!(
@@ -534,7 +534,7 @@ fn it_works_on_other_file_systems() {
 
 /// As in a container: no tracefs, none of the capabilities, and no way to mount.
 #[test]
-fn where_nothing_is_allowed_the_command_runs_and_a_line_says_why() {
+fn run_without_privileges_warns_and_runs_the_command() {
     let (policy, model) = (policy_or_skip!(), model("run-closed"));
     let before = "mount -t tmpfs none /sys/kernel; \
                   [ ! -e /dev/fuse ] || mount --bind /dev/null /dev/fuse; \

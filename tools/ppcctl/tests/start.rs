@@ -138,7 +138,7 @@ impl Ground {
 }
 
 #[test]
-fn a_start_is_recorded_shown_and_recorded_anew() {
+fn start_is_recorded_extended_shown_and_replaced() {
     let Some(ground) = Ground::new("start-recorded") else {
         return;
     };
@@ -237,7 +237,7 @@ fn directories_are_listed_again_that_were_listed_or_that_an_installed_package_ha
 }
 
 #[test]
-fn a_start_is_told_from_a_model_wherever_templates_are_shown() {
+fn start_and_model_templates_are_never_confused() {
     let Some(ground) = Ground::new("start-told") else {
         return;
     };
@@ -315,7 +315,7 @@ fn a_start_is_named_by_its_command() {
 }
 
 #[test]
-fn what_has_become_of_the_files_is_told() {
+fn verify_reports_changed_missing_and_replaced_files() {
     let Some(ground) = Ground::new("start-verified") else {
         return;
     };

@@ -133,7 +133,7 @@ fn a_template_is_made_shown_verified_compared_and_removed() {
 }
 
 #[test]
-fn what_is_damaged_is_listed_as_that() {
+fn damaged_template_is_listed_as_damaged() {
     let ground = Ground::new("damaged");
     let model = ground.model();
     fs::write(model.join("weights.bin"), vec![1; 1 << 20]).expect("a file");

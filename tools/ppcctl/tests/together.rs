@@ -331,7 +331,7 @@ fn services_that_share_a_model_have_it_read_once() {
 }
 
 #[test]
-fn of_ten_models_three_services_have_theirs_and_no_other_is_read() {
+fn three_services_read_only_their_own_of_ten_models() {
     const SIZE: u64 = 40 * MIB;
 
     let Some(ground) = Ground::new("together-ten") else {

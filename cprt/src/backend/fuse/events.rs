@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn events_beyond_the_limit_are_counted_as_lost() {
         let mut waiting = UnheardEvents::new(1);
         waiting.push(miss(5, 0..10, 1));
         waiting.push(miss(6, 0..10, 1));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_told_and_not_what_we_do() {
+    fn unwanted_and_own_events_are_not_reported() {
         let listener = FuseEvents::new();
         listener.opened(5, 100, 999_999_999, false);
         listener.missed(5, 0, 10, 999_999_999, false);

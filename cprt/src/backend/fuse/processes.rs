@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_for_once_and_later_again() {
+    fn thread_owner_is_cached_then_looked_up_again() {
         let mut processes = ThreadOwners::default();
         let start = Instant::now();
         let read = |_| Some(STATUS.to_owned());

@@ -68,7 +68,7 @@ fn cat(path: &Path, expected: &[u8]) -> u32 {
 }
 
 #[test]
-fn test_what_is_loaded_is_cached_above_only_and_makes_no_miss() {
+fn test_loaded_file_is_cached_above_only_and_not_missed() {
     if !can_mount() {
         return;
     }
@@ -135,7 +135,7 @@ fn test_a_load_is_exact() {
 }
 
 #[test]
-fn test_an_eviction_takes_mapped_pages_too_unless_told_not_to() {
+fn test_eviction_keeps_mapped_pages_only_on_request() {
     if !can_mount() {
         return;
     }
@@ -330,7 +330,7 @@ fn test_a_deleted_file_that_is_open_is_estimated() {
 }
 
 #[test]
-fn who_has_one_group_is_told_so() {
+fn denied_setgroups_is_reported_as_a_limit() {
     assert!(limit_of_groups("deny\n").is_some_and(|it| it.contains("supplementary")));
     assert_eq!(limit_of_groups("allow\n"), None);
     assert_eq!(limit_of_groups(""), None);

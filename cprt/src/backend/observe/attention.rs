@@ -49,7 +49,7 @@ mod tests {
     const QUIET: Duration = Duration::from_millis(100);
 
     #[test]
-    fn we_look_while_there_is_something_and_then_once_more() {
+    fn worker_polls_until_quiet_and_one_final_look() {
         let start = Instant::now();
         let later = start + QUIET;
         let looks = Attention::Rests.next(true, start, QUIET);

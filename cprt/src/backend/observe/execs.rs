@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_one() {
+    fn duplicate_execs_in_quick_succession_are_dropped() {
         let exec = |process, path: &str, time_ns| Exec {
             process,
             path: path.into(),

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_in_anew_lies_as_it_does_now() {
+    fn new_folios_replace_those_they_overlap() {
         let mut folios = Folios::new(true);
         folios.add(FILE, &(0..2 * MIB));
         folios.add(FILE, &(2 * MIB..4 * MIB));

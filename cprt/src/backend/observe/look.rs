@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_rests_is_looked_at_less_and_then_no_more() {
+    fn looks_at_an_idle_reader_slow_down_and_stop() {
         let mut pace = LookPace::NEW;
         let took = Duration::from_micros(100);
         assert_eq!(pace.next(true, took), Some(OFTEN));

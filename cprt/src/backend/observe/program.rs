@@ -476,7 +476,7 @@ mod tests {
     };
 
     #[test]
-    fn every_jump_leads_further_on_and_the_end_is_reached() {
+    fn jumps_go_forward_only_and_the_end_is_reachable() {
         let processes = |by_ours| Maps {
             whom: Whom::Processes(Listed {
                 processes: 5,

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_began_with_is_known_by_the_one_before() {
+    fn request_start_is_inferred_from_the_previous_request() {
         let mut readers = readers(&[Kind::Touch], 0);
         let raws = [
             raw(Point::Get, 0, 31),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_request_began_with_is_known_by_what_it_had_brought_in() {
+    fn first_request_start_is_inferred_from_added_pages() {
         let mut readers = readers(&[Kind::Touch], 0);
         let raws = [
             raw(Point::Add, 4, 7),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_began_with_is_known_by_its_system_call() {
+    fn request_start_comes_from_its_system_call() {
         let mut readers = readers(&[Kind::Touch], 0);
         let began = |beginning, first, last| Raw {
             beginning: Some(beginning),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_is_a_miss_up_to_the_end_of_the_file() {
+    fn added_pages_are_misses_up_to_the_end_of_file() {
         let mut readers = readers(&[Kind::Miss], 0);
         let size = 10 * PAGE + 100;
         let raws = [
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_round_a_fault_is_of_the_mapping() {
+    fn only_pages_added_near_a_fault_are_mmap_misses() {
         let mut readers = readers(&[Kind::Miss], 0);
         let far = 64 * MIB / PAGE;
         let raws = [
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_counts_and_is_not_where_the_reader_is() {
+    fn late_record_counts_but_does_not_move_the_front() {
         let mut readers = readers(&[Kind::Progress], MIB);
         let late = Raw {
             late: true,
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told_once_by_records_or_by_looking() {
+    fn mapped_ranges_are_reported_once_by_record_or_look() {
         let mut readers = readers(&[Kind::Touch, Kind::Progress], 16 * PAGE);
         let size = 1024 * PAGE;
         let raws = [
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_misses_are_told_they_are_progress_too() {
+    fn misses_count_as_progress_without_hit_reports() {
         let mut readers = readers(&[Kind::Progress], 8 * PAGE);
         readers.partly = true;
         let raws = [raw(Point::Add, 0, 3), raw(Point::Add, 4, 9)];

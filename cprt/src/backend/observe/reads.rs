@@ -80,7 +80,7 @@ mod tests {
     const MISSES: [Point; 2] = [Point::Add, Point::Fault];
 
     #[test]
-    fn reads_are_not_listened_to_while_nobody_reads() {
+    fn hit_tracepoints_are_off_while_no_process_reads() {
         let begin = Instant::now();
         let mut points = ReadPoints::default();
         points.want(Point::ALL.to_vec(), true, begin);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_at_once_stays_on() {
+    fn permanently_wanted_and_miss_tracepoints_stay_on() {
         let begin = Instant::now();
         let mut points = ReadPoints::default();
         points.want(Point::ALL.to_vec(), false, begin);

@@ -393,7 +393,7 @@ print fmt: \"dev=%d:%d ino=%lx\", ((unsigned int) ((REC->s_dev) >> 20)), REC->i_
     }
 
     #[test]
-    fn what_is_cut_off_or_broken_is_no_record() {
+    fn truncated_broken_and_foreign_records_are_ignored() {
         let mut raws = Vec::new();
         for length in 0..SAMPLE.len() {
             assert_eq!(decode(&SAMPLE[..length], &layouts(), &mut raws), 0);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_number_wherever_it_goes() {
+    fn file_number_follows_moves_and_is_never_reused() {
         let mut table = FileTable::default();
         table.replace(vec![found("a", 1), found("b", 2), found("also-a", 1)]);
         let (a, b) = (table.at(Path::new("a")), table.at(Path::new("b")));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policy_holds_is_remembered_until_it_lets_go() {
+    fn held_file_stays_in_the_table_until_released() {
         let mut table = FileTable::default();
         let file = table.add(found("a", 1));
         table.learn(file, key(1));

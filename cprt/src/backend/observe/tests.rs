@@ -153,7 +153,7 @@ fn stacked(name: &str, test: impl Fn(&Folder) + Sync) {
 }
 
 #[test]
-fn files_of_a_stacked_file_system_are_known_by_what_is_below() {
+fn overlayfs_files_are_observed_loaded_and_evicted() {
     each_source("stacked", |folder, open| {
         let name = folder
             .0
@@ -239,7 +239,7 @@ impl Reader {
         let mut child = command
             .args([
                 "--exact",
-                "backend::observe::tests::reads_what_it_is_told",
+                "backend::observe::tests::reader_helper_executes_its_orders",
                 "--ignored",
                 "--nocapture",
             ])
@@ -297,7 +297,7 @@ impl Drop for Killed {
 /// without readahead), `map PATH`, `touch FROM TO`, `close`.
 #[test]
 #[ignore = "only as a helper of others"]
-fn reads_what_it_is_told() {
+fn reader_helper_executes_its_orders() {
     if std::env::var_os(READER).is_none() {
         return;
     }
@@ -401,7 +401,7 @@ fn want(observe: &Observe, kinds: &[Kind]) {
 }
 
 #[test]
-fn opens_and_closes_are_told_while_the_policy_wants_them() {
+fn opens_and_closes_are_reported_only_while_wanted() {
     each_source("opens", |folder, open| {
         let path = folder.file("sub/model", MIB);
         let observe = open(folder);
@@ -473,7 +473,7 @@ fn hits_are_listened_to_from_an_open_on_if_that_is_enough() {
 }
 
 #[test]
-fn thousands_of_files_and_those_that_come_later_are_told_apart() {
+fn old_new_and_moved_files_are_identified_among_thousands() {
     const COUNT: u64 = 3000;
     each_source("many", |folder, open| {
         for number in 0..COUNT {
@@ -592,7 +592,7 @@ const OBSERVER: &str = "CPRT_TEST_OBSERVES";
 /// A process that observes a directory until it is killed; otherwise does nothing.
 #[test]
 #[ignore = "only as a helper of others"]
-fn observes_what_it_is_told() {
+fn observer_helper_runs_until_killed() {
     let Some(root) = std::env::var_os(OBSERVER) else {
         return;
     };
@@ -611,7 +611,7 @@ fn observes_what_it_is_told() {
 }
 
 #[test]
-fn who_observes_may_be_killed_at_any_moment() {
+fn reader_finishes_when_its_observer_is_killed() {
     each_source("killed-observer", |folder, _| {
         let path = folder.file("model", 64 * MIB);
         let mut reader = Reader::new();
@@ -619,7 +619,7 @@ fn who_observes_may_be_killed_at_any_moment() {
             let observer = Command::new(std::env::current_exe().expect("this"))
                 .args([
                     "--exact",
-                    "backend::observe::tests::observes_what_it_is_told",
+                    "backend::observe::tests::observer_helper_runs_until_killed",
                 ])
                 .args(["--ignored", "--nocapture"])
                 .env(OBSERVER, &folder.0)

@@ -333,7 +333,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn this_kernel_has_what_it_takes_or_none_of_it() {
+    fn kernel_btf_yields_plausible_pid_offsets() {
         let Ok(btf) = Btf::kernel() else {
             return crate::sys::testing::skip("this kernel has no type information (BTF)");
         };

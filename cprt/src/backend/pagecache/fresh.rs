@@ -96,7 +96,7 @@ mod tests {
     };
 
     #[test]
-    fn what_the_kernel_reads_on_is_the_loads() {
+    fn readahead_pages_count_once_as_loaded() {
         let (mut before, now) = (Before::default(), Instant::now());
         let size = 90 * BUCKET + 1;
         let first = before.unknown(FILE, &(0..4 * BUCKET), size, now);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_not_and_what_is_dropped_is_counted_anew() {
+    fn cached_pages_do_not_count_and_dropped_are_recounted() {
         let (mut before, now) = (Before::default(), Instant::now());
         before.learn(FILE, 7, 200, now);
         assert_eq!(before.take(FILE, 7, 256), 56);

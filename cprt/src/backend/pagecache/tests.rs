@@ -62,7 +62,7 @@ fn how(cookie: u64, large: bool) -> How {
 }
 
 #[test]
-fn a_dense_range_comes_in_and_counts_what_was_not_there() {
+fn dense_load_caches_all_and_counts_only_new_pages() {
     let engine = Engine::new().expect("an engine");
     let length = 24 * MIB + 100;
     let temporary = Temporary::new("dense", length);
@@ -90,7 +90,7 @@ fn a_dense_range_comes_in_and_counts_what_was_not_there() {
 }
 
 #[test]
-fn nothing_is_read_beyond_an_exact_load_however_long_the_run() {
+fn series_of_exact_loads_causes_no_readahead() {
     let engine = Engine::new().expect("an engine");
     let temporary = Temporary::new("exact", 24 * MIB);
     let exact = How {
@@ -114,7 +114,7 @@ fn nothing_is_read_beyond_an_exact_load_however_long_the_run() {
 }
 
 #[test]
-fn what_another_process_has_dropped_since_counts_when_it_is_loaded_again() {
+fn externally_dropped_pages_count_as_fresh_again() {
     let engine = Engine::new().expect("an engine");
     let length = 8 * MIB;
     let temporary = Temporary::new("dropped", length);
@@ -165,7 +165,7 @@ fn in_use(file: &File) -> io::Result<(u64, u64)> {
 }
 
 #[test]
-fn what_is_held_is_in_use_to_the_kernel() {
+fn held_pages_are_marked_active_by_the_kernel() {
     let engine = Engine::new().expect("an engine");
     let temporary = Temporary::new("held", 4 * MIB);
     let Some(file) = temporary.cold(&engine) else {
@@ -283,7 +283,7 @@ fn both_ways_of_counting_agree() {
 }
 
 #[test]
-fn a_load_that_is_stopped_says_how_far_it_came() {
+fn stopped_load_reports_how_far_it_got() {
     let engine = Engine::new().expect("an engine");
     let temporary = Temporary::new("stop", 16 * MIB);
     let Some(file) = temporary.cold(&engine) else {
@@ -309,7 +309,7 @@ fn a_load_that_is_stopped_says_how_far_it_came() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_an_error() {
+fn directories_and_write_only_files_are_not_loaded() {
     let engine = Engine::new().expect("an engine");
     let folder = File::open(std::env::temp_dir()).expect("a folder");
     assert!(matches!(
@@ -366,7 +366,7 @@ impl Mapper {
         let mut child = Command::new(std::env::current_exe().expect("this"))
             .args([
                 "--exact",
-                "backend::pagecache::tests::maps_what_it_is_told",
+                "backend::pagecache::tests::mapper_helper_maps_the_given_file",
                 "--nocapture",
             ])
             .env(MAPPER, path)
@@ -390,7 +390,7 @@ impl Drop for Mapper {
 
 /// The process of a `Mapper`; otherwise does nothing.
 #[test]
-fn maps_what_it_is_told() {
+fn mapper_helper_maps_the_given_file() {
     let Some(path) = std::env::var_os(MAPPER) else {
         return;
     };
@@ -402,7 +402,7 @@ fn maps_what_it_is_told() {
 }
 
 #[test]
-fn what_one_process_maps_is_dropped_and_what_two_map_is_kept_and_counted() {
+fn eviction_keeps_pages_that_two_processes_map() {
     let engine = Engine::new().expect("an engine");
     let length = 8 * MIB;
     let temporary = Temporary::new("mapped", length);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_said_has_to_fit() {
+    fn all_conditions_of_a_service_must_match() {
         let process = Executed {
             program: "/opt/venv/bin/python3",
             arguments: "serve.py --model /srv/llama --port 8000",
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_service_is_refused() {
+    fn invalid_services_are_rejected() {
         for (name, toml, problem) in [
             ("a b", "exe = 'a'", "a name may"),
             ("a", "arguments = 'a'", "set exe"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_how_paths_end() {
+    fn end_of_exe_is_its_last_part_unless_a_wildcard() {
         assert_eq!(service("exe = '/a/b*'").end_of_exe(), Some("b*"));
         assert_eq!(service("exe = 'b'").end_of_exe(), Some("b"));
         for any in ["exe = '/a/*'", "unit = 'a'"] {

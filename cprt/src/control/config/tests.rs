@@ -77,7 +77,7 @@ fn a_set_to_keep_has_paths() {
 }
 
 #[test]
-fn a_service_says_what_it_is() {
+fn services_are_parsed_and_invalid_ones_rejected() {
     let text = "learn = true\n[service.a]\nexe = 'a'\n[service.b]\nunit = 'b'\n[service.c]\nimage = 'c:*'\n";
     let config: Config = text.parse().expect("three services");
     assert!(config.learn && config.service.len() == 3);
@@ -108,7 +108,7 @@ fn memory_is_guarded_for_kubelet_and_for_gpus() {
 }
 
 #[test]
-fn metrics_are_served_beside_the_control_socket_and_at_an_address_if_told() {
+fn metrics_endpoints_have_defaults_and_are_checked() {
     let served = |text: &str| {
         let config: Config = text.parse().expect(text);
         let socket = config.metrics_socket();
@@ -143,7 +143,7 @@ fn mounts_are_tables_with_a_path_for_a_name() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_with_its_line() {
+fn unknown_or_malformed_settings_report_their_line() {
     for (text, line, part) in [
         ("\nsokcet = \"/s\"\n", 2, "unknown field `sokcet`"),
         ("[memory]\nlimit = 1\n", 2, "unknown field `limit`"),
@@ -193,7 +193,7 @@ fn what_is_not_known_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_with_the_range() {
+fn out_of_range_settings_are_rejected_with_the_range() {
     for (text, expected) in [
         (
             "[memory]\nthreshold = 0",
@@ -275,7 +275,7 @@ fn what_is_out_of_range_is_refused_with_the_range() {
 }
 
 #[test]
-fn a_problem_is_told_with_its_file() {
+fn config_error_names_its_file() {
     let path = std::env::temp_dir().join(format!("cprt-config-{}.toml", std::process::id()));
     let missing = Config::read(&path).expect_err("there is none");
     assert_eq!(missing.to_string(), format!("Reading {}", path.display()));

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_comes_once() {
+    fn duplicate_series_is_written_once() {
         let text = text(Format::Prometheus, &["/a", "/b", "/a"]);
         assert_eq!(text.matches("t_read_bytes_total{").count(), 2, "{text}");
         assert_eq!(text.matches("# TYPE").count(), 1, "{text}");

@@ -215,7 +215,7 @@ fn phases_of_starts_add_up_to_their_duration() {
 }
 
 #[test]
-fn phases_of_loads_add_up_to_their_duration_and_sources_to_what_was_asked_for() {
+fn load_phases_and_sources_add_up_to_their_totals() {
     let samples = samples(&[], Format::OpenMetrics);
     let sum = |name: &str, without: &str| {
         let series = samples.iter().filter(|it| it.name == name);
@@ -231,7 +231,7 @@ fn phases_of_loads_add_up_to_their_duration_and_sources_to_what_was_asked_for() 
 }
 
 #[test]
-fn any_path_is_a_label() {
+fn any_path_is_escaped_to_a_distinct_label() {
     let odd: Vec<PathBuf> = [
         &b"/a \"b\" \\ \n{},= \x1b"[..],
         b"/\xff",

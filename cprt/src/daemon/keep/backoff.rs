@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_stayed_is_forgiven() {
+    fn losses_after_a_long_stay_reset_the_backoff() {
         let (mut backoff, mut now) = (Backoff::default(), Instant::now());
         for _ in 0..5 {
             backoff.loaded(now);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_leaves_a_distance_to_what_makes_it_go() {
+    fn room_keeps_the_hysteresis_below_the_threshold() {
         let config = MemoryConfig::default();
         let of = |state: &MemoryState, kept: u64| Room::of(state, &config, kept * GIB);
         assert_eq!(of(&state(60, false, None), 10), free(15));

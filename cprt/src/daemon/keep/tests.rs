@@ -117,7 +117,7 @@ fn wait(kept: &KeptSets, name: &str, state: KeepState) -> Result<KeepStatus, Str
 }
 
 #[test]
-fn a_set_is_cached_and_comes_back_and_goes_when_it_is_removed() {
+fn kept_set_is_cached_reloaded_and_dropped_on_removal() {
     let attempt = || -> Result<(), String> {
         let ground = Ground::new("cprt-keep-back");
         let kept = ground.start();
@@ -160,7 +160,7 @@ fn a_set_is_cached_and_comes_back_and_goes_when_it_is_removed() {
 }
 
 #[test]
-fn under_pressure_the_lower_priority_gives_way_and_comes_back() {
+fn low_priority_set_yields_under_pressure_and_returns() {
     let attempt = || -> Result<(), String> {
         let ground = Ground::new("cprt-keep-pressure");
         let kept = ground.start();
@@ -298,7 +298,7 @@ fn sets_are_saved_and_those_of_the_configuration_are_its_own() {
 }
 
 #[test]
-fn what_cannot_be_kept_says_why() {
+fn sets_that_cannot_be_kept_report_why() {
     let attempt = || -> Result<(), String> {
         let ground = Ground::new("cprt-keep-failed");
         let kept = ground.start();

@@ -221,7 +221,7 @@ fn an_address_is_served_once_it_is_free() {
 }
 
 #[test]
-fn without_an_address_there_is_no_thread() {
+fn metrics_server_without_addresses_is_not_started() {
     let at = Addresses {
         socket: None,
         tcp: None,
@@ -231,7 +231,7 @@ fn without_an_address_there_is_no_thread() {
 }
 
 #[test]
-fn a_unit_without_networks_is_told_how_to_allow_them() {
+fn bind_error_without_network_access_names_the_remedy() {
     let why = why_not(&io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
     assert!(why.contains("systemctl edit cprtd"), "{why}");
     let why = why_not(&io::Error::from_raw_os_error(libc::EADDRINUSE));

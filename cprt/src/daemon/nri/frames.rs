@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_before_it_comes() {
+    fn oversized_frame_or_message_is_rejected_by_its_header() {
         let mut into = Vec::new();
         let head = [0, 0, 0, 1, 0x7f, 0, 0, 0];
         let refused = Incoming::default().take(&head, &mut into);
@@ -207,7 +207,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_messages_or_refused(
+        fn parser_of_arbitrary_bytes_buffers_only_the_input(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20),
             small in any::<bool>(),
         ) {

@@ -235,7 +235,7 @@ fn newer_runtimes_name_the_image_themselves() {
 }
 
 #[test]
-fn a_runtime_that_refuses_the_plugin_says_why() {
+fn plugin_reports_why_the_runtime_refused_it() {
     let (pass, _news) = passing();
     run_async(async {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
@@ -257,7 +257,7 @@ fn a_runtime_that_refuses_the_plugin_says_why() {
 }
 
 #[test]
-fn the_answer_comes_though_the_news_are_held_up() {
+fn runtime_is_answered_while_news_is_blocked() {
     let (entered, enters) = channel();
     let (leave, leaves) = channel();
     let leaves = std::sync::Mutex::new(leaves);
@@ -288,7 +288,7 @@ fn the_answer_comes_though_the_news_are_held_up() {
 }
 
 #[test]
-fn it_comes_back_to_a_runtime_that_was_restarted() {
+fn plugin_reconnects_after_the_runtime_restarts() {
     let folder = Folder::new("nri");
     let path = folder.path().join("nri.sock");
     let (pass, news) = passing();
@@ -356,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn any_content_is_answered(content in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn request_with_arbitrary_content_is_answered_once(content in prop::collection::vec(any::<u8>(), 0..400)) {
         let message = Message { connection: PLUGIN, stream: 1, kind: REQUEST, content };
         let heard = heard(&message.bytes()).expect("frames");
         let mut answers = Vec::new();
@@ -365,7 +365,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_the_conversation_or_do_not(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn conversation_survives_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         // That it returns is all.
         let _ = heard(&bytes);
     }

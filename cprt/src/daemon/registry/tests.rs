@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_registered_at_the_same_time_is_saved() {
+fn concurrent_registrations_are_all_saved() {
     const MOUNTS: usize = 16;
     let state = std::env::temp_dir().join(format!("cprt-registry-{}.json", std::process::id()));
     for _ in 0..20 {

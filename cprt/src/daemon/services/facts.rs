@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_what_a_program_is_told() {
+    fn arguments_omit_the_program_and_its_interpreter() {
         assert_eq!(
             told("/usr/bin/python3", false, "python3 a.py --x "),
             "a.py --x"
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_known() {
+    fn own_process_facts_are_read_correctly() {
         let own = std::process::id();
         let program = std::env::current_exe().expect("a program");
         let facts = of(own, &program).expect("it is there");

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_least_is_forgotten_for_another() {
+    fn least_started_service_is_dropped_at_the_limit() {
         let mut all = BTreeMap::from([("mine".to_owned(), Known::default())]);
         let life = Life::of(std::process::id()).expect("this one");
         for number in 0..LEARNT {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_is_there_again() {
+    fn learned_services_are_read_back_and_garbage_is_ignored() {
         let folder = std::env::temp_dir().join(format!("cprt-known-{}", std::process::id()));
         let path = folder.join("deep/learnt.json");
         assert_eq!(read(&path), []);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_often_and_reads_much_is_learned_of() {
+    fn program_that_starts_often_and_reads_much_is_learned() {
         let mut machine = Machine::new();
         for _ in 0..10 {
             assert!(machine.start("little", Some(MUCH - 1)).is_empty());

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_or_loops_is_not_expected() {
+    fn start_in_progress_or_in_a_loop_is_not_expected() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         assert!(pace.expects("a", start));
         for _ in 0..STARTS {

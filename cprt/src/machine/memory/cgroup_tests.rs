@@ -201,7 +201,7 @@ fn every_refusal_names_its_remedy() {
 
 /// Nothing may fail, whatever this machine has.
 #[test]
-fn this_machine() {
+fn own_cgroup_is_resolved_on_this_machine() {
     let roots = Roots::default();
     let own = std::process::id();
     if let Some(dir) = roots.cgroup_of(own).expect("we are there") {

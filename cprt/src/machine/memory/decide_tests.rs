@@ -30,7 +30,7 @@ fn cache_of_others_does_not_count() {
 }
 
 #[test]
-fn what_is_ours_counts_as_far_as_it_is_there() {
+fn own_bytes_count_up_to_the_cache_plus_new_loads() {
     for (cache, ours, new, used) in [
         (50, 0, 0, 10),
         (50, 20, 0, 30),
@@ -47,7 +47,7 @@ fn what_is_ours_counts_as_far_as_it_is_there() {
 }
 
 #[test]
-fn of_a_cgroup() {
+fn cgroup_reading_separates_held_memory_from_cache() {
     let stat = Stat {
         file: 60,
         inactive: 0,
@@ -71,7 +71,7 @@ fn of_a_cgroup() {
 }
 
 #[test]
-fn of_the_host() {
+fn host_reading_separates_held_memory_from_cache() {
     let info = Meminfo {
         total: 1000,
         available: 700,
@@ -97,7 +97,7 @@ fn of_the_host() {
 }
 
 #[test]
-fn no_reading_no_verdict() {
+fn limit_without_a_reading_gives_no_verdict() {
     assert_eq!(Limit::default().judge(&config(), 1, 1), None);
 }
 
@@ -179,7 +179,7 @@ fn tightest_is_what_has_least_left() {
 }
 
 #[test]
-fn what_lingers_over_is_tighter_than_what_is_near() {
+fn limit_still_over_is_tighter_than_one_merely_near() {
     let mut lingers = limit(1000, 0, 1000);
     assert!(lingers.judge(&config(), 800, 0).expect("reads").over);
     let lingers = lingers.judge(&config(), 760, 0).expect("reads");
@@ -208,7 +208,7 @@ fn pressure_starts_with_the_average() {
 }
 
 #[test]
-fn pressure_is_told_within_a_second() {
+fn pressure_is_detected_and_cleared_within_a_second() {
     let start = Instant::now();
     let mut gauge = Gauge::default();
     // Quiet for long, then stalled for half of the time; a sample each 100 ms.

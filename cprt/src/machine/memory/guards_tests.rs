@@ -169,7 +169,7 @@ fn unified_memory_has_to_be_free_in_large_blocks() {
 }
 
 #[test]
-fn what_is_loaded_since_a_reading_is_not_free_any_more() {
+fn bytes_loaded_since_a_reading_count_as_used() {
     let tree = unified(100);
     let watch = Watch::new(on(), tree.roots());
     watch.sample(0);

@@ -107,7 +107,7 @@ fn a_configuration_in_json() {
 }
 
 #[test]
-fn a_wrong_amount_is_told_and_the_default_counts() {
+fn invalid_threshold_is_reported_and_defaults_apply() {
     let (thresholds, problems) = Thresholds::of("evictionHard:\n  memory.available: many\n");
     assert_eq!(thresholds, Thresholds::default_ones());
     assert!(problems[0].contains("evictionHard: memory.available: \"many\""));

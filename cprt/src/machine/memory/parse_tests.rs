@@ -313,7 +313,7 @@ fn mounts_of_memory() {
 }
 
 #[test]
-fn what_a_mount_shows() {
+fn cgroup_path_is_resolved_relative_to_the_mount_root() {
     let table = [
         ("/", "/", Some("")),
         ("/", "/a/b", Some("a/b")),

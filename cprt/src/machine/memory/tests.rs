@@ -379,7 +379,7 @@ fn process_that_is_gone_changes_nothing() {
 }
 
 #[test]
-fn nothing_known_nothing_taken() {
+fn unknown_limit_leaves_no_memory_available() {
     let tree = Tree::v2();
     fs::remove_file(tree.path("proc/meminfo")).expect("is there");
     let watch = tree.watch();
@@ -485,7 +485,7 @@ fn threads_may_sample_and_follow() {
 
 /// Works with whatever this machine has.
 #[test]
-fn this_machine() {
+fn watch_finds_the_limits_of_this_machine() {
     let watch = Watch::new(config::MemoryConfig::default(), Roots::default());
     let host = watch.sample(0);
     assert!(host.limit > 0 && host.threshold < host.limit);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_host_and_of_a_cgroup() {
+    fn working_set_is_computed_for_host_and_cgroup() {
         let info = Meminfo {
             total: 1000,
             available: 700,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_first_is_of_others() {
+    fn active_list_baseline_is_attributed_to_others() {
         let limit = &mut WorkingSetLimit::default();
         assert_eq!(used(limit, reading(300, 100, 500), 200, 0), 500);
         // Their list becomes shorter: what comes after is ours.

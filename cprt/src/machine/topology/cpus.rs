@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_cpu_list_is_rejected() {
         for text in ["a", "3-1", "1,", ",", "-", "0-", "1 2", "65536", "0-3:1/2"] {
             assert!(text.parse::<CpuSet>().is_err(), "{text:?}");
         }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_the_same_either_way() {
+    fn plain_topology_equals_the_detected_one() {
         if let Some(plain) = Topology::plain(Path::new("/proc"), Path::new("/sys")) {
             assert_eq!(Topology::detect().expect("a topology"), plain);
         }

@@ -103,7 +103,7 @@ fn machines_have_their_nodes() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out() -> Result<()> {
+fn topology_omits_unknown_fields_and_comments() -> Result<()> {
     let text = "\n# a comment\n\n  node 3 cpus=1,5-6\nxpu 0 other 10000:e1:1f.7   \n";
     let topology: Topology = text.parse()?;
     assert_eq!(
@@ -202,7 +202,7 @@ fn pci_addresses_read_as_drivers_write_them() -> Result<(), String> {
 }
 
 #[test]
-fn this_machine_has_a_topology() -> Result<()> {
+fn topology_of_this_machine_is_detected_and_parsed() -> Result<()> {
     let topology = Topology::detect()?;
     println!("{topology}");
     assert!(!topology.nodes().is_empty());

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_though_it_was_to_go_is_not_ours_until_it_is_loaded_again() {
+    fn undropped_pages_are_not_counted_until_reloaded() {
         let ours = BroughtIn::default();
         ours.came(span(0, 100), 100);
         ours.came(span(100, 100), 40);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_took_is_counted_again() {
+    fn count_is_corrected_after_kernel_reclaim() {
         let ours = BroughtIn::default();
         ours.came(span(0, 300), 300);
         ours.went(span(0, 100), evicted(0, 100));

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_disk_the_last_one_removes_the_file_and_the_next_begins_anew() {
+    fn last_worker_discards_state_of_a_non_disk_device() {
         let folder = Folder::new("last");
         let (mut one, other) = (folder.worker(), folder.worker());
         let path = folder.0.join("0:1");
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_for_a_disk_stays_until_it_is_another_disk() {
+    fn stream_limit_is_kept_until_the_disk_changes() {
         let folder = Folder::new("found");
         let join =
             |sequence| Common::join(&folder.0, 1, sequence, Streams::new(0)).expect("a file");
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_worker_has_left_does_not_count() {
+    fn killed_workers_slot_and_invalid_state_are_discarded() {
         let folder = Folder::new("killed");
         let (one, mut other) = (folder.worker(), folder.worker());
         let gone = one.common.as_ref().expect("joined").slot;
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_not_shared() {
+    fn fixed_stream_limit_is_not_shared() {
         let folder = Folder::new("set");
         let mut streams = OwnStreams::new(7);
         streams.join(&folder.0, 1);

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn each_device_gets_the_streams_that_it_wants() {
+    fn each_device_reaches_over_90_percent_of_its_best_rate() {
         for (name, device, most) in devices() {
             let mut streams = Streams::new(0);
             let slow = device.load(&mut streams, 5000, &[0.0]);
@@ -501,7 +501,7 @@ mod tests {
 
     /// A device that suffers is slowest while too many loads are tried, so that few MiB of them cost much time.
     #[test]
-    fn what_does_harm_is_given_up_early() {
+    fn harmful_stream_count_is_abandoned_early() {
         let disk = devices()[4].1;
         let disk = Device {
             suffers_from: (2, 0.4),
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_stays() {
+    fn fixed_stream_limit_never_changes() {
         let mut streams = Streams::new(7);
         devices()[2].1.load(&mut streams, 1000, &[0.0]);
         assert_eq!(streams.limit(), 7);

@@ -126,7 +126,7 @@ fn a_newer_plan_stops_the_older_in_mid_chunk() {
 }
 
 #[test]
-fn memory_over_the_threshold_holds_and_then_it_goes_on() {
+fn loads_pause_over_the_memory_threshold_and_resume() {
     let rig = Rig::new(Fake::new(ms(1)).file(1, 400), 2, 16);
     rig.submit(7, 1, 0..400);
     rig.fake.until("it loads", |fake| fake.cached(1) > 2);
@@ -143,7 +143,7 @@ fn memory_over_the_threshold_holds_and_then_it_goes_on() {
 }
 
 #[test]
-fn what_fails_is_left_out_and_the_rest_goes_on() {
+fn failed_load_is_skipped_and_the_rest_is_loaded() {
     let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 64).broken(1, 20), 1, 8);
     rig.submit(7, 1, 0..64);
     rig.fake
@@ -153,7 +153,7 @@ fn what_fails_is_left_out_and_the_rest_goes_on() {
 }
 
 #[test]
-fn the_end_comes_at_once() {
+fn loader_ends_within_a_second_and_takes_no_more_work() {
     let rig = Rig::new(Fake::new(ms(5)).file(1, 10_000), 4, 2000);
     rig.submit(7, 1, 0..10_000);
     rig.fake.until("it loads", |fake| fake.cached(1) > 2);
@@ -165,7 +165,7 @@ fn the_end_comes_at_once() {
 }
 
 #[test]
-fn who_misses_does_not_wait_while_memory_is_looked_at() {
+fn reader_miss_does_not_wait_for_a_memory_check() {
     let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 100), 2, 8);
     rig.memory.silent.store(true, Relaxed);
     rig.submit(7, 1, 0..100);

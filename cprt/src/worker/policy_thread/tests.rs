@@ -208,7 +208,7 @@ fn events_become_loads() {
 }
 
 #[test]
-fn what_a_failing_call_named_is_dropped() {
+fn plan_of_a_failed_call_is_dropped() {
     let mut rig = rig(100, &[]);
     assert!(matches!(rig.note(), Note::Ready { .. }));
     rig.queue.push(&[miss(9, 4), miss(1, 20)]);
@@ -222,7 +222,7 @@ fn what_a_failing_call_named_is_dropped() {
 }
 
 #[test]
-fn over_the_threshold_evict_comes_first() {
+fn evict_is_called_before_any_load_over_the_threshold() {
     let mut rig = rig(1, &[]);
     assert!(matches!(rig.note(), Note::Ready { .. }));
     rig.queue.push(&[miss(1, 4)]);
@@ -254,7 +254,7 @@ fn settings_change_or_are_refused() {
 }
 
 #[test]
-fn the_reason_for_a_refusal_is_what_was_said_last() {
+fn refusal_names_the_policy_and_its_error() {
     let mut rig = rig(100, &[("length", "13")]);
     let Note::Refused(refusal) = rig.note() else {
         panic!("it runs");

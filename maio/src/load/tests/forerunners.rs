@@ -60,7 +60,7 @@ fn a_forerunner_that_ends_leaves_its_place_to_the_worker() {
 }
 
 #[test]
-fn what_waits_for_readers_does_so_again_after_one_that_only_looks_at_headers() {
+fn early_load_waits_again_after_a_header_only_reader() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
@@ -78,7 +78,7 @@ fn what_waits_for_readers_does_so_again_after_one_that_only_looks_at_headers() {
 }
 
 #[test]
-fn a_load_that_no_reader_comes_for_ends() {
+fn load_ends_after_ten_minutes_without_a_reader() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.await_readers(true);
     assert!(!load.tick(ns(599), IDLE, &FakeProcesses::default()));

@@ -39,7 +39,7 @@ fn reported(host: &FakeHost) -> Report {
 }
 
 #[test]
-fn what_was_loaded_and_never_read_is_reported_beside_what_was() {
+fn report_counts_used_late_unread_and_own_bytes() {
     let scratch = Scratch::new("reported");
     let host = host();
     let mut maio = recorded(&scratch, &host, &["a.bin", "b.bin"]);
@@ -95,7 +95,7 @@ fn a_load_that_begins_before_its_readers_waits_for_them() {
 }
 
 #[test]
-fn what_does_not_fit_is_held_until_readers_have_read() {
+fn time_held_back_by_the_budget_is_reported() {
     let host = host();
     let settings = [("store", "none"), ("leases", "none"), ("budget", "8M")];
     let (mut maio, _) = host.start::<Library>(&settings).expect("it starts");

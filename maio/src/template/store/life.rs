@@ -107,7 +107,7 @@ mod tests {
     use crate::template::samples::small;
 
     #[test]
-    fn what_is_not_read_goes_and_so_does_what_is_too_much() {
+    fn store_removes_unread_and_excess_templates() {
         let root = std::env::temp_dir().join(format!("maio-life-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let store = Store::at(&root);

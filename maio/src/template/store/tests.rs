@@ -104,7 +104,7 @@ fn roots_are_where_state_is_kept() {
 }
 
 #[test]
-fn what_is_saved_is_loaded_listed_and_removed() {
+fn saved_templates_are_loaded_listed_and_removed() {
     let folder = Folder::new();
     let store = folder.store();
     assert_eq!(store.load("qwen", "node-1").expect("to load"), None);
@@ -290,7 +290,7 @@ fn only_regular_files_of_a_sane_size_are_read() {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_says_so() {
+fn unwritable_store_fails_to_save() {
     // Not even root can make directories there.
     let error = Store::at("/proc/self/templates").save(&of("n", 1));
     assert!(error.is_err());
@@ -361,7 +361,7 @@ fn a_service_that_is_a_link_is_neither_read_nor_written() {
 }
 
 #[test]
-fn of_others_no_more_is_read_than_one_template_may_have() {
+fn templates_of_other_nodes_are_read_up_to_the_size_limit() {
     let folder = Folder::new();
     let store = folder.store();
     store.save(&of_node("small")).expect("to save");

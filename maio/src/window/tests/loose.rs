@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_left_of_their_order_is_loaded_nevertheless() {
+fn readers_that_leave_their_order_get_the_rest_loaded() {
     let groups = vec![slices(1, 64, 1024).remove(0); 2];
     let setup = Setup {
         budget: 1 << 20,
@@ -44,7 +44,7 @@ fn what_is_left_of_their_order_is_loaded_nevertheless() {
 
 /// For example a reader of a zip's list of contents, before any load is issued.
 #[test]
-fn who_looks_at_the_end_first_has_all_before_that_loaded() {
+fn reader_that_starts_at_the_end_gets_the_rest_loaded() {
     let groups = vec![vec![Extent {
         file: 0,
         first: 0,

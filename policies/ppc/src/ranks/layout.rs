@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_frameworks_words_are_known() {
+    fn arguments_of_each_framework_are_parsed() {
         let of = |text: &str| Layout::in_arguments(text.split(' '));
         let table = [
             ("vllm serve m -tp 4", (None, None, Some(4), false)),

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_until_it_is_told_to_end() {
+    fn waiting_command_ends_on_drop_and_must_report_ready() {
         let waiting = shell("echo ready; exec sleep 77").expect("it waits");
         let stat = format!("/proc/{}/stat", waiting.0.id());
         assert!(Path::new(&stat).exists());

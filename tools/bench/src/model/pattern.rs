@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_elsewhere_is_another_number() {
+    fn pattern_reveals_wrong_offsets_files_and_bits() {
         let one = Pattern::of_file(0);
         assert_ne!(one.word(0), one.word(8));
         assert_ne!(one.word(0), Pattern::of_file(1).word(0));

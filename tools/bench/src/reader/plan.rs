@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_slices_touches_less_and_copies_the_same() {
+    fn slice_reader_touches_less_but_copies_as_much() {
         let model = Model::new(&SMALL);
         let full = steps(&model, Profile::full(), 1, 0);
         let tp = steps(&model, Profile::tp(), 1, 0);
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((&strided[1], strided.len()), (&natural[3], natural.len()));
     }
     #[test]
-    fn who_shuffles_anew_takes_the_same_in_another_order() {
+    fn reshuffling_reorders_steps_and_twice_repeats_them() {
         let model = Model::new(&SMALL);
         let anew = Profile::full().in_order(Order::Reshuffled);
         let of = |rank, turn| steps(&model, anew, rank, turn);

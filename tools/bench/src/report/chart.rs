@@ -249,7 +249,7 @@ mod tests {
     use crate::result::samples::results;
 
     #[test]
-    fn each_policy_has_its_line_in_each_chart() {
+    fn every_policy_appears_in_every_chart() {
         let loads = [(Policy::Native, 9.0), (Policy::MaioReplay, 3.0)];
         let mut results = results(Profile::full(), Regime::Limited, &loads);
         results.cases[1].runs[0].timeline.device = vec![10_000_000; 40];

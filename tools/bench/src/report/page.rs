@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_disk_is_not_said_to_be_simulated() {
+    fn real_disk_page_is_escaped_and_not_called_simulated() {
         let mut results = results(Profile::full().with(1), Regime::Ample, &LOADS);
         results.real = Some(Real {
             folder: "/srv/<m>".to_owned(),

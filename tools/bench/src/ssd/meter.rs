@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_told_by_rank() {
+    fn lateness_is_reported_in_percentiles() {
         let mut meter = Meter::new(0);
         for late in 0..200 {
             meter.count(1, 0, late * 1000);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_of_a_depth() {
+    fn expected_time_depends_on_queue_depth() {
         let of = |depth| MILD.expected(10, 100_000, depth).as_millis();
         assert_eq!((of(1), of(2), of(4)), (20, 11, 11));
         assert_eq!(

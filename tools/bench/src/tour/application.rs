@@ -123,7 +123,7 @@ mod tests {
     use crate::tour::Folder;
 
     #[test]
-    fn what_is_made_up_reads_all_of_its_modules() {
+    fn generated_application_reads_all_of_its_modules() {
         let base =
             std::env::temp_dir().join(format!("ppc-bench-{}-application", std::process::id()));
         let folder = Folder::make(&base).expect("a folder");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_not_started() {
+    fn missing_python_package_yields_no_application() {
         assert!(installed("no_package_is_called_that").is_none());
     }
 }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn this_programs_disk_has_a_name() {
+    fn program_disk_is_named_and_proc_has_no_counters() {
         let program = std::env::current_exe().expect("it runs");
         let disk = DiskCounters::of(&program);
         assert!(!disk.name.is_empty() && !disk.is_memory());

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_log_is_told() {
+    fn last_15_lines_of_a_log_are_quoted() {
         let lines: Vec<String> = (0..40).map(|n| format!("line {n}\n")).collect();
         let log = lines.join("\n");
         let words = last_words(&log);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_end_ends_with_all_it_has_started() {
+    fn ending_a_group_leaves_no_process_running() {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", "trap '' TERM; sleep 77 & wait; sleep 77"])

@@ -427,7 +427,7 @@ mod tests {
     use crate::tour::process::{ProcessSample, Used};
 
     #[test]
-    fn what_was_read_is_shared_out_over_time() {
+    fn bytes_read_are_spread_over_time_bins() {
         let look = |at, read| ProcessSample {
             at,
             read,
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_maio_loaded_counts_as_read_from_the_disk() {
+    fn maio_loads_count_as_disk_reads_up_to_the_disk_total() {
         let run = |device_bytes, loaded| Run {
             device_bytes,
             stats: [("loaded_bytes".to_owned(), loaded)].into(),

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_left_goes_and_foreign_folders_stay() {
+    fn folders_of_dead_processes_are_removed_others_kept() {
         let base = env::temp_dir().join(format!("ppc-bench-{}-scratch", std::process::id()));
         // No PID is that large.
         for name in ["ppc-bench.99999999", "ppc-bench.x", "other"] {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_little_memory_is_held_against_who_has_as_little() {
+    fn low_memory_loads_are_compared_with_each_other() {
         let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
         let limited = [(Policy::Native, 40.0), (Policy::MaioReplay, 10.0)];
         let limited = samples::results(Profile::full(), Regime::Limited, &limited);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_told_by_what_a_cold_disk_costs() {
+    fn starts_report_the_share_of_cold_penalty_removed() {
         let times = |title: &str, seconds: &[f64]| StartTimes {
             title: title.to_owned(),
             seconds: seconds.to_vec(),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gains_little_or_is_elsewhere_hears_why() {
+    fn outcome_explains_small_gains_and_the_choice_of_disk() {
         let mut results = samples::results(Profile::full(), Regime::Ample, &LOADS);
         results.testbed.device = 19.0;
         results.cases[1].runs[0].disturbed = true;

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_has_a_bar() {
+    fn run_may_add_30_ms_before_and_20_ms_after_a_command() {
         let of = |way, before, after| times((way, vec![before], vec![after])).expect("a round");
         let all = [
             of(Way::Alone, 1.0, 0.5),

@@ -56,7 +56,7 @@ fn numbers(objects: &[Listed]) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_new_or_gone_here_is_fetched_the_newest_first() {
+fn new_and_missing_templates_are_fetched_newest_first() {
     let all = [
         listed(1, "a", 50),
         listed(2, "b", 10),
@@ -79,7 +79,7 @@ fn what_is_new_or_gone_here_is_fetched_the_newest_first() {
 }
 
 #[test]
-fn no_more_is_held_than_the_budget_allows() {
+fn held_templates_stay_within_the_budget() {
     let mut all = vec![listed(1, "a", 50), listed(2, "b", 10), listed(3, "c", 30)];
     let held = BTreeSet::from([place(1)]);
     let plan = incoming(&all, &Known::default(), &held, 2500);
@@ -130,14 +130,14 @@ fn a_better_template_is_never_replaced_by_a_worse_one() {
 }
 
 #[test]
-fn what_has_not_been_examined_stays() {
+fn unexamined_template_is_not_replaced() {
     let object = listed(1, "b", SETTLED.as_secs() * 2);
     let known = known(&[(&listed(1, "a", 0), Content::Template(quality(1, 1)))]);
     assert!(outgoing(NOW, &[object], &known, &[own(1, 5, NOW)], |_, _| false).is_empty());
 }
 
 #[test]
-fn what_is_lacking_is_put_there_by_the_best_that_there_is() {
+fn best_local_template_is_uploaded_if_none_exists() {
     let all = [
         own(1, 1, 9),
         own(1, 3, 4),
@@ -162,7 +162,7 @@ fn a_service_has_no_more_than_its_places() {
 }
 
 #[test]
-fn what_is_old_goes() {
+fn template_expires_only_past_the_age_limit() {
     let all = [
         listed(1, "a", EXPIRES.as_secs()),
         listed(2, "b", EXPIRES.as_secs() + 1),

@@ -185,7 +185,7 @@ fn has(facts: &Facts, code: &str) -> bool {
 }
 
 #[test]
-fn where_all_is_well_nothing_is_wrong() {
+fn healthy_machine_has_no_warnings_or_remedies() {
     let diagnosis = Diagnosis::of(&fine());
     let wrong = diagnosis
         .findings
@@ -198,7 +198,7 @@ fn where_all_is_well_nothing_is_wrong() {
 }
 
 #[test]
-fn findings_are_told_group_by_group() {
+fn findings_are_sorted_by_group_and_cover_all_groups() {
     let mut facts = fine();
     ordinary(&mut facts);
     facts.files.links.broken = sample(1, "/srv/models/llama/x");
@@ -211,7 +211,7 @@ fn findings_are_told_group_by_group() {
 }
 
 #[test]
-fn what_is_worse_than_fine_is_a_sentence_with_a_remedy() {
+fn warnings_have_a_remedy_and_texts_no_final_period() {
     let mut facts = fine();
     ordinary(&mut facts);
     facts.kernel.version = Some((5, 10));

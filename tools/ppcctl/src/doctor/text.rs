@@ -139,7 +139,7 @@ Kernel
     }
 
     #[test]
-    fn nothing_wrong_is_said() {
+    fn heading_counts_problems_or_reports_none() {
         let mut of = of(vec![finding(Group::Backend, Severity::Note, "x", None)]);
         let text = diagnosis(&of);
         assert!(

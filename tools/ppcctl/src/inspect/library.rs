@@ -83,7 +83,7 @@ mod tests {
 
     /// The features that the header defines, by the names of its macros.
     #[test]
-    fn every_feature_has_the_headers_name() {
+    fn feature_names_match_the_header() {
         let header = include_str!("../../../../policies/ppc.h");
         let defined = header.lines().filter_map(|line| {
             let (name, rest) = line

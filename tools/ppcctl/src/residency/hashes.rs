@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hash_is_told_by_its_line() {
+    fn invalid_hash_line_is_reported_by_number() {
         for (bad, line) in [
             ("a.bin", 2),
             (&DIGITS[1..], 2),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn blobs_are_known_by_their_place_and_their_length() {
+    fn blob_is_recognised_by_its_path_and_hash_length() {
         let of = |path: String| of_blob(Path::new(&path));
         let hub = "/hub/models--o--m/blobs";
         assert!(of(format!("{hub}/{DIGITS}")).is_some());

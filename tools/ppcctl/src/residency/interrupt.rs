@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_ends_the_sleep_and_says_which_it_was() {
+    fn signal_ends_the_sleep_and_sets_the_exit_status() {
         let interrupts = Interrupts::take().expect("signals");
         let no_time = Duration::ZERO;
         assert_eq!(interrupts.sleep(no_time).expect("none"), None);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_told() {
+    fn removed_keep_reports_dropped_and_cached_bytes() {
         let mut removed = KeepRemoved {
             name: "x".into(),
             dropped_bytes: None,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_told_with_what_can_be_done() {
+    fn release_explains_why_pages_stay_cached() {
         let told = |released| reasons(&released).join("; ");
         assert_eq!(
             told(stays(1 << 20, 3 << 20, 0)),

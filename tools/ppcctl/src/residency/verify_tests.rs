@@ -61,7 +61,7 @@ fn damage_is_worse_than_what_could_not_be_checked() {
 }
 
 #[test]
-fn the_line_tells_rate_and_time_left() {
+fn progress_line_shows_rate_and_time_left() {
     let second = Duration::from_secs(1);
     assert_eq!(line(0, 1 << 30, second), "0 B of 1 GiB checked");
     assert_eq!(

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_cached_is_told_in_a_line() {
+    fn fully_cached_outcome_is_reported_in_one_line() {
         let outcome = outcome();
         assert_eq!(outcome.exit(), Exit::Done);
         assert_eq!(outcome.remarks(80), [""; 0]);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_tell_is_taken_as_done() {
+    fn done_bytes_decide_the_status_if_cached_is_unknown() {
         let mut outcome = outcome();
         (outcome.cached_bytes, outcome.cached_before_bytes) = (None, None);
         assert_eq!(outcome.exit(), Exit::Done);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lack_has_its_status_and_its_remedy() {
+    fn each_shortfall_has_a_status_and_an_explanation() {
         let mut lacks = outcome();
         lacks.cached_bytes = Some(3 << 30);
         lacks.lacking.push(Lacking {

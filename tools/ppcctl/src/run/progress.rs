@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_is_known() {
+    fn progress_line_shows_only_known_values() {
         let mut stats = Stats {
             load_bytes: 1 << 30,
             queued_bytes: 3 << 30,

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_is_a_row_with_its_unit_and_meaning() {
+    fn every_counter_has_a_row_with_unit_and_meaning() {
         let text = stats(&counted(1234, 3 << 20, 0), None);
         assert!(text.starts_with("/mnt, shift\nNAME"), "{text}");
         assert_eq!(text.lines().count(), 2 + Stats::default().fields().len());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_worker_begins_anew() {
+    fn counters_of_a_new_worker_show_no_rate() {
         let (before, now) = (counted(1000, 0, 0), counted(3, 0, 0));
         let text = stats(&now, Some((&before, Duration::from_secs(1))));
         assert_eq!(

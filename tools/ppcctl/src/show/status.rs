@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_a_table_and_what_was_said_follows() {
+    fn services_are_tabulated_with_messages_below() {
         let never = ServiceStatus {
             name: "b".into(),
             learnt: true,
@@ -311,7 +311,7 @@ b
     }
 
     #[test]
-    fn without_mounts_there_is_the_daemon() {
+    fn status_without_mounts_shows_only_the_daemon() {
         assert_eq!(
             shown(vec![], false),
             "cprtd 0.1.0, process 12, up 1 min 1 s\n"
@@ -341,7 +341,7 @@ MOUNT        STATE    POLICY   BACKEND  WORKER  CRASHES
     }
 
     #[test]
-    fn of_one_mount_there_is_everything() {
+    fn status_of_one_mount_shows_all_details() {
         let text = shown(vec![running()], true);
         let (_, details) = text.split_once("\n/mnt/models\n").expect("details");
         assert_eq!(

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_by_names_and_folders() {
+    fn file_kind_is_derived_from_name_and_folder() {
         for (path, kind) in [
             ("usr/bin/python3.11", FileKind::Program),
             ("usr/libexec/x", FileKind::Program),

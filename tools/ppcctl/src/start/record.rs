@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_run_that_records_and_loads_nothing() {
+    fn start_record_becomes_a_run_that_always_records() {
         let (run, kept) =
             prepare("ppcctl start --store /s record --service-id x -- true").expect("one");
         assert_eq!(said(&run, "record").as_deref(), Some("always"));

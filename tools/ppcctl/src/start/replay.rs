@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_all_was_named_and_nothing_waits() {
+    fn loading_ends_once_all_ranges_are_requested_and_idle() {
         let mut loading = Loading::new(10);
         for (now, over) in [
             (stats(0, 0, 0), false),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_names_less_or_says_nothing_is_not_waited_for_for_ever() {
+    fn silent_or_incomplete_policy_is_not_awaited_forever() {
         let mut loading = Loading::new(10);
         let looks = (1..=1000).find(|_| loading.is_over(Some(&stats(5, 4096, 0))));
         assert_eq!(looks, Some(STILL + 1));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_told_and_what_is_missing_is_a_failure() {
+    fn absent_files_are_reported_and_missing_bytes_fail() {
         let files = [("a", 4 * PAGE), ("b", 8 * PAGE), ("c", 2 * PAGE)];
         let template = template(&files, &[&[(0, 0, 4), (1, 0, 8), (2, 0, 2)]]);
         let timeline = Timeline::of(&template).expect("a start");

@@ -237,7 +237,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_expected_is_all_of_it() {
+    fn empty_timeline_counts_as_100_percent() {
         let timeline = Timeline::of(&template(&[], &[])).expect("an empty one");
         assert_eq!((timeline.bytes, timeline.files.len()), (0, 0));
         assert!((percent(0, 0) - 100.0).abs() < 0.1);

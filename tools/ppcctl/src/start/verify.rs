@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fates_are_told_apart() {
+    fn file_fate_follows_from_identity_or_error() {
         let then = &template(&[("a", 100)], &[]).files[0];
         let now = |size| Identity {
             size,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_told_in_bytes() {
+    fn verdict_reports_unchanged_share_by_bytes() {
         let files = [("a", 4 * PAGE), ("b", 12 * PAGE)];
         let template = template(&files, &[&[(0, 0, 4), (1, 0, 12)]]);
         let timeline = Timeline::of(&template).expect("a start");

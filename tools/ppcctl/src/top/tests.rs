@@ -142,7 +142,7 @@ fn the_screen_is_these_pictures() {
 }
 
 #[test]
-fn it_is_drawn_at_any_size_and_without_an_answer() {
+fn screen_is_drawn_at_any_size_and_without_an_answer() {
     for (width, height) in [(1, 1), (5, 3), (20, 8), (80, 2), (300, 5)] {
         picture(&model(), width, height);
         picture(&Model::default(), width, height);
@@ -199,7 +199,7 @@ fn q_and_control_c_end_it() {
 }
 
 #[test]
-fn without_a_terminal_it_names_what_goes_without() {
+fn top_without_a_terminal_suggests_stats_watch() {
     let client = Client::new(PathBuf::from("/nowhere"));
     let problem = run(client, true, TICK)
         .expect_err("no terminal")

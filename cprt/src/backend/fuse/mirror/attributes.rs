@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_are_told_too() {
+    fn times_before_1970_are_converted() {
         assert_eq!(time(0, 5), UNIX_EPOCH + Duration::from_nanos(5));
         let before = UNIX_EPOCH - Duration::from_millis(1500);
         assert_eq!(time(-2, 500_000_000), before);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn any_range_reads_as_it_is() {
+    fn lower_reads_any_range_up_to_the_end() {
         let path = std::env::temp_dir().join(format!("cprt-lower-{}", std::process::id()));
         let bytes: Vec<u8> = (0..100_001u32).map(|n| (n % 251) as u8).collect();
         std::fs::write(&path, &bytes).expect("a file");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out() {
+    fn names_that_are_not_direct_children_are_rejected() {
         let root = Directory::root(Path::new("/tmp")).expect("a directory");
         for name in ["", ".", "..", "a/b", "../etc"] {
             let error = root.find(OsStr::new(name)).expect_err(name);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_have_its_number_gets_one_of_ours() {
+    fn foreign_and_reserved_inode_numbers_are_replaced() {
         let (root, mut table) = table();
         let one = table.intern(of(7, 1, 5), leaf(&root, "one"), sized(1)).id;
         let other = table

@@ -254,7 +254,7 @@ fn helper() {
 }
 
 #[test]
-fn a_mode_says_why() {
+fn plain_mode_states_its_reason() {
     let never = || -> io::Result<()> { panic!("not to be asked") };
     let refused = |errno| move || Err(io::Error::from_raw_os_error(errno));
     assert_eq!(mode(true, true, || Ok(())), Mode::Passthrough);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_opened_long_before_the_first_read_is_known() {
+    fn opens_before_the_first_read_are_kept_per_process() {
         let (mut early, now) = (EarlyOpens::default(), Instant::now());
         for inode in 0..3 {
             let (open, key) = opened(1 + (inode & 1) as u32, inode);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_opened_first_is_forgotten_when_there_is_much() {
+    fn oldest_early_opens_are_dropped_at_the_limit() {
         let (mut early, now) = (EarlyOpens::default(), Instant::now());
         for number in 0..MOST as u64 {
             let (open, key) = opened(u32::from(number >= 1000), number);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaces_a_file_has_its_number() {
+    fn replacement_file_inherits_the_file_id() {
         let mut files = StartFiles::default();
         let key = |inode| Key { device: 1, inode };
         found(&mut files, "/a", 1, 10);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_up_is_no_storage() {
+    fn proc_and_sys_are_not_storage() {
         for path in [
             "/proc/version",
             "/sys/kernel/mm/transparent_hugepage/enabled",

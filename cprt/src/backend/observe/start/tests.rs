@@ -161,7 +161,7 @@ fn a_process_that_is_there_already_is_followed_until_it_ends() {
 }
 
 #[test]
-fn nothing_is_heard_before_it_is_wanted_nor_after() {
+fn reads_are_not_reported_once_no_kind_is_wanted() {
     let Some(start) = start() else { return };
     let folder = Folder::new("wanted");
     let file = folder.file("file");
@@ -175,7 +175,7 @@ fn nothing_is_heard_before_it_is_wanted_nor_after() {
 }
 
 #[test]
-fn nothing_is_kept_from_being_unmounted_at_the_end() {
+fn observed_mount_can_be_unmounted_after_the_end() {
     let Some(start) = start() else { return };
     let folder = Folder::new("unmounted");
     let mount = |from: &Path| {

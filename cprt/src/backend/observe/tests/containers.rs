@@ -35,7 +35,7 @@ fn contained(before: &str, words: &[&str]) {
 }
 
 #[test]
-fn what_holds_outside_holds_in_a_container() {
+fn observe_tests_pass_inside_a_container() {
     let all = [
         "backend::observe::",
         "--skip",
@@ -69,7 +69,7 @@ fn readers_in_containers_within_ours_have_numbers_of_ours() {
 
 /// The same, seen from outside the container.
 #[test]
-fn readers_in_containers_are_told_by_our_numbers() {
+fn readers_in_containers_are_reported_with_outer_pids() {
     let allowed = unshare().arg("true").stderr(Stdio::null()).status();
     if !allowed.is_ok_and(|status| status.success()) {
         return skip("namespaces are for root");
@@ -135,7 +135,7 @@ fn readers_are_told(name: &str) {
 
 /// The directory is a layer of a container's root.
 #[test]
-fn what_is_read_through_a_layer_is_a_read_of_the_directory() {
+fn reads_through_overlayfs_are_reported_for_the_layer() {
     const LENGTH: u64 = 8 * MIB;
 
     each_source("layer", |folder, open| {

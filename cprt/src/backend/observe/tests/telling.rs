@@ -171,7 +171,7 @@ fn load_whole(observe: &Observe, file: FileId) {
 /// A fault that maps a huge page makes no record of the page cache, and a look at the mappings of a process that has
 /// ended comes too late.
 #[test]
-fn what_a_process_has_mapped_is_known_when_it_is_gone() {
+fn mapped_touches_of_an_ended_process_are_reported() {
     each_source("gone", |folder, open| {
         let path = folder.file("model", 64 * MIB);
         let observe = open(folder);
@@ -220,7 +220,7 @@ fn what_a_process_has_mapped_is_known_when_it_is_gone() {
 
 /// A process that reads file by file maps each to where the one before was.
 #[test]
-fn files_that_are_mapped_to_the_same_addresses_are_told_apart() {
+fn files_mapped_at_the_same_address_are_distinguished() {
     each_source("same", |folder, open| {
         let paths = ["a", "b", "c"].map(|name| folder.file(name, 64 * MIB));
         let observe = open(folder);
@@ -278,7 +278,7 @@ fn files_that_are_mapped_to_the_same_addresses_are_told_apart() {
 }
 
 #[test]
-fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
+fn mapping_reader_is_followed_without_fault_records() {
     each_source("mapped", |folder, open| {
         let path = folder.file("model", 32 * MIB);
         let observe = open(folder);
@@ -346,7 +346,7 @@ fn who_maps_is_followed_even_where_the_kernel_says_nothing() {
 }
 
 #[test]
-fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
+fn kernel_before_6_12_reports_misses_and_progress_only() {
     each_source("partly", |folder, open| {
         let whole = open(folder);
         assert!(whole.features().contain(Features::TOUCH));
@@ -386,7 +386,7 @@ fn a_kernel_that_tells_only_what_comes_in_is_enough_for_less() {
 }
 
 #[test]
-fn what_the_runtime_does_itself_is_not_told() {
+fn own_loads_reads_and_evictions_are_not_reported() {
     each_source("own", |folder, open| {
         folder.file("model", 16 * MIB);
         let observe = open(folder);

@@ -238,7 +238,7 @@ fn containers_count_what_they_have() {
 }
 
 #[test]
-fn kinds_are_told_apart() -> Result<()> {
+fn device_index_counts_within_one_xpu_kind() -> Result<()> {
     let text = "node 0 cpus=0\n\
                 xpu 0 nvidia 0000:01:00.0 device=nvidia0\n\
                 xpu 1 nvidia 0000:02:00.0 device=nvidia1\n\

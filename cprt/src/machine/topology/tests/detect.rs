@@ -31,7 +31,7 @@ fn xpu(kind: Kind, address: &str) -> Xpu {
 }
 
 #[test]
-fn xpus_are_told_from_consoles() {
+fn xpu_is_distinguished_from_other_pci_devices() {
     for (what, class, vendor, device, expected) in [
         ("H200", 0x0302, 0x10de, 0x2335, Some(Kind::Nvidia)),
         ("RTX 4090", 0x0300, 0x10de, 0x2684, Some(Kind::Nvidia)),
@@ -166,7 +166,7 @@ fn numbers_go_by_kind_and_runtime() {
 }
 
 #[test]
-fn hwloc_tells_what_there_is() -> Result<()> {
+fn hwloc_finds_nodes_xpus_and_distances() -> Result<()> {
     // Two packages with their memory and CPUs, and node 2, memory only, beside node 1. Behind the
     // first: a GPU, a console, a network card. Behind the second: an NPU. Behind neither: a display
     // controller. This comment is here because hwloc's own parser knows none.
@@ -265,7 +265,7 @@ fn drivers_tell_names_and_numbers() {
 }
 
 #[test]
-fn the_kernel_tells_nodes_and_virtual_functions() {
+fn sysfs_gives_numa_node_and_virtual_function() {
     let tree = Tree::new("kernel");
     let devices = "sys/bus/pci/devices";
     tree.write(&format!("{devices}/0000:01:00.0/numa_node"), "1\n");

@@ -140,7 +140,7 @@ fn davinci_devices_are_found() {
 }
 
 #[test]
-fn of_no_process_nothing_is_known() {
+fn unknown_process_has_no_xpu() {
     let tree = Tree::new("no-process");
     tree.initial_namespace();
     let processes = tree.processes(Vec::new);
@@ -158,7 +158,7 @@ fn a_machine_without_xpus_asks_no_driver() {
 }
 
 #[test]
-fn this_process_can_be_looked_at() {
+fn evidence_is_collected_for_this_process() {
     let processes = Processes {
         computes: Vec::new,
         ..Processes::default()

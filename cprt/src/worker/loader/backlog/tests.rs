@@ -74,7 +74,7 @@ fn when_threads_are_short_what_replaces_takes_the_place_of_all_of_its_process() 
 }
 
 #[test]
-fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
+fn shared_range_is_loaded_once_while_any_process_wants_it() {
     let mut backlog = Backlog::new(2, 2, 10);
     backlog.submit(&[range(1, 0, 40)]);
     backlog.submit(&[range(2, 0, 40)]);
@@ -102,7 +102,7 @@ fn what_several_want_is_loaded_once_and_for_who_still_wants_it() {
 }
 
 #[test]
-fn what_is_in_flight_is_known_by_its_place() {
+fn span_near_a_load_in_flight_is_recognised() {
     let mut backlog = Backlog::new(1, 2, 10);
     backlog.submit(&[range(1, 100, 100)]);
     let about = |backlog: &Backlog, offset| backlog.is_about(&range(2, offset, 1).1.span);
@@ -116,7 +116,7 @@ fn what_is_in_flight_is_known_by_its_place() {
 }
 
 #[test]
-fn what_does_not_replace_waits_for_the_rest() {
+fn load_without_replace_waits_for_earlier_ranges() {
     let mut backlog = Backlog::new(1, 1, 10);
     backlog.submit(&[range(1, 0, 20)]);
     let first = backlog.take(0).expect("work");
@@ -126,7 +126,7 @@ fn what_does_not_replace_waits_for_the_rest() {
 }
 
 #[test]
-fn what_is_dropped_is_not_loaded() {
+fn cancelled_bytes_are_not_loaded() {
     let mut backlog = Backlog::new(1, 1, 100);
     backlog.submit(&[range(1, 0, 30), range(2, 5, 10)]);
     let gone = |offset, length| Span {
@@ -161,7 +161,7 @@ fn with_threads_to_spare_only_a_jump_within_a_file_pushes_aside() {
 }
 
 #[test]
-fn what_is_for_no_process_replaces_nothing() {
+fn load_without_a_process_replaces_nothing() {
     let mut backlog = Backlog::new(1, 1, 10);
     backlog.submit(&[range(0, 0, 20)]);
     backlog.take(0).expect("work");
@@ -173,7 +173,7 @@ fn what_is_for_no_process_replaces_nothing() {
 }
 
 #[test]
-fn what_is_given_back_comes_first() {
+fn rest_of_a_held_chunk_is_loaded_first() {
     let mut backlog = Backlog::new(1, 1, 10);
     backlog.submit(&[range(1, 0, 20)]);
     let chunk = backlog.take(0).expect("work");
@@ -198,7 +198,7 @@ fn groups_are_apart_and_files_forgotten_in_all() {
 }
 
 #[test]
-fn no_more_ranges_wait_than_there_is_room_for() {
+fn oldest_ranges_are_dropped_when_the_backlog_is_full() {
     let mut backlog = Backlog::new(1, 1, 10);
     let many: Vec<_> = (0..MAX_RANGES as u64 + 5)
         .map(|i| range(0, i * 2, 1))
@@ -219,7 +219,7 @@ fn while_paused_all_threads_are_busy() {
 }
 
 #[test]
-fn clearing_tells_what_is_in_flight() {
+fn clear_drops_the_queue_and_returns_loads_in_flight() {
     let mut backlog = Backlog::new(1, 2, 10);
     backlog.submit(&[range(1, 0, 30)]);
     let chunk = backlog.take(0).expect("work");
@@ -229,7 +229,7 @@ fn clearing_tells_what_is_in_flight() {
 }
 
 #[test]
-fn the_background_comes_last_and_in_small_pieces() {
+fn background_load_comes_last_in_pieces_sized_by_speed() {
     let mut backlog = Backlog::new(1, 4, 4 * SMALLEST);
     let mut behind = range(0, 0, 3 * SMALLEST);
     behind.1.priority = -1;
@@ -256,7 +256,7 @@ fn the_background_comes_last_and_in_small_pieces() {
 }
 
 #[test]
-fn what_is_dropped_costs_as_much_as_there_is_of_it() {
+fn cancelling_16384_spans_takes_under_three_seconds() {
     // Every second page waits, and every third one is dropped.
     let (ranges, spans) = (1 << 16, 1 << 14);
     let mut backlog = Backlog::new(1, 4, 10);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn file_system_types_are_classified() {
         for (kind, expected) in [
             ("ext4", Sort::Disk),
             ("fuseblk", Sort::Disk),

@@ -159,7 +159,7 @@ garbage
     }
 
     #[test]
-    fn what_can_be_seen_within_is_found() {
+    fn visible_mounts_below_a_directory_are_found() {
         let mounts = Mounts(mountinfo::parse(TEXT));
         let within = |path| mounts.within(of(&mounts, path), Path::new(path));
         assert_eq!(
@@ -184,7 +184,7 @@ garbage
     }
 
     #[test]
-    fn this_machines_list_has_this_directory() {
+    fn mount_id_of_the_current_directory_matches_the_kernel() {
         let here = std::env::current_dir().expect("a directory");
         let proc = Path::new("/proc");
         let mounts = Mounts::read(proc);

@@ -143,7 +143,7 @@ fn a_server_has_a_readahead_and_no_device() {
 }
 
 #[test]
-fn a_loop_device_tells_how_it_reads() {
+fn loop_device_without_direct_io_is_detected() {
     let tree = Tree::new("loop");
     tree.mounted("7:0", "erofs /dev/loop0 ro");
     tree.link("sys/dev/block/7:0", "../../devices/loop0");
@@ -188,7 +188,7 @@ fn a_tree_is_gone_through() {
 }
 
 #[test]
-fn what_is_not_all_there_is_found() {
+fn lfs_pointers_and_incomplete_downloads_are_found() {
     let tree = Tree::new("parts");
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n";
     tree.write("m/a.safetensors", pointer);
@@ -212,7 +212,7 @@ fn a_dead_mount_is_named() {
 }
 
 #[test]
-fn what_is_closed_is_told() {
+fn unreadable_files_and_directories_are_counted() {
     if nix::unistd::geteuid().is_root() {
         skip("nothing is closed to root; ppcctl's tests do it as another user");
         return;
@@ -383,7 +383,7 @@ fn the_tightest_limit_and_its_source() {
 }
 
 #[test]
-fn this_machine_is_looked_at() {
+fn probe_gathers_facts_on_this_machine() {
     let tree = Tree::new("here");
     tree.write("real/a", "12345");
     tree.link("link", "real");
@@ -399,7 +399,7 @@ fn this_machine_is_looked_at() {
 }
 
 #[test]
-fn what_is_no_directory_is_refused() {
+fn path_that_is_not_a_directory_is_rejected() {
     let tree = Tree::new("none");
     tree.write("file", "");
     tree.link("to-nothing", "nothing");

@@ -33,7 +33,7 @@ fn the_first_that_works_is_used() {
 }
 
 #[test]
-fn why_no_better_one_is_told_and_no_more() {
+fn only_backends_better_than_the_chosen_are_explained() {
     let mut facts = fine();
     facts.candidates = candidates(&[BackendKind::Observe]);
     let parts = ["module cannot be used: it is broken", "Mend it"];

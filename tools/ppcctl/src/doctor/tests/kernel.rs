@@ -53,7 +53,7 @@ fn kernels_have_what_came_before_them() {
 }
 
 #[test]
-fn what_is_seen_counts_more_than_the_version() {
+fn probed_tracepoints_override_the_kernel_version() {
     let mut facts = fine();
     facts.candidates = candidates(&[BackendKind::Observe]);
     facts.kernel.tracepoints = Some(false);

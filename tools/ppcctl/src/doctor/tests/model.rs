@@ -150,7 +150,7 @@ fn files_that_a_worker_may_not_read() {
 }
 
 #[test]
-fn what_is_mounted_within() {
+fn mounts_within_the_directory_are_reported() {
     let mut facts = fine();
     facts.files.mounts = vec!["/srv/models/llama/x".into(), "/srv/models/llama/y".into()];
     let parts = ["2 other file systems are mounted", "/x and 1 more"];
@@ -263,7 +263,7 @@ fn memory_that_cannot_be_read() {
 }
 
 #[test]
-fn no_accelerator() {
+fn missing_accelerator_is_reported_as_a_note() {
     let mut facts = fine();
     facts.machine = machine("node 0 cpus=0-7\n");
     names(&facts, "gpu-none", Severity::Note, &["lspci"]);

@@ -83,7 +83,7 @@ fn a_paranoid_kernel() {
 }
 
 #[test]
-fn no_tracefs() {
+fn inaccessible_tracefs_is_reported_to_ordinary_users() {
     let mut facts = fine();
     ordinary(&mut facts);
     for (tracefs, code, part) in [
@@ -105,7 +105,7 @@ fn no_tracefs() {
 }
 
 #[test]
-fn no_dev_fuse() {
+fn missing_dev_fuse_is_reported_with_remedies() {
     let mut facts = fine();
     facts.candidates = candidates(&[]);
     facts.user.fuse = FuseDevice::Missing;
@@ -114,7 +114,7 @@ fn no_dev_fuse() {
 }
 
 #[test]
-fn no_way_for_an_ordinary_user_to_mount() {
+fn missing_fusermount_and_user_namespaces_are_reported() {
     let mut facts = fine();
     ordinary(&mut facts);
     facts.candidates = candidates(&[]);

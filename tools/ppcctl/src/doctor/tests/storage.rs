@@ -52,7 +52,7 @@ fn files_in_persistent_memory() {
 }
 
 #[test]
-fn no_reads_past_the_page_cache() {
+fn missing_o_direct_is_a_note_or_with_fuse_a_warning() {
     let mut facts = fine();
     facts.files.direct = Some(false);
     names(&facts, "o-direct-missing", Severity::Note, &[]);
@@ -79,7 +79,7 @@ fn a_small_readahead() {
 }
 
 #[test]
-fn no_known_device() {
+fn unknown_device_is_reported_as_a_note() {
     let mut facts = fine();
     facts.device = Device::default();
     names(&facts, "device-unknown", Severity::Note, &[]);

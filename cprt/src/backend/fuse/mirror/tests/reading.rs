@@ -16,7 +16,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn test_what_is_read_is_cached_once() {
+fn test_read_pages_are_cached_in_one_layer_only() {
     if !can_mount() {
         return;
     }
@@ -118,7 +118,7 @@ fn test_holes_are_where_they_are_below() {
 }
 
 #[test]
-fn test_what_a_mirror_cannot_do_is_refused_as_its_table_says() {
+fn test_nowait_reads_are_refused_by_the_mirror() {
     if !can_mount() {
         return;
     }
@@ -159,7 +159,7 @@ fn test_a_mapping_reads_the_same() {
 }
 
 #[test]
-fn test_any_range_reads_as_below_and_past_the_cache_too() {
+fn test_buffered_and_direct_reads_match_the_lower_file() {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     if !can_mount() {
@@ -283,7 +283,7 @@ fn test_by_passthrough_readers_do_not_notice_that_the_server_is_killed() {
 }
 
 #[test]
-fn test_without_privileges_it_is_plain_and_says_why() {
+fn test_unprivileged_mirror_is_plain_and_reports_why() {
     if !can_mount() {
         return;
     }

@@ -72,7 +72,7 @@ const ALL: [&str; 10] = [
 ];
 
 #[test]
-fn test_it_shows_what_is_below() {
+fn test_mirror_matches_the_lower_directory() {
     if !can_mount() {
         return;
     }
@@ -343,7 +343,7 @@ fn test_lists_of_who_may_read_hold_as_below() {
 }
 
 #[test]
-fn test_what_changes_below_is_shown() {
+fn test_mirror_shows_changes_to_lower_files() {
     if !can_mount() {
         return;
     }
@@ -396,7 +396,7 @@ fn test_what_changes_below_is_shown() {
 }
 
 #[test]
-fn test_it_can_be_mounted_over_itself() {
+fn test_mirror_can_be_mounted_over_its_lower() {
     if !can_mount() {
         return;
     }
