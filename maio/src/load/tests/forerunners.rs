@@ -69,7 +69,8 @@ fn early_load_waits_again_after_a_header_only_reader() {
     assert!(!load.tick(ns(2), IDLE, &fake) && !load.is_early());
     assert!(!load.tick(ns(7), IDLE, &fake) && load.is_early());
     assert!(load.advise(|_| true).loads.iter().all(|it| it.behind));
-    assert_eq!(load.left(), 48 * MIB, "all of it is to be read");
+    let place = |load: &mut Load, it| load.workers.member(it).and_then(|it| it.place);
+    assert_eq!(place(&mut load, 50), None, "it is the worker's");
     load.hear(&event(Kind::Open, 50, 8000), &extent(0, 1), &fake);
     assert!(load.is_early(), "it looks again");
     assert!(!load.tick(ns(300), IDLE, &fake));
