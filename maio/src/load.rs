@@ -333,7 +333,7 @@ impl Load {
     }
 
     /// What to do now; `absent` says whether an issued range has not arrived yet.
-    pub(crate) fn advise(&mut self, absent: impl FnMut(&Extent) -> bool) -> Advice {
+    pub(crate) fn advise(&mut self, mut absent: impl FnMut(&Extent) -> bool) -> Advice {
         if self.quiet || self.is_in_vain() {
             return Advice {
                 drops: self.window.drops(),
@@ -341,12 +341,17 @@ impl Load {
             };
         }
         self.held_back = false;
-        let cancels = if std::mem::take(&mut self.come) {
+        let mut cancels = if std::mem::take(&mut self.come) {
             // Not in the background any more; and some machines reclaim pages that were not read at once.
             self.window.issue_again()
         } else {
             Vec::new()
         };
+        let withdrawn = self.window.withdraw_earlier(&mut absent);
+        for extent in &withdrawn {
+            self.sources.take_back(extent);
+        }
+        cancels.extend(withdrawn);
         self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
         self.asked(loads.iter().map(|load| load.extent));

@@ -81,6 +81,15 @@ impl ReadOrder {
         }
     }
 
+    /// The same pieces in the order of the device, beginning with this one, and the earlier ones behind them.
+    pub(crate) fn of_device(&self, from: Piece) -> Self {
+        let mut order = self.order.clone();
+        order.sort_unstable();
+        let earlier = order.partition_point(|&piece| piece < from);
+        order.rotate_left(earlier);
+        Self::new(order, Arc::clone(&self.pages))
+    }
+
     /// The number of its pieces.
     #[must_use]
     pub(crate) fn len(&self) -> usize {

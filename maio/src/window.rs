@@ -25,9 +25,10 @@ use crate::order::{Piece, Pieces, ReadOrder};
 use crate::peers::Claims;
 
 pub(crate) use cache::Leftover;
-use cache::{Cache, MOST_READERS, PieceState};
+use cache::{Cache, PieceState};
 use loose::Loose;
 use overtaken::LeftOut;
+use returns::Returns;
 
 /// Upper bound on the pages kept behind a reader,
 const DISTANCE: u64 = (1 << 30) / PAGE;
@@ -119,10 +120,11 @@ struct Reader {
     /// Set if it does not follow its order.
     loose: Option<Loose>,
     left_out: LeftOut,
+    returns: Returns,
 }
 
 impl Reader {
-    const fn new(order: Arc<ReadOrder>) -> Self {
+    fn new(order: Arc<ReadOrder>) -> Self {
         Self {
             order,
             front: 0,
@@ -140,6 +142,7 @@ impl Reader {
             strays: 0,
             loose: None,
             left_out: LeftOut::new(),
+            returns: Returns::default(),
         }
     }
 
@@ -232,7 +235,8 @@ impl Window {
     pub(crate) fn passed_extents(&self) -> impl Iterator<Item = Extent> {
         let mut seen = vec![false; self.pieces.len()];
         for reader in &self.readers {
-            for piece in (0..reader.front).filter_map(|place| reader.order.piece(place)) {
+            let now = (0..reader.front).filter_map(|place| reader.order.piece(place));
+            for piece in now.chain(reader.returns.passed()) {
                 seen[piece as usize] = true;
             }
         }
@@ -336,6 +340,7 @@ impl Window {
             };
         };
         self.resume(number);
+        let dropped = self.cache.state(piece) == PieceState::Dropped;
         if step == Access::Miss {
             self.came_in(piece, extent);
         }
@@ -347,6 +352,10 @@ impl Window {
             if step == Access::Read {
                 self.read_loosely(number, piece, extent);
             }
+            return Expectation::Own;
+        }
+        let passed = step == Access::Miss && place < self.readers[number].passed;
+        if passed && self.returns(number, piece, dropped) {
             return Expectation::Own;
         }
         let page = page.min(last.saturating_sub(1));
@@ -412,56 +421,6 @@ impl Window {
         };
         self.moved(number, &news);
         Expectation::Own
-    }
-
-    /// Adds a reader of a group's order, from the beginning; returns its number, unless there are
-    /// too many.
-    pub(crate) fn join(&mut self, group: usize) -> Option<usize> {
-        let order = Arc::clone(self.pieces.order(group)?);
-        if self.readers.len() >= MOST_READERS {
-            return None;
-        }
-        self.readers.push(Reader::new(order));
-        let number = self.readers.len() - 1;
-        self.wait_for(number, 0);
-        Some(number)
-    }
-
-    /// A reader is not expected to read any more.
-    pub(crate) fn leave(&mut self, number: usize) {
-        let Some(reader) = self.readers.get_mut(number).filter(|reader| !reader.gone) else {
-            return;
-        };
-        reader.gone = true;
-        if let Some(loose) = &reader.loose {
-            return loose.needed().for_each(|piece| self.cache.release(piece));
-        }
-        self.pass(number, usize::MAX);
-    }
-
-    /// A reader that has left continues where it was.
-    pub(crate) fn resume(&mut self, number: usize) {
-        let Some(reader) = self.readers.get_mut(number).filter(|reader| reader.gone) else {
-            return;
-        };
-        reader.gone = false;
-        if let Some(loose) = &mut reader.loose {
-            loose.restart();
-            return self.cache.need(loose.needed());
-        }
-        reader.issued = reader.front;
-        reader.passed = reader.front;
-        reader.instead = true;
-        let from = reader.front;
-        self.wait_for(number, from);
-    }
-
-    /// From a place on, keeps the pieces of this reader until it has passed them, and loads dropped ones
-    /// once more.
-    fn wait_for(&mut self, number: usize, from: usize) {
-        let order = &self.readers[number].order;
-        let pieces = (from..order.len()).filter_map(|place| order.piece(place));
-        self.cache.need(pieces);
     }
 
     /// The ranges to load now; see also [`Self::drops`].
@@ -685,6 +644,8 @@ fn add(loads: &mut Vec<Prefetch>, number: usize, extent: Extent, instead: &mut b
 mod cache;
 mod loose;
 mod overtaken;
+mod presence;
+mod returns;
 mod withdrawn;
 
 #[cfg(test)]

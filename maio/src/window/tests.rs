@@ -10,6 +10,7 @@ mod loose;
 mod mapped;
 mod never_worse;
 mod planning;
+mod returns;
 
 impl Window {
     /// Whether every reader is at its end or gone.
@@ -139,10 +140,16 @@ impl Node {
     fn advise(&mut self) {
         let before = self.window.held();
         let cached = &self.cached;
-        self.window.reissue_overtaken(|extent| {
+        let absent = |extent: &Extent| {
             let mut pages = extent.first..extent.end();
             !pages.any(|page| cached[extent.file as usize][page as usize])
-        });
+        };
+        for gone in self.window.withdraw_earlier(absent) {
+            for queue in &mut self.queues {
+                *queue = queue.iter().flat_map(|load| without(load, &gone)).collect();
+            }
+        }
+        self.window.reissue_overtaken(absent);
         let loads = self.window.loads();
         self.over_budget |= self.window.held() > before.max(self.window.budget);
         for extent in self.window.drops() {

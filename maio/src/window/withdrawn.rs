@@ -48,6 +48,30 @@ impl Window {
         runs(given_up)
     }
 
+    /// Gives up what was issued for earlier passes of readers that make another one, and is still `absent`: it would take
+    /// the room of what is needed now. Returns it, so that its waiting loads are cancelled.
+    pub(crate) fn withdraw_earlier(
+        &mut self,
+        mut absent: impl FnMut(&Extent) -> bool,
+    ) -> Vec<Extent> {
+        let mut given_up = Vec::new();
+        for reader in &mut self.readers {
+            if !std::mem::take(&mut reader.returns.withdraws) {
+                continue;
+            }
+            let order = reader.returns.earlier_order().into_iter();
+            let pieces = order.flat_map(|it| (0..it.len()).rev().filter_map(|at| it.piece(at)));
+            withdraw(
+                &mut self.cache,
+                &self.pieces,
+                pieces,
+                &mut absent,
+                &mut given_up,
+            );
+        }
+        runs(given_up)
+    }
+
     /// Issues all issued and unread pieces once more: cached ones cost nothing. Returns them, so that their waiting
     /// loads are cancelled.
     pub(crate) fn issue_again(&mut self) -> Vec<Extent> {
