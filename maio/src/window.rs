@@ -108,6 +108,8 @@ struct Reader {
     /// back.
     skipped: Vec<Range<usize>>,
     settled: u64,
+    /// Places that it skipped, and did not come back for in time.
+    let_go: Vec<Range<usize>>,
     /// The place at which it waits for an issued piece, and may have overtaken the loader.
     waits: Option<usize>,
     /// Where it did so last, in pages.
@@ -135,6 +137,7 @@ impl Reader {
             elsewhere: None,
             skipped: Vec::new(),
             settled: 0,
+            let_go: Vec::new(),
             waits: None,
             overtaken: None,
             again: 0,
@@ -349,8 +352,8 @@ impl Window {
             .extent(piece)
             .map_or((0, 0), |it| (it.first, it.end()));
         if self.readers[number].loose.is_some() {
-            if step == Access::Read {
-                self.read_loosely(number, piece, extent);
+            if step != Access::Beacon {
+                self.hear_loosely(number, extent, piece, step == Access::Miss);
             }
             return Expectation::Own;
         }
@@ -478,10 +481,7 @@ impl Window {
             reader.strays += 1;
         }
         if reader.strays >= STRAYS {
-            reader.loose = Some(Loose::new(reader.left().collect()));
-            reader.left_out.up_to(reader.order.len());
-            reader.instead = true;
-            return;
+            return self.loosen(number);
         }
         if news.place < reader.front {
             return;
@@ -497,8 +497,7 @@ impl Window {
         reader.front = news.place;
         reader.seen = reader.seen.max(news.to);
         if reader.seen >= reader.settled && !reader.skipped.is_empty() {
-            let skipped = std::mem::take(&mut reader.skipped);
-            self.release(number, skipped);
+            self.let_go_skipped(number);
         }
         let reader = &mut self.readers[number];
         let overtakes = news.misses && news.place < reader.issued && news.place > 0;
@@ -550,19 +549,25 @@ impl Window {
     fn pass(&mut self, number: usize, place: usize) {
         let reader = &mut self.readers[number];
         let end = reader.order.len();
-        let mut places = Vec::new();
+        let places = reader.passed..place.min(end);
+        reader.passed = reader.passed.max(places.end);
+        self.release(number, &[places]);
         if place >= end {
-            places.append(&mut reader.skipped);
+            self.let_go_skipped(number);
         }
-        places.push(reader.passed..place.min(end));
-        reader.passed = reader.passed.max(place.min(end));
-        self.release(number, places);
+    }
+
+    /// The reader is not expected to come back for what it has skipped.
+    fn let_go_skipped(&mut self, number: usize) {
+        let skipped = std::mem::take(&mut self.readers[number].skipped);
+        self.release(number, &skipped);
+        self.readers[number].let_go.extend(skipped);
     }
 
     /// The reader no longer needs the pieces at these places.
-    fn release(&mut self, number: usize, places: Vec<Range<usize>>) {
+    fn release(&mut self, number: usize, places: &[Range<usize>]) {
         let order = Arc::clone(&self.readers[number].order);
-        let pieces = places.into_iter().flatten();
+        let pieces = places.iter().cloned().flatten();
         for piece in pieces.filter_map(|place| order.piece(place)) {
             self.cache.release(piece);
         }

@@ -169,6 +169,13 @@ impl Cache {
         self.slot(piece).set(PieceState::Absent);
     }
 
+    /// Drops a piece that is held although it is needed: there is no room for others that are needed before it.
+    pub(super) fn take_out(&mut self, piece: Piece) {
+        self.going += self.pieces.pages(piece);
+        self.ask_for(piece);
+        self.slot(piece).set(PieceState::Absent);
+    }
+
     /// A reader has brought a piece in, whether there was room or not.
     pub(super) fn came_in(&mut self, piece: Piece) {
         if self.state(piece) == PieceState::Held {

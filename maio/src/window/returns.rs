@@ -80,6 +80,7 @@ impl Window {
         reader.elsewhere = None;
         (reader.waits, reader.overtaken, reader.strays) = (None, None, 0);
         reader.left_out = LeftOut::new();
+        reader.let_go = Vec::new();
         (reader.again, reader.instead) = (all, true);
         reader.returns = Returns {
             before: Some((order, front)),

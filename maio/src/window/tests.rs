@@ -51,6 +51,8 @@ struct Node {
     over_budget: bool,
     /// Whether pages that will still be read may be dropped, which is then counted.
     bears: bool,
+    /// Events of reads are ranges, as of a load that is recorded.
+    touches: bool,
     /// One event in this number is not heard, if any is lost.
     lost: Option<u32>,
     events: u32,
@@ -110,6 +112,7 @@ impl Node {
             misses: 0,
             over_budget: false,
             bears: false,
+            touches: false,
             lost: None,
             events: 0,
         }
@@ -244,7 +247,17 @@ impl Node {
             return;
         }
         let read = (reader.at - reader.said) as u64;
-        reader.said = reader.at;
+        let from = std::mem::replace(&mut reader.said, reader.at);
+        if self.touches {
+            let pages = reader.pages[from..reader.at].to_vec();
+            for run in pages.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1) {
+                let pages = u32::try_from(run.len()).expect("a few");
+                let (file, first) = run[0];
+                let extent = Extent { file, first, pages };
+                self.hear(group, &extent, Access::Read, pages.into());
+            }
+            return self.advise();
+        }
         let (file, first) = reader.pages[reader.at - 1];
         let extent = Extent {
             file,

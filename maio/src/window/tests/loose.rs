@@ -42,6 +42,38 @@ fn readers_that_leave_their_order_get_the_rest_loaded() {
     assert!(loose > 0, "they are borne in both ways");
 }
 
+#[test]
+fn tensors_in_any_order_are_loaded_ahead_of_a_reader_with_little_memory() {
+    let groups = slices(1, 64, 1024);
+    let setup = Setup {
+        budget: Pieces::new(&groups).total() * 30 / 100,
+        loader: 400,
+        speeds: vec![200],
+        beacon: 64,
+        groups,
+    };
+    for block in [1024, 4096] {
+        for seed in 1..5 {
+            let mut node = Node::new(&setup);
+            (node.bears, node.touches) = (true, true);
+            shuffled(&mut node.readers[0], block, seed);
+            while !node.is_done() {
+                node.advise();
+                node.load(setup.loader);
+                node.read(0, &setup);
+            }
+            let all = total(&setup);
+            let came: u64 = node.came.iter().flatten().map(|&it| u64::from(it)).sum();
+            let (missed, came) = (node.misses * 100 / all, came * 100 / all);
+            // Without that, 50 to 70 % are missed.
+            assert!(
+                missed <= 20 && came <= 104,
+                "blocks of {block}, seed {seed}: {missed} % missed, {came} % loaded"
+            );
+        }
+    }
+}
+
 /// For example a reader of a zip's list of contents, before any load is issued.
 #[test]
 fn reader_that_starts_at_the_end_gets_the_rest_loaded() {
