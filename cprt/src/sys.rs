@@ -24,6 +24,11 @@ pub(crate) mod tracefs;
 pub(crate) mod window;
 pub(crate) mod xattr;
 
+/// The CPU time that this thread has used.
+pub(crate) fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// The time of `CLOCK_MONOTONIC` in ns, which is what events carry.
 pub(crate) fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {

@@ -14,12 +14,16 @@ use crate::machine::mappings::Identity;
 use crate::machine::memory::{MemoryState, Roots, Watch};
 use crate::machine::ranges::Ranges;
 use crate::residency::{Cache, CacheFile, LeftOut, Part, Reason, Warming, find};
+use crate::sys::thread_cpu_time;
 use crate::{Error, Result};
 
 /// How often to look what is cached, at most;
 const LOOK: Duration = Duration::from_secs(5);
-/// looking and finding take at most one part in this many of the time.
-const SHARE: u32 = 100;
+/// looking and finding take at most one part in this many of a processor's time,
+const CPU_SHARE: u32 = 100;
+/// and one part in this many of the time that they wait, also for a processor: where they wait long for that once, a
+/// hundred times as long would pass before a loss is seen.
+const WAIT_SHARE: u32 = 10;
 /// Upper bound on the bytes of one load: then it is time to look what else is missing.
 const AT_ONCE: u64 = 4 << 30;
 /// How often to find files anew, at most.
@@ -53,6 +57,32 @@ pub(super) struct Upkeep {
 struct Loading {
     set: usize,
     warming: Warming,
+}
+
+/// What looking or finding costs.
+struct Effort {
+    began: Instant,
+    cpu: Duration,
+}
+
+impl Effort {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            cpu: thread_cpu_time(),
+        }
+    }
+
+    /// How long to rest after it.
+    fn pause(&self) -> Duration {
+        let cpu = thread_cpu_time().saturating_sub(self.cpu);
+        pause(self.began.elapsed(), cpu)
+    }
+}
+
+/// How long to rest after something that took so long, and so much CPU time.
+fn pause(took: Duration, cpu: Duration) -> Duration {
+    (cpu * CPU_SHARE).max(took * WAIT_SHARE)
 }
 
 impl Upkeep {
@@ -194,7 +224,7 @@ impl Upkeep {
 
     /// Finds the files of all sets.
     fn find(&mut self) {
-        let began = Instant::now();
+        let effort = Effort::new();
         let mut wishes = Vec::new();
         for set in &mut self.sets {
             wishes.push(match wish(&set.wanted) {
@@ -218,19 +248,19 @@ impl Upkeep {
             }
         }
         let now = Instant::now();
-        self.find_at = now + FIND.max(began.elapsed() * SHARE);
+        self.find_at = now + FIND.max(effort.pause());
         self.look(now);
     }
 
     /// Counts what is cached of all sets.
     fn look(&mut self, now: Instant) {
-        let began = Instant::now();
+        let effort = Effort::new();
         let mut changed = false;
         for at in 0..self.sets.len() {
             changed |= self.look_at_set(at);
             self.sets[at].settle(now);
         }
-        self.look_at = now + LOOK.max(began.elapsed() * SHARE);
+        self.look_at = now + LOOK.max(effort.pause());
         if changed {
             self.find_at = self.find_at.min(self.look_at);
         }
@@ -440,5 +470,18 @@ fn missing(path: &std::path::Path, error: &Error) -> LeftOut {
     LeftOut {
         path: path.to_owned(),
         why: Reason::Unreadable(crate::error::chain(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_waits_for_a_processor_hardly_delays_the_next_one() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(ms(500), ms(2)), LOOK, "of 50 s by its time alone");
+        assert_eq!(pause(ms(200), ms(200)), ms(20_000), "many files");
+        assert_eq!(pause(ms(6_000), ms(1)), ms(60_000), "a server far away");
     }
 }
