@@ -169,6 +169,12 @@ impl Cache {
         self.slot(piece).set(PieceState::Absent);
     }
 
+    /// Whether a piece is held, and just one reader has yet to come past it.
+    pub(super) fn is_held_for_one(&self, piece: Piece) -> bool {
+        let slot = self.slots[piece as usize];
+        slot.state() == PieceState::Held && slot.left() == 1
+    }
+
     /// Drops a piece that is held although it is needed: there is no room for others that are needed before it.
     pub(super) fn take_out(&mut self, piece: Piece) {
         self.going += self.pieces.pages(piece);

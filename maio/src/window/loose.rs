@@ -126,20 +126,20 @@ impl Loose {
     /// The piece to issue next near the reader.
     fn next_near(&mut self) -> Option<Piece> {
         let (left, read) = (&self.left, &self.read);
-        let stretches = self.near.iter_mut().rev();
-        stretches.into_iter().find_map(|it| {
+        self.near.iter_mut().rev().find_map(|it| {
             let needs = |at: &usize| !matches!(read.get(&left[*at]), Some(None));
             it.next = (it.next..it.end).find(needs).unwrap_or(it.end);
             (it.next < it.end).then(|| left[it.next])
         })
     }
 
-    /// An unread piece to drop, the last one that `is_held`; `None` if enough have been dropped.
-    fn spare(&mut self, pages: &Pieces, is_held: impl Fn(Piece) -> bool) -> Option<Piece> {
+    /// An unread piece to drop, the last one that is held for this reader alone (`is_own`); `None` if enough have been
+    /// dropped.
+    fn spare(&mut self, pages: &Pieces, is_own: impl Fn(Piece) -> bool) -> Option<Piece> {
         let near = &self.near;
         let is_near = |at: usize| near.iter().any(|it| (it.start..it.end).contains(&at));
         let mut elsewhere = (0..self.spared).rev().filter(|&at| !is_near(at));
-        let at = elsewhere.find(|&at| is_held(self.left[at]) && self.needs(self.left[at]))?;
+        let at = elsewhere.find(|&at| is_own(self.left[at]) && self.needs(self.left[at]))?;
         let piece = self.left[at];
         self.sparing = self.sparing.checked_sub(pages.pages(piece))?;
         self.spared = at;
@@ -148,8 +148,8 @@ impl Loose {
 
     /// That piece has been issued, or is there.
     fn step_near(&mut self) {
-        let stretches = self.near.iter_mut().rev();
-        if let Some(stretch) = stretches.into_iter().find(|it| it.next < it.end) {
+        let mut stretches = self.near.iter_mut().rev();
+        if let Some(stretch) = stretches.find(|it| it.next < it.end) {
             stretch.next += 1;
         }
     }
@@ -219,6 +219,7 @@ impl Window {
     /// A reader keeps to no order any more. What it seemed to have left out for good is loaded as well, except for what
     /// has been dropped, as it may have read that.
     pub(super) fn loosen(&mut self, number: usize) {
+        self.leave_return(number);
         let reader = &mut self.readers[number];
         let order = Arc::clone(&reader.order);
         let let_go = std::mem::take(&mut reader.let_go).into_iter().flatten();
@@ -278,8 +279,8 @@ impl Window {
         if let Some(piece) = loose.next_near() {
             let absent = self.cache.state(piece) == PieceState::Absent;
             if absent && !self.cache.hold_within(piece, room, true) {
-                let held = |it| self.cache.state(it) == PieceState::Held;
-                if let Some(other) = loose.spare(&self.pieces, held) {
+                let own = |it| self.cache.is_held_for_one(it);
+                if let Some(other) = loose.spare(&self.pieces, own) {
                     self.cache.take_out(other);
                 }
                 return false;

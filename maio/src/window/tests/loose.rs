@@ -97,3 +97,26 @@ fn reader_that_starts_at_the_end_gets_the_rest_loaded() {
     }
     assert!(pages >= 79_000, "{pages}");
 }
+
+#[test]
+fn a_reader_without_an_order_takes_no_room_from_what_others_need() {
+    let extent = |first, pages| Extent {
+        file: 0,
+        first,
+        pages,
+    };
+    let order: Vec<_> = (0..16).map(|at| extent(at * 512, 512)).collect();
+    for (groups, dropped) in [
+        (vec![order.clone()], 512),
+        (vec![order.clone(), order[..8].to_vec()], 0),
+    ] {
+        let mut window = Window::new(Arc::new(Pieces::new(&groups)), 8 * 512);
+        window.loads();
+        window.loosen(0);
+        window.hear(0, &extent(12 * 512, 32), Access::Miss, 0);
+        window.hear(0, &extent(12 * 512 + 32, 32), Access::Miss, 0);
+        window.loads();
+        let drops = window.drops();
+        assert_eq!(drops.iter().map(|it| it.pages).sum::<u32>(), dropped);
+    }
+}
