@@ -15,6 +15,8 @@ const PREFIX: &str = "cprt";
 const SECTOR: u64 = 512;
 /// Size of a disk; xfs requires at least 300.
 const SIZE_MIB: &str = "512";
+/// Upper bound on a request to a slow disk. All kernels tested allow that much.
+const REQUEST_KIB: u64 = 124;
 
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -93,12 +95,22 @@ impl Disk {
     }
 
     /// Sets its bandwidth, in MB a second. Its data stays, but it is unmounted meanwhile.
+    ///
+    /// The disk does one request at a time, each in the time that the largest takes at that bandwidth. Its own
+    /// limit, `mbps`, warns (`hrtimer_forward`) where two processors begin to read from it at once, on 6.1
+    /// at least: `null_handle_throttled` starts a timer that another processor has just started, and whose
+    /// function is running.
     pub(crate) fn slow(&mut self, megabytes: u32) -> Outcome {
+        let nanoseconds = REQUEST_KIB * 1024 * 1000 / u64::from(megabytes);
         unmount(&self.path)?;
         self.set("power", "0")?;
-        self.set("mbps", &megabytes.to_string())?;
+        self.set("irqmode", "2")?;
+        self.set("completion_nsec", &nanoseconds.to_string())?;
+        self.set("hw_queue_depth", "1")?;
         self.set("power", "1")?;
         self.find()?;
+        let largest = format!("/sys/block/{}/queue/max_sectors_kb", self.name);
+        fs::write(&largest, REQUEST_KIB.to_string()).of(&largest)?;
         self.mount()
     }
 

@@ -101,20 +101,35 @@ void mount_btrfs(const char *name, const char *mnt)
 	do_mount(d.dev, mnt, "btrfs", 0, NULL);
 }
 
+/* Upper bound on a request to a slow disk: all kernels tested allow that much */
+#define REQUEST_KIB 124
+
+static void number(const char *path, int n)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", n);
+	put_str(path, text);
+}
+
 /*
- * Power cycles the disk (its data stays) and limits it to mbps MiB a second. It
- * serves 20 portions of that a second, and never a request larger than one: 8
- * MiB a second are enough for that, 2 are not.
+ * Power cycles the disk (its data stays) and limits it to mbps MiB a second: it
+ * does one request at a time, each in the time that the largest takes. The limit
+ * that null_blk has itself, "mbps", warns where two CPUs begin to read at once:
+ * one starts the timer whose function runs on the other.
  */
 void disk_slow(struct disk *d, int mbps)
 {
-	char rate[16];
+	char queue[64];
 
-	snprintf(rate, sizeof(rate), "%d", mbps);
 	attr(d, "power", "0");
-	attr(d, "mbps", rate);
+	attr(d, "irqmode", "2");
+	number(join(d->cfg, "completion_nsec"), REQUEST_KIB * 1000000 / 1024 * 1000 / mbps);
+	attr(d, "hw_queue_depth", "1");
 	attr(d, "power", "1");
 	find_node(d);
+	snprintf(queue, sizeof(queue), "/sys/block/%s/queue", strrchr(d->dev, '/') + 1);
+	number(join(queue, "max_sectors_kb"), REQUEST_KIB);
 }
 
 /* Makes reads of [off, off + len) of the file fail; off is that of a page */
