@@ -152,34 +152,44 @@ impl Engine {
         let (range, identity) = clip(file, range)?;
         let length = range.end - range.start;
         let flight = self.begin(how.cookie);
-        let run = some_of(&mut self.lock().loads, identity).add(&range);
         self.count_before(file, identity, &range);
-        if self.resident(file, &range).ok() == Some(length) {
-            if how.hold {
-                self.hold(file, &range)?;
-            }
-            return Ok(Loaded {
-                done: length,
-                fresh: self.count_after(file, identity, &range),
-                ..Loaded::default()
-            });
-        }
-        let way = if how.exact {
-            Way::Exact
-        } else {
-            plan::way(run, how.large)
-        };
-        let done = self.bring(file, &range, way, || flight.stopped())?;
-        let came = range.start..range.start + done;
-        if how.hold {
-            self.hold(file, &came)?;
-        }
-        let fresh = self.count_after(file, identity, &came);
+        let done = self.load_counted(file, &range, identity, how, || flight.stopped());
+        // A load that fails is credited with nothing.
+        let came = range.start..range.start + done.as_ref().map_or(0, |&done| done);
+        let fresh = self.count_after(file, identity, &range, &came);
+        let done = done?;
         Ok(Loaded {
             done,
             fresh,
             stopped: done < length && flight.stopped(),
         })
+    }
+
+    /// Loads a range, and returns how many bytes of it were processed.
+    fn load_counted(
+        &self,
+        file: &File,
+        range: &Range<u64>,
+        identity: Identity,
+        how: How,
+        stopped: impl Fn() -> bool,
+    ) -> Result<u64, Fault> {
+        let length = range.end - range.start;
+        let run = some_of(&mut self.lock().loads, identity).add(range);
+        let done = if self.resident(file, range).ok() == Some(length) {
+            length
+        } else {
+            let way = if how.exact {
+                Way::Exact
+            } else {
+                plan::way(run, how.large)
+            };
+            self.bring(file, range, way, stopped)?
+        };
+        if how.hold {
+            self.hold(file, &(range.start..range.start + done))?;
+        }
+        Ok(done)
     }
 
     /// Stops the loads of this cookie that are in flight.
@@ -245,7 +255,11 @@ impl Engine {
     fn count_before(&self, file: &File, identity: Identity, range: &Range<u64>) {
         let size = file.metadata().map_or(range.end, |metadata| metadata.len());
         let now = Instant::now();
-        let unknown = self.lock().before.unknown(identity, range, size, now);
+        let unknown = {
+            let mut state = self.lock();
+            state.before.begin(identity, range);
+            state.before.unknown(identity, range, size, now)
+        };
         for bucket in unknown {
             // If this is unknown, counting memory twice is better than not at all.
             let pages = self.pages(file, &fresh::bytes(bucket)).unwrap_or(0);
@@ -253,16 +267,24 @@ impl Engine {
         }
     }
 
-    /// How many bytes a load has brought in, counting its last page as whole.
-    fn count_after(&self, file: &File, identity: Identity, range: &Range<u64>) -> u64 {
+    /// How many bytes a load of a range has brought in, of which it has processed a part. Counts its last page as
+    /// whole.
+    fn count_after(
+        &self,
+        file: &File,
+        identity: Identity,
+        range: &Range<u64>,
+        came: &Range<u64>,
+    ) -> u64 {
         let count = |bucket| {
             let bytes = fresh::bytes(bucket);
             let all = (bytes.end - bytes.start) / self.page;
+            let most = fresh::shared(came, &bytes).div_ceil(self.page);
             let pages = self.pages(file, &bytes).unwrap_or(all);
-            self.lock().before.take(identity, bucket, pages)
+            self.lock().before.take(identity, bucket, pages, most)
         };
         let pages: u64 = fresh::buckets(range).map(count).sum();
-        (pages * self.page).min(range.end - range.start)
+        (pages * self.page).min(came.end - came.start)
     }
 
     fn begin(&self, cookie: u64) -> LoadInFlight<'_> {

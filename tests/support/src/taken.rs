@@ -1,5 +1,6 @@
 //! Pages that the machine reclaims while tests check the page cache.
 
+use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 
@@ -54,16 +55,17 @@ fn folders(of: &Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
 /// The result of the first attempt that is right, or during which the machine reclaimed no page; the last attempt's
 /// if it reclaims pages all the time. A test that is right later than at its first attempt is reported as flaky: a
 /// machine that always reclaims pages would hide any fault of the product otherwise.
-pub fn undisturbed<T>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
+pub fn undisturbed<T: Debug>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) -> T {
     const MOST: usize = 20;
 
+    let mut first = String::new();
     for tried in 1.. {
         let before = pages_taken_back();
         let outcome = attempt();
         if is_right(&outcome) {
             if tried > 1 {
                 flaky(&format!(
-                    "right at attempt {tried} only, while the machine reclaims pages"
+                    "right at attempt {tried} only, while the machine reclaims pages; at first: {first}"
                 ));
             }
             return outcome;
@@ -71,8 +73,19 @@ pub fn undisturbed<T>(mut attempt: impl FnMut() -> T, is_right: impl Fn(&T) -> b
         if tried == MOST || pages_taken_back() == before {
             return outcome;
         }
+        if tried == 1 {
+            first = short(&outcome);
+        }
     }
     unreachable!("the last attempt has returned")
+}
+
+/// The outcome of an attempt in a line.
+fn short(outcome: &impl Debug) -> String {
+    const MOST: usize = 600;
+
+    let text = format!("{outcome:?}");
+    text.chars().take(MOST).collect()
 }
 
 /// Makes attempts that end with what is wrong until one is right; panics if one during which the machine reclaimed no

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use test_support::{Folder, holds, right, same};
+use test_support::{Folder, Held, holds, right, same};
 
 use super::*;
 use crate::residency::{Cache, find};
@@ -88,6 +88,12 @@ impl Ground {
             .expect("ours")
     }
 
+    /// Has the machine reclaim nothing of the first bytes of a file: what it reclaims is a loss as well.
+    fn hold(&self, path: &str, length: u64) -> Held {
+        let file = File::open(self.path(path)).expect("it is there");
+        Held::new(&file, 0..length).expect("to hold it")
+    }
+
     /// As another program would.
     fn make_cold(&self, path: &str) {
         let file = File::open(self.path(path)).expect("it is there");
@@ -120,6 +126,7 @@ fn wait(kept: &KeptSets, name: &str, state: KeepState) -> Result<KeepStatus, Str
 fn kept_set_is_cached_reloaded_and_dropped_on_removal() {
     let attempt = || -> Result<(), String> {
         let ground = Ground::new("cprt-keep-back");
+        same!((ground.cached("a/1"), ground.cached("a/2")), (0, 0));
         let kept = ground.start();
         holds!(kept.status().is_empty());
         let first = kept.keep("x", ground.set("a", 0)).expect("a set");
@@ -130,6 +137,7 @@ fn kept_set_is_cached_reloaded_and_dropped_on_removal() {
         holds!(status.loaded_bytes >= 2 * SIZE, "{status:?}");
         same!((ground.cached("a/1"), ground.cached("a/2")), (SIZE, SIZE));
         same!(ground.cached("b/1"), 0);
+        let held = ground.hold("a/1", SIZE);
         // Another program drops a file: the first time it is loaded again at once, and not the second time.
         for (loaded, state) in [(3, KeepState::Kept), (3, KeepState::Waiting)] {
             ground.make_cold("a/2");
@@ -147,6 +155,7 @@ fn kept_set_is_cached_reloaded_and_dropped_on_removal() {
                 "{reason}"
             );
         }
+        held.release();
         let removed = kept.remove("x", true).expect("it is there");
         same!(removed.dropped_bytes, Some(SIZE), "the other file was lost");
         same!((ground.cached("a/1"), removed.cached_bytes), (0, 0));
@@ -170,6 +179,7 @@ fn low_priority_set_yields_under_pressure_and_returns() {
         wait(&kept, "high", KeepState::Kept)?;
         let names: Vec<_> = kept.status().into_iter().map(|it| it.name).collect();
         same!(names, ["high", "low"]);
+        let held = [ground.hold("a/1", 2 * MIB), ground.hold("b/1", SIZE)];
         // Processes take all but 25 MiB of 100 MiB: 80 are the threshold, 75 the line.
         ground.memory(100, 31);
         wait_for("the release", &kept, || of(&kept, "low").released_bytes > 0)?;
@@ -193,6 +203,7 @@ fn low_priority_set_yields_under_pressure_and_returns() {
         let status = wait(&kept, "low", KeepState::Kept)?;
         same!(ground.cached("a/2"), SIZE, "{status:?}");
         same!(status.reclaimed_bytes, 0, "we released it ourselves");
+        drop(held);
         kept.end();
         Ok(())
     };
