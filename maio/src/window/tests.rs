@@ -38,6 +38,7 @@ struct FakeReader {
     pages: Vec<(u32, u32)>,
     at: usize,
     said: usize,
+    events: u32,
 }
 
 struct Node {
@@ -53,9 +54,14 @@ struct Node {
     bears: bool,
     /// Events of reads are ranges, as of a load that is recorded.
     touches: bool,
-    /// One event in this number is not heard, if any is lost.
-    lost: Option<u32>,
-    events: u32,
+    lost: Option<Lost>,
+}
+
+/// Which events of each reader are not heard: so many in a row, of so many.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    in_a_row: u32,
+    of: u32,
 }
 
 fn pages_of(group: &[Extent]) -> Vec<(u32, u32)> {
@@ -102,6 +108,7 @@ impl Node {
             pages: pages_of(group),
             at: 0,
             said: 0,
+            events: 0,
         };
         Self {
             window: Window::new(pieces, setup.budget),
@@ -114,16 +121,14 @@ impl Node {
             bears: false,
             touches: false,
             lost: None,
-            events: 0,
         }
     }
 
     fn hear(&mut self, group: usize, extent: &Extent, access: Access, read: u64) {
-        self.events += 1;
-        if self
-            .lost
-            .is_none_or(|many| !self.events.is_multiple_of(many))
-        {
+        let events = &mut self.readers[group].events;
+        *events += 1;
+        let is_lost = |lost: Lost| *events % lost.of >= lost.of - lost.in_a_row;
+        if !self.lost.is_some_and(is_lost) {
             self.window.hear(group, extent, access, read);
         }
     }

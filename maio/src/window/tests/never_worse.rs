@@ -1,6 +1,8 @@
 //! Compares a replay with a load by headers, in a node whose device reads a fixed number of pages a turn: first for
 //! readers that wait, and then for the loader.
 
+use std::ops::Range;
+
 use super::*;
 
 /// Turns that a replay may take more in any case: the first ones, and the last page of each reader.
@@ -31,8 +33,7 @@ struct Load {
     device: u32,
     speeds: Vec<u32>,
     beacon: u32,
-    /// One event in this number is lost, if any is.
-    lost: Option<u32>,
+    lost: Option<Lost>,
     /// The extent of each worker whose end the recording lacks, as much as a right one may lack.
     hole: Option<prop::sample::Index>,
 }
@@ -156,10 +157,12 @@ fn orders() -> impl Strategy<Value = Vec<Vec<Extent>>> {
     )
 }
 
-fn loads() -> impl Strategy<Value = Load> {
+/// A load with events that are lost, `in_a_row` at a time, or with all.
+fn loads(in_a_row: Range<u32>) -> impl Strategy<Value = Load> {
     let memory = prop::option::of(30..90_u64);
     let speeds = prop::collection::vec(30..600_u32, 5);
-    let lost = prop::option::of(5..50_u32);
+    let lost = (in_a_row, 5..50_u32).prop_map(|(in_a_row, of)| Lost { in_a_row, of });
+    let lost = prop::option::of(lost);
     let hole = prop::option::of(any::<prop::sample::Index>());
     let node = (memory, 50..600_u32, speeds, 16..600_u32);
     (orders(), node, lost, hole).prop_map(
@@ -181,8 +184,10 @@ fn loads() -> impl Strategy<Value = Load> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// Of the events of a reader, one is lost at a time. Where several in a row are, in one run and not in the other,
+    /// the times cannot be compared: the window then keeps what that reader has read long ago, and has no room.
     #[test]
-    fn than_by_headers(load in loads()) {
+    fn than_by_headers(load in loads(1..2)) {
         let all = Pieces::new(&load.orders).total();
         let (replay, forecast) = (load.with(&load.template()), load.with(&by_headers(&load.orders)));
         // The kernel brings in what the recording lacks, and a reader waits for it each time.
@@ -191,6 +196,12 @@ proptest! {
             replay.turns * 100 <= forecast.turns * 105 + 100 * (TURNS + lacks),
             "{replay:?}, by headers {forecast:?}"
         );
+        prop_assert!(replay.came * 100 <= all * 102, "{replay:?} of {all}");
+    }
+    #[test]
+    fn events_lost_in_a_row_load_nothing_twice(load in loads(2..5)) {
+        let all = Pieces::new(&load.orders).total();
+        let replay = load.with(&load.template());
         prop_assert!(replay.came * 100 <= all * 102, "{replay:?} of {all}");
     }
 }
