@@ -17,8 +17,8 @@ const SECTOR: u64 = 512;
 const SIZE_MIB: &str = "512";
 /// Upper bound on a request to a slow disk. All kernels tested allow that much.
 const REQUEST_KIB: u64 = 124;
-/// How many requests a slow disk does at once. With one, all of the time that a busy machine takes to hear of the end of
-/// a request is added to the disk's.
+/// How many requests a slow disk does at once. With one, the disk idles whenever a busy machine is late to hear of the
+/// end of a request.
 const DEPTH: u64 = 4;
 
 #[derive(Debug)]
