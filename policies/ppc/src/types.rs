@@ -507,7 +507,7 @@ pub struct FileInfo {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// From the root of the mount.
+    /// From the root of the mount: no path of this process, which the standard library could look up.
     pub path: PathBuf,
     /// In bytes; `None` for a directory.
     pub size: Option<u64>,

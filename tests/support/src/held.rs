@@ -44,7 +44,8 @@ impl Held {
 /// A pipe with the pages of the file's next bytes.
 fn filled(file: &File, at: &mut i64, mut left: usize) -> io::Result<OwnedFd> {
     let (pages, into) = pipe()?;
-    fcntl(&into, FcntlArg::F_SETPIPE_SZ(1 << 20))?;
+    let size = i32::try_from(PIPE).unwrap_or(i32::MAX);
+    fcntl(&into, FcntlArg::F_SETPIPE_SZ(size))?;
     while left > 0 {
         // Without waiting: a pipe that is full too early is an error, and no test that hangs.
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;

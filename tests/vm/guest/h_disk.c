@@ -103,6 +103,7 @@ void mount_btrfs(const char *name, const char *mnt)
 
 /* Upper bound on a request to a slow disk: all kernels tested allow that much */
 #define REQUEST_KIB 124
+
 /*
  * Requests that it does at once. With one, the disk idles whenever a busy
  * machine is late to hear of the end of a request.

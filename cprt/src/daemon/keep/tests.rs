@@ -203,7 +203,7 @@ fn low_priority_set_yields_under_pressure_and_returns() {
         let status = wait(&kept, "low", KeepState::Kept)?;
         same!(ground.cached("a/2"), SIZE, "{status:?}");
         same!(status.reclaimed_bytes, 0, "we released it ourselves");
-        drop(held);
+        held.into_iter().for_each(Held::release);
         kept.end();
         Ok(())
     };

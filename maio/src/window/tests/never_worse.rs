@@ -198,6 +198,7 @@ proptest! {
         );
         prop_assert!(replay.came * 100 <= all * 102, "{replay:?} of {all}");
     }
+
     #[test]
     fn events_lost_in_a_row_load_nothing_twice(load in loads(2..5)) {
         let all = Pieces::new(&load.orders).total();
