@@ -22,5 +22,5 @@ pub use held::Held;
 pub use metrics::{Sample, metrics};
 pub use skip::{skip, skip_part};
 pub use taken::{pages_taken_back, right, undisturbed};
-pub use view::{TRUSTED, own_view};
+pub use view::{TRUSTED, own_fuse_device, own_view};
 pub use waiting::{LATEST, wait_for};

@@ -274,9 +274,10 @@ fn test_a_file_that_the_kernel_has_forgotten_is_found_by_its_name() {
         fuse.close(other).expect_err("not any more").errno(),
         libc::EBADF
     );
-    // On a remount, the kernel forgets all names, and with them the files.
+    // On a remount, the kernel forgets all names, and with them the files. Without -i, `mount` leaves it to
+    // the package fuse3, which remounts nothing.
     let remounted = Command::new("mount")
-        .args(["-o", "remount,ro"])
+        .args(["-i", "-o", "remount,ro"])
         .arg(&ground.at)
         .status();
     let since = Instant::now();

@@ -2,7 +2,6 @@
 
 use crate::sys::testing::Mapped;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Whence;
@@ -312,13 +311,14 @@ fn test_an_ordinary_user_mounts_by_the_helper() {
     if Command::new("fusermount3").arg("-V").output().is_err() {
         return skip("fusermount3 is not installed");
     }
-    // fusermount3 opens the device as its caller's user.
-    let mode = std::fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
-    if mode & 0o006 != 0o006 {
-        return skip("/dev/fuse is for root");
-    }
     if !can_mount() {
         return;
+    }
+    // fusermount3 opens the device as its caller's user.
+    if let Err(error) = test_support::own_fuse_device() {
+        return skip(&format!(
+            "/dev/fuse is for root, and cannot be shown to others: {error}"
+        ));
     }
     let ground = Ground::new();
     let bytes = ground.file("a", MIB);
