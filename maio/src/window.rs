@@ -110,8 +110,11 @@ struct Reader {
     settled: u64,
     /// Places that it skipped, and did not come back for in time.
     let_go: Vec<Range<usize>>,
-    /// The place at which it waits for an issued piece, and may have overtaken the loader.
-    waits: Option<usize>,
+    /// Where it waits for an issued piece, and may have overtaken the loader: the place, and the page after, in pages of
+    /// its order.
+    waits: Option<(usize, u64)>,
+    /// The rest of that piece, to be issued once more.
+    rest: Option<Extent>,
     /// Where it did so last, in pages.
     overtaken: Option<u64>,
     /// Pieces up to this place are issued once more: cached ones cost nothing.
@@ -139,6 +142,7 @@ impl Reader {
             settled: 0,
             let_go: Vec::new(),
             waits: None,
+            rest: None,
             overtaken: None,
             again: 0,
             instead: true,
@@ -250,7 +254,7 @@ impl Window {
     /// Whether anything is left to issue, once there is room.
     #[must_use]
     pub(crate) fn has_more(&self) -> bool {
-        self.next_reader().is_some()
+        self.readers.iter().any(|reader| reader.rest.is_some()) || self.next_reader().is_some()
     }
 
     /// Whether the piece that a range begins in has been issued, or read in, and not been dropped or given up since.
@@ -430,6 +434,7 @@ impl Window {
     pub(crate) fn loads(&mut self) -> Vec<Prefetch> {
         self.cache.settle();
         let mut loads: Vec<Prefetch> = Vec::new();
+        self.load_rests(&mut loads);
         while loads.len() < MOST_ISSUES
             && let Some(number) = self.next_reader()
         {
@@ -502,7 +507,8 @@ impl Window {
         let reader = &mut self.readers[number];
         let overtakes = news.misses && news.place < reader.issued && news.place > 0;
         let again = |then| news.at >= then + OVERTAKEN_AGAIN;
-        reader.waits = (overtakes && reader.overtaken.is_none_or(again)).then_some(news.place);
+        reader.waits =
+            (overtakes && reader.overtaken.is_none_or(again)).then_some((news.place, news.to));
         self.advance(number);
     }
 

@@ -3,7 +3,7 @@
 use super::cache::PieceState;
 use super::{Prefetch, Window, add};
 use crate::extent::{Extent, PAGE};
-use crate::order::Piece;
+use crate::order::{Piece, Pieces, ReadOrder};
 
 /// If any of this many pages behind a waiting reader is cached, the loader is about to reach that reader.
 pub(super) const AT_ONCE: u64 = (8 << 20) / PAGE;
@@ -41,12 +41,25 @@ impl LeftOut {
     }
 }
 
+/// What a piece has after a position that a reader has come to, in pages of its order.
+fn rest_of(pieces: &Pieces, order: &ReadOrder, place: usize, to: u64) -> Option<(Piece, Extent)> {
+    let piece = order.piece(place)?;
+    let whole = pieces.extent(piece)?;
+    let read = u32::try_from(to.saturating_sub(order.before(place))).ok()?;
+    let rest = Extent {
+        first: whole.first.saturating_add(read),
+        pages: whole.pages.saturating_sub(read),
+        ..whole
+    };
+    (rest.pages > 0).then_some((piece, rest))
+}
+
 impl Window {
-    /// For readers that wait for an issued piece, issues the pieces from there on once more, replacing the earlier
-    /// ones, if the next [`AT_ONCE`] pages are all `absent`. Absent earlier pieces come at the end.
+    /// For readers that wait for an issued piece, issues the rest of it and what follows once more, replacing the earlier
+    /// loads, if the next [`AT_ONCE`] pages are all `absent`. Absent earlier pieces come at the end.
     pub(crate) fn reissue_overtaken(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
         for reader in &mut self.readers {
-            if let Some(place) = reader.waits.take() {
+            if let Some((place, end)) = reader.waits.take() {
                 let next = (place + 1..reader.issued).map_while(|it| reader.order.piece(it));
                 let mut left = AT_ONCE;
                 let near = next.take_while(|&piece| {
@@ -59,6 +72,11 @@ impl Window {
                     reader.overtaken = Some(reader.order.before(place));
                     reader.again = reader.again.max(reader.issued);
                     reader.issued = place + 1;
+                    let rest = || rest_of(&self.pieces, &reader.order, place, end);
+                    let held = |piece| self.cache.state(piece) == PieceState::Held;
+                    reader.rest = rest()
+                        .filter(|(piece, rest)| held(*piece) && absent(rest))
+                        .map(|it| it.1);
                     reader.instead = true;
                     reader.left_out.up_to(place);
                 }
@@ -75,6 +93,16 @@ impl Window {
                 let gone = |piece: &Piece| self.pieces.extent(*piece).is_some_and(|it| absent(&it));
                 let wanted = pieces.filter(wanted).take(LOOKS);
                 reader.left_out.pieces = wanted.filter(gone).collect();
+            }
+        }
+    }
+
+    /// Issues the rests of the pieces in which readers have overtaken the loader.
+    pub(super) fn load_rests(&mut self, loads: &mut Vec<Prefetch>) {
+        let hold = self.cache.leaves();
+        for (number, reader) in self.readers.iter_mut().enumerate() {
+            if let Some(rest) = reader.rest.take() {
+                add(loads, number, rest, &mut reader.instead, hold);
             }
         }
     }

@@ -181,6 +181,34 @@ fn loads(in_a_row: Range<u32>) -> impl Strategy<Value = Load> {
     )
 }
 
+/// The loader comes to a reader that is far in a piece, whose start alone has been missed: the reader must not miss
+/// through all of it.
+#[test]
+fn the_piece_that_an_overtaking_reader_is_in_is_loaded_to_its_end() {
+    let order = [0, 2100, 525, 2625, 1050, 3150, 1575, 3675].map(|first| Extent {
+        file: 0,
+        first,
+        pages: 525,
+    });
+    let load = Load {
+        orders: vec![order.to_vec()],
+        budget: LEAST,
+        device: 542,
+        speeds: vec![522],
+        beacon: 49,
+        lost: None,
+        hole: None,
+    };
+    let (replay, forecast) = (
+        load.with(&load.template()),
+        load.with(&by_headers(&load.orders)),
+    );
+    assert!(
+        replay.turns < forecast.turns,
+        "{replay:?}, by headers {forecast:?}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
