@@ -71,11 +71,16 @@ fn is_stacked(path: &Path) -> bool {
 /// The mappings of a file in a process, of the file itself or through a mirror of that device; none if we may
 /// not look.
 pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mapping> {
+    let mut of_each = of_each(process, &[file], mirror);
+    of_each.pop().unwrap_or_default()
+}
+
+/// The same for several files, in their order: a process may have thousands of mappings, which are gone through once.
+pub(crate) fn of_each(process: u32, files: &[Identity], mirror: Option<u64>) -> Vec<Vec<Mapping>> {
     let folder = Path::new("/proc").join(process.to_string());
-    let Ok(found) = maps::of_inode(process, file.inode) else {
-        return Vec::new();
-    };
-    let behind = |mapping: &Mapping| {
+    let inodes: Vec<_> = files.iter().map(|file| file.inode).collect();
+    let found = maps::of_inodes(process, &inodes).unwrap_or_default();
+    let behind = |mapping: &Mapping, file: Identity| {
         let Range { start, end } = mapping.addresses;
         let link = folder.join("map_files").join(format!("{start:x}-{end:x}"));
         // Only a process that may trace this one sees the file behind; otherwise the inode number has to do.
@@ -85,8 +90,16 @@ pub(crate) fn of(process: u32, file: Identity, mirror: Option<u64>) -> Vec<Mappi
             found.ino() == file.inode && (is_same || is_stacked(&link))
         })
     };
-    let mapping = |FileMap { addresses, offset }| Mapping { addresses, offset };
-    found.into_iter().map(mapping).filter(behind).collect()
+    let mapping = |FileMap { addresses, offset }: &FileMap| Mapping {
+        addresses: addresses.clone(),
+        offset: *offset,
+    };
+    let of = |&file: &Identity| {
+        let found = found.iter().filter(|(_, inode)| *inode == file.inode);
+        let found = found.map(|(it, _)| mapping(it));
+        found.filter(|it| behind(it, file)).collect()
+    };
+    files.iter().map(of).collect()
 }
 
 /// Whether a process still has these mappings of a file; no, if we may not look.

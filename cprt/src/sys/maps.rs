@@ -1,4 +1,4 @@
-//! Lists the mappings of a process that have a file with a given inode number.
+//! Lists the mappings of a process that have files with given inode numbers.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -37,17 +37,17 @@ pub(crate) struct FileMap {
     pub(crate) offset: u64,
 }
 
-/// The mappings of files with this inode number in a process. From Linux 6.11 on, the kernel is asked for one after the
+/// The mappings of files with one of these inode numbers in a process, each with its own. From Linux 6.11 on, the kernel is asked for one after the
 /// other: a framework has thousands, and to write the path of each into a text takes ten times as long.
-pub(crate) fn of_inode(process: u32, inode: u64) -> io::Result<Vec<FileMap>> {
+pub(crate) fn of_inodes(process: u32, inodes: &[u64]) -> io::Result<Vec<(FileMap, u64)>> {
     let mut file = File::open(format!("/proc/{process}/maps"))?;
-    match asked(&file, inode) {
+    match asked(&file, inodes) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
         done => return done,
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    Ok(read(&String::from_utf8_lossy(&text), inode))
+    Ok(read(&String::from_utf8_lossy(&text), inodes))
 }
 
 /// Whether a process has exactly these mappings of a file with this inode number, and perhaps others.
@@ -56,8 +56,9 @@ pub(crate) fn has(process: u32, inode: u64, mappings: &[FileMap]) -> io::Result<
     for mapping in mappings {
         let found = match query(&file, mapping.addresses.start) {
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                let all = of_inode(process, inode)?;
-                return Ok(mappings.iter().all(|mapping| all.contains(mapping)));
+                let all = of_inodes(process, &[inode])?;
+                let has = |mapping: &FileMap| all.iter().any(|(it, _)| it == mapping);
+                return Ok(mappings.iter().all(has));
             }
             found => found?,
         };
@@ -68,12 +69,12 @@ pub(crate) fn has(process: u32, inode: u64, mappings: &[FileMap]) -> io::Result<
     Ok(true)
 }
 
-fn asked(file: &File, inode: u64) -> io::Result<Vec<FileMap>> {
+fn asked(file: &File, inodes: &[u64]) -> io::Result<Vec<(FileMap, u64)>> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some((mapping, number)) = query(file, at)? {
         let end = mapping.addresses.end;
-        if number == inode {
-            found.push(mapping);
+        if inodes.contains(&number) {
+            found.push((mapping, number));
         }
         if end <= at {
             break;
@@ -109,10 +110,11 @@ fn query(file: &File, address: u64) -> io::Result<Option<(FileMap, u64)>> {
 }
 
 /// The same by the text of `/proc/PID/maps`.
-fn read(text: &str, inode: u64) -> Vec<FileMap> {
+fn read(text: &str, inodes: &[u64]) -> Vec<(FileMap, u64)> {
     let lines = text.lines().filter_map(line);
-    let of_file = lines.filter(|(_, number)| *number == inode);
-    of_file.map(|(mapping, _)| mapping).collect()
+    lines
+        .filter(|(_, number)| inodes.contains(number))
+        .collect()
 }
 
 /// A mapping and its inode number; `None` for one without a file.
@@ -158,10 +160,14 @@ mod tests {
         let own = std::process::id();
         let program = std::fs::metadata("/proc/self/exe").expect("this program");
         let text = std::fs::read_to_string(format!("/proc/{own}/maps")).expect("our own");
-        let by_text = read(&text, program.ino());
+        let by_text = read(&text, &[program.ino()]);
         assert!(by_text.len() > 1, "code and data: {text}");
-        assert_eq!(of_inode(own, program.ino()).expect("our own"), by_text);
-        assert_eq!(of_inode(own, u64::MAX).expect("our own"), []);
+        assert_eq!(
+            of_inodes(own, &[u64::MAX, program.ino()]).expect("our own"),
+            by_text
+        );
+        assert_eq!(of_inodes(own, &[u64::MAX]).expect("our own"), []);
+        let by_text: Vec<_> = by_text.into_iter().map(|(mapping, _)| mapping).collect();
         let has = |inode, mappings: &[FileMap]| has(own, inode, mappings).expect("our own");
         assert!(has(program.ino(), &by_text));
         assert!(!has(program.ino() + 1, &by_text));

@@ -211,14 +211,16 @@ impl Looks {
     /// Finds where this process has mapped files that it has opened recently, so that its page faults are taken for
     /// reads of these.
     pub(super) fn find(&mut self, process: u32) {
-        let mirror = self.mirror;
-        let of = self
-            .readers
-            .iter_mut()
-            .filter(|((it, _), _)| *it == process);
-        for (_, reader) in of.filter(|(_, reader)| reader.mappings.is_empty()) {
-            reader.mappings = mappings::of(process, reader.file, mirror);
-            reader.asked = None;
+        let of = self.readers.iter_mut();
+        let of = of.filter(|((it, _), reader)| *it == process && reader.mappings.is_empty());
+        let mut unknown: Vec<_> = of.map(|(_, reader)| reader).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let files: Vec<_> = unknown.iter().map(|reader| reader.file).collect();
+        let found = mappings::of_each(process, &files, self.mirror);
+        for (reader, mappings) in unknown.iter_mut().zip(found) {
+            (reader.mappings, reader.asked) = (mappings, None);
         }
     }
 
