@@ -37,9 +37,9 @@ pub(crate) struct FileMap {
     pub(crate) offset: u64,
 }
 
-/// The mappings of files with one of these inode numbers in a process, each with its own. From Linux 6.11 on, the kernel
-/// is asked for one after the other: a framework has thousands, and to write the path of each into a text takes ten times
-/// as long.
+/// The mappings of files with one of these inode numbers in a process, each with its own. From Linux 6.11 on, the
+/// kernel is asked for one after the other: a framework has thousands, and to write the path of each into a text takes
+/// ten times as long.
 pub(crate) fn of_inodes(process: u32, inodes: &[u64]) -> io::Result<Vec<(FileMap, u64)>> {
     let mut file = File::open(format!("/proc/{process}/maps"))?;
     match asked(&file, inodes) {

@@ -55,8 +55,8 @@ fn rest_of(pieces: &Pieces, order: &ReadOrder, place: usize, to: u64) -> Option<
 }
 
 impl Window {
-    /// For readers that wait for an issued piece, issues the rest of it and what follows once more, replacing the earlier
-    /// loads, if the next [`AT_ONCE`] pages are all `absent`. Absent earlier pieces come at the end.
+    /// For readers that wait for an issued piece, issues the rest of it and what follows once more, replacing the
+    /// earlier loads, if the next [`AT_ONCE`] pages are all `absent`. Absent earlier pieces come at the end.
     pub(crate) fn reissue_overtaken(&mut self, mut absent: impl FnMut(&Extent) -> bool) {
         for reader in &mut self.readers {
             if let Some((place, end)) = reader.waits.take() {
