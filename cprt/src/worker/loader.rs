@@ -257,7 +257,8 @@ impl LoaderState {
 enum Looked {
     #[default]
     Not,
-    Just(Option<u64>),
+    /// The answer, and how many bytes had been loaded before the question.
+    Just(Option<u64>, u64),
 }
 
 /// What a thread does next.
@@ -336,7 +337,8 @@ impl LoaderShared {
                 Turn::Look => {
                     // Asking the kernel takes a while, and each miss waits for this lock.
                     drop(state);
-                    memory = Looked::Just(self.room.room());
+                    let loaded = self.counters.loaded_bytes.get();
+                    memory = Looked::Just(self.room.room(), loaded);
                     state = self.lock();
                 }
                 Turn::End => {
@@ -416,10 +418,15 @@ impl LoaderShared {
             let rest = Some(state.rest.left(now)).filter(|rest| !rest.is_zero());
             return Turn::Wait(Some(rest.map_or(LOOK_AGAIN, |rest| rest.min(LOOK_AGAIN))));
         }
-        let Looked::Just(room) = *memory else {
+        let Looked::Just(room, loaded) = *memory else {
             return Turn::Look;
         };
         let in_flight = u64::try_from(self.in_flight.load(Relaxed)).unwrap_or(0);
+        // Loads that have ended since the question are in flight no longer, and not in the answer.
+        let since = self.counters.loaded_bytes.get().saturating_sub(loaded);
+        if since > 0 && room.is_some_and(|room| room <= in_flight + since) {
+            return Turn::Look;
+        }
         if room.is_none_or(|room| room <= in_flight) {
             if state.running[group] > streams::START {
                 // A few threads are enough to check whether there is memory again.

@@ -383,6 +383,18 @@ impl Tight {
         command.arg(ppcctl().get_program()).args(arguments);
         Ran::of(&mut command)
     }
+
+    /// How often its memory reached the limit, so that the kernel had to reclaim some.
+    fn times_full(&self) -> u64 {
+        let read = |name| fs::read_to_string(self.folder.join(name));
+        let number = |text: &str| text.trim().parse().expect("a number");
+        if let Ok(count) = read("memory.failcnt") {
+            return number(&count);
+        }
+        let events = read("memory.events").expect("a memory cgroup");
+        let full = events.lines().find_map(|line| line.strip_prefix("max "));
+        number(full.expect("the count"))
+    }
 }
 
 impl Drop for Tight {
@@ -416,6 +428,7 @@ fn loads_end_with_the_memory_of_the_cgroup() {
     assert!(number(&warm, "loaded_bytes") < LIMIT, "{warm}");
     let cached = number(&warm, "cached_bytes");
     assert!((LIMIT / 2..LIMIT).contains(&cached), "{warm}");
+    assert_eq!(group.times_full(), 0, "the kernel reclaims nothing: {warm}");
     assert_eq!(told(&["drop", path(&folder)]).0, Some(0));
     let limit = (LIMIT / 2).to_string();
     let ran = group.run(&["warm", "--limit", &limit, path(&folder)]);

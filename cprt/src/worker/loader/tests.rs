@@ -12,6 +12,8 @@ use crate::control::config::Bytes;
 #[derive(Default)]
 struct Memory {
     over: AtomicBool,
+    /// Bytes that may be loaded in all, if not 0; answers then take a while.
+    limit: AtomicI64,
     moved: AtomicI64,
     /// Whether questions about it get no answer for now.
     silent: AtomicBool,
@@ -23,6 +25,12 @@ impl Room for Memory {
         self.asked.store(true, Relaxed);
         while self.silent.load(Relaxed) {
             std::thread::sleep(ms(1));
+        }
+        let limit = self.limit.load(Relaxed);
+        if limit > 0 {
+            let left = limit - self.moved.load(Relaxed);
+            std::thread::sleep(ms(3));
+            return u64::try_from(left).ok().filter(|&left| left > 0);
         }
         (!self.over.load(Relaxed)).then_some(1 << 40)
     }
@@ -139,6 +147,24 @@ fn loads_pause_over_the_memory_threshold_and_resume() {
     assert!(held < 400);
     rig.memory.over.store(false, Relaxed);
     rig.fake.until("all loaded", |fake| fake.cached(1) == 400);
+    rig.loader.end();
+}
+
+/// While a thread waits for the answer, loads of others end, and their bytes are not in it.
+#[test]
+fn slow_answers_about_memory_let_at_most_one_chunk_too_many_begin() {
+    const LIMIT: i64 = 64 * PAGE.cast_signed();
+    const CHUNK: u64 = 4;
+    let rig = Rig::new(Fake::new(ms(1)).file(1, 4000), 8, CHUNK);
+    rig.memory.limit.store(LIMIT, Relaxed);
+    rig.submit(7, 1, 0..4000);
+    rig.fake.until("memory is full", |_| {
+        rig.memory.moved.load(Relaxed) >= LIMIT
+    });
+    std::thread::sleep(ms(100));
+    let moved = rig.memory.moved.load(Relaxed);
+    let most = LIMIT + (CHUNK * PAGE).cast_signed();
+    assert!(moved < most, "{moved} of {LIMIT}");
     rig.loader.end();
 }
 
