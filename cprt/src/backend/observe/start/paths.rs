@@ -1,10 +1,12 @@
 //! Files and directories that are opened on the file systems of this machine, with their paths, by fanotify.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::readlinkat;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 use nix::sys::stat::SFlag;
 
@@ -23,7 +25,11 @@ pub(super) struct Opened {
 
 /// The source of opens.
 #[derive(Debug)]
-pub(super) struct OpenedPaths(Fanotify);
+pub(super) struct OpenedPaths {
+    opens: Fanotify,
+    /// `/proc/self/fd`: looking that up for each open took most of the time.
+    descriptors: File,
+}
 
 impl OpenedPaths {
     pub(super) fn new() -> io::Result<Self> {
@@ -32,7 +38,10 @@ impl OpenedPaths {
             | InitFlags::FAN_NONBLOCK
             | InitFlags::FAN_UNLIMITED_QUEUE;
         let files = EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE;
-        Ok(Self(Fanotify::init(flags, files)?))
+        Ok(Self {
+            opens: Fanotify::init(flags, files)?,
+            descriptors: File::open("/proc/self/fd")?,
+        })
     }
 
     /// Watches all file systems with storage behind them that this process sees, or that `also` does.
@@ -47,7 +56,7 @@ impl OpenedPaths {
             let flags = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
             let opens = MaskFlags::FAN_OPEN | MaskFlags::FAN_ONDIR;
             let here = nix::fcntl::AT_FDCWD;
-            if let Err(error) = self.0.mark(flags, opens, here, Some(&point)) {
+            if let Err(error) = self.opens.mark(flags, opens, here, Some(&point)) {
                 // Something may be mounted over it, or the file system cannot be watched.
                 log::debug!("Watching {}: {error}", point.display());
             }
@@ -59,14 +68,14 @@ impl OpenedPaths {
     pub(super) fn rest(&self) -> io::Result<()> {
         let all = MarkFlags::FAN_MARK_FLUSH | MarkFlags::FAN_MARK_FILESYSTEM;
         let here = nix::fcntl::AT_FDCWD;
-        Ok(self.0.mark(all, MaskFlags::empty(), here, Some("/"))?)
+        Ok(self.opens.mark(all, MaskFlags::empty(), here, Some("/"))?)
     }
 
     /// Passes on files that other processes have opened. Returns how many opens were lost.
     pub(super) fn take(&self, mut each: impl FnMut(Opened, BorrowedFd<'_>)) -> u64 {
         let mut lost = 0;
         // An error means that there is nothing more, or that a file could not be opened for us.
-        while let Ok(events) = self.0.read_events() {
+        while let Ok(events) = self.opens.read_events() {
             if events.is_empty() {
                 break;
             }
@@ -79,35 +88,36 @@ impl OpenedPaths {
                 if process == std::process::id() {
                     continue;
                 }
-                if let Some(opened) = look(process, fd) {
+                if let Some(opened) = self.look(process, fd) {
                     each(opened, fd);
                 }
             }
         }
         lost
     }
-}
 
-/// Path, identity and size of a file; `None` if it has no path here.
-fn look(process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
-    let stat = nix::sys::stat::fstat(fd.as_fd()).ok()?;
-    if stat.st_nlink == 0 {
-        return None;
+    /// Path, identity and size of a file; `None` if it has no path here.
+    fn look(&self, process: u32, fd: BorrowedFd<'_>) -> Option<Opened> {
+        let stat = nix::sys::stat::fstat(fd.as_fd()).ok()?;
+        if stat.st_nlink == 0 {
+            return None;
+        }
+        let number = fd.as_raw_fd().to_string();
+        let mut path = PathBuf::from(readlinkat(&self.descriptors, number.as_str()).ok()?);
+        if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR {
+            path.push("");
+        }
+        let identity = Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        };
+        path.is_absolute().then_some(Opened {
+            process,
+            path,
+            identity,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+        })
     }
-    let mut path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR {
-        path.push("");
-    }
-    let identity = Identity {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-    };
-    path.is_absolute().then_some(Opened {
-        process,
-        path,
-        identity,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-    })
 }
 
 /// As [`points`], for the mounts that another process sees, through its root directory.
