@@ -419,8 +419,11 @@ static int list(void)
 	return fflush(stdout) ? 1 : 0;
 }
 
+unsigned long t_page;
+
 int main(int argc, char **argv)
 {
+	t_page = sysconf(_SC_PAGESIZE);
 	if (argc == 2 && !strcmp(argv[1], "--list"))
 		return list();
 	/* For the tests of exec: is this process root's? */

@@ -483,7 +483,8 @@ static void run_shell(void)
 	if (pid == 0) {
 		setsid();
 		/* Opening it again, now as the session leader, makes it the controlling terminal. */
-		int console = open("/dev/ttyS0", O_RDWR);
+		const char *arm64 = "/dev/ttyAMA0";
+		int console = open(access(arm64, F_OK) ? "/dev/ttyS0" : arm64, O_RDWR);
 
 		for (int fd = 0; fd < 3; fd++)
 			dup2(console, fd);

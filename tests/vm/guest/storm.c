@@ -130,7 +130,7 @@ static bool copy_page(u8 *to, const u8 *from)
 static void mapper(u64 state)
 {
 	struct sigaction sa = { .sa_handler = on_bus };
-	static u8 buf[PAGE];
+	static u8 buf[LARGEST_PAGE];
 
 	CHECK_OK(sigaction(SIGBUS, &sa, NULL));
 	while (!stopped()) {

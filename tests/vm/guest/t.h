@@ -39,11 +39,16 @@ typedef uint32_t u32;
 typedef uint16_t u16;
 typedef uint8_t u8;
 
-#define PAGE		4096ul
+/* The size of a page; arrays have room for as many, or as large ones, as there may be */
+extern unsigned long t_page;
+#define PAGE		t_page
+#define LEAST_PAGE	4096ul
+#define LARGEST_PAGE	65536ul
 #define KIB		1024ul
 #define MIB		(1024ul * 1024)
 #define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
 #define PAGES(bytes)	(((bytes) + PAGE - 1) / PAGE)
+#define MOST_PAGES(bytes)	(((bytes) + LEAST_PAGE - 1) / LEAST_PAGE)
 
 /* Not defined by every libc */
 #ifndef MADV_POPULATE_READ

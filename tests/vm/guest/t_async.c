@@ -313,7 +313,7 @@ TEST(io_uring_direct_cold, 20)
 /* The attempt that may not wait reports the misses, or the retry, or each a part */
 TEST(io_uring_misses_every_page, 20)
 {
-	static u8 seen[PAGES(SIZE)];
+	static u8 seen[MOST_PAGES(SIZE)];
 	u64 id, absent = 0;
 	struct evs *s;
 	int dev, fd;

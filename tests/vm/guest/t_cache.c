@@ -178,7 +178,7 @@ TEST(cache_cachestat_as_lower, 15)
 
 TEST(cache_mincore_as_lower, 15)
 {
-	static u8 mine[PAGES(SIZE)], theirs[PAGES(SIZE)];
+	static u8 mine[MOST_PAGES(SIZE)], theirs[MOST_PAGES(SIZE)];
 	int low;
 	char c;
 

@@ -9,7 +9,7 @@
 
 static u64 mounted(void)
 {
-	mk_file(lo("f"), SEED, MIB);
+	mk_file(lo("f"), SEED, 256 * PAGE);
 	setup();
 	warm(lo("f"));
 	return path_id(up("f"));

@@ -44,7 +44,7 @@ static void failing(struct disk *d, const char *name)
 /* Reads once, cold, and checks the bytes; returns -errno if the read fails */
 static ssize_t read_cold(const char *path, u64 off, size_t len)
 {
-	static char buf[SIZE];
+	static char buf[16 * LARGEST_PAGE];
 	ssize_t n;
 	int fd;
 

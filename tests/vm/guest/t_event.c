@@ -4,7 +4,8 @@
 #include <pthread.h>
 
 #define SEED 0xe7e47
-#define SIZE (256 * KIB)
+#define NPAGES 64
+#define SIZE (NPAGES * PAGE)
 #define ALL (K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH))
 
 /* Mounts a cold file, without readahead anywhere; returns its id */
@@ -28,7 +29,7 @@ static u64 hot(void)
 /* Reads the file once, in a process of its own */
 static void reader(const char *path, u64 off, u64 len)
 {
-	static char buf[SIZE];
+	static char buf[NPAGES * LARGEST_PAGE];
 	int fd = xopen(path, O_RDONLY);
 
 	CHECK_EQ(pread(fd, buf, len, off), len);
@@ -247,7 +248,7 @@ TEST(event_miss_read_unaligned_names_its_pages, 15)
 
 TEST(event_miss_per_gap, 15)
 {
-	static u8 vec[SIZE / PAGE];
+	static u8 vec[NPAGES];
 	u64 id = cold();
 	int dev = dev_masked(K(MISS));
 	struct evs *s;
@@ -269,9 +270,9 @@ TEST(event_miss_of_first_page_only, 15)
 	u64 id = cold();
 	int dev = dev_masked(K(MISS));
 
-	for (u64 i = 1; i < SIZE / PAGE; i++)
+	for (u64 i = 1; i < NPAGES; i++)
 		load_page(i);
-	CHECK_EQ(resident(lo("f")), SIZE / PAGE - 1);
+	CHECK_EQ(resident(lo("f")), NPAGES - 1);
 	IN_CHILD(reader(up("f"), 0, SIZE));
 	is(only(drain(dev), RFS_EVENT_MISS, id), 0, PAGE, 0);
 }
@@ -295,7 +296,7 @@ TEST(event_miss_clipped_to_file, 15)
 
 	CHECK_OK(truncate(lo("f"), 5000));
 	drop(lo("f"));
-	IN_CHILD(static char buf[SIZE];
+	IN_CHILD(static char buf[NPAGES * LARGEST_PAGE];
 		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, 0), 5000);
 		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, SIZE), 0));
 	e = only(drain(dev), RFS_EVENT_MISS, id);
@@ -359,7 +360,7 @@ TEST(event_miss_fault_exact, 15)
 
 TEST(event_miss_fault_each_page, 15)
 {
-	static u8 seen[SIZE / PAGE];
+	static u8 seen[NPAGES];
 	u64 id = cold();
 	int dev = dev_masked(K(MISS));
 	struct evs *s;
@@ -369,13 +370,13 @@ TEST(event_miss_fault_each_page, 15)
 		 CHECK_OK(madvise(p, SIZE, MADV_RANDOM));
 		 CHECK_BYTES(p, SEED, 0, SIZE));
 	s = pick(drain(dev), RFS_EVENT_MISS, id);
-	CHECK_EQ(total_count(s), SIZE / PAGE);
+	CHECK_EQ(total_count(s), NPAGES);
 	for (int i = 0; i < s->n; i++) {
 		CHECK_EQ(s->e[i].flags, RFS_EV_MMAP);
 		for (u64 at = 0; at < s->e[i].length; at += PAGE)
 			seen[(s->e[i].offset + at) / PAGE]++;
 	}
-	for (u64 i = 0; i < SIZE / PAGE; i++)
+	for (u64 i = 0; i < NPAGES; i++)
 		CHECK_EQ(seen[i], 1);
 }
 
@@ -464,7 +465,7 @@ TEST(event_touch_clipped_to_file, 15)
 	u64 id = hot();
 	int dev = dev_masked(K(TOUCH));
 
-	IN_CHILD(static char buf[SIZE];
+	IN_CHILD(static char buf[NPAGES * LARGEST_PAGE];
 		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE,
 				SIZE - 100), 100);
 		 CHECK_EQ(pread(xopen(up("f"), O_RDONLY), buf, SIZE, SIZE), 0));
@@ -493,14 +494,14 @@ TEST(event_touch_by_mmap, 15)
 static void all_touched(int dev, u64 id)
 {
 	struct evs *s = pick(drain(dev), RFS_EVENT_TOUCH, id);
-	u8 seen[SIZE / PAGE] = { 0 };
+	u8 seen[NPAGES] = { 0 };
 
 	for (int i = 0; i < s->n; i++) {
 		for (u64 at = s->e[i].offset / PAGE;
 		     at < PAGES(s->e[i].offset + s->e[i].length); at++)
 			seen[at] = 1;
 	}
-	for (u64 i = 0; i < SIZE / PAGE; i++)
+	for (u64 i = 0; i < NPAGES; i++)
 		CHECK_EQ(seen[i], 1);
 }
 

@@ -24,8 +24,8 @@ static u64 cold(int *dev)
 /* Number of the file's pages on the node */
 static u64 pages_on(int node)
 {
-	static void *page[PAGES(SIZE)];
-	static int status[PAGES(SIZE)];
+	static void *page[MOST_PAGES(SIZE)];
+	static int status[MOST_PAGES(SIZE)];
 	u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, SIZE, PROT_READ, MAP_SHARED);
 	u64 n = 0;
 

@@ -59,11 +59,11 @@ MAP_TEST(populate_shared, 3 * MIB + 5, 0, 0, PROT_READ,
 	 MAP_SHARED | MAP_POPULATE)
 MAP_TEST(populate_private, 3 * MIB + 5, 0, 0, PROT_READ | PROT_WRITE,
 	 MAP_PRIVATE | MAP_POPULATE)
-MAP_TEST(one_page, 4096, 0, 0, SHARED)
+MAP_TEST(one_page, PAGE, 0, 0, SHARED)
 MAP_TEST(one_byte, 1, 0, 0, SHARED)
-MAP_TEST(odd_offset, 6 * MIB + 5, 37 * 4096, 0, SHARED)
+MAP_TEST(odd_offset, 6 * MIB + 5, 37 * PAGE, 0, SHARED)
 MAP_TEST(unaligned_length, 3 * MIB + 5, 0, 2 * MIB + 1234, SHARED)
-MAP_TEST(middle, 6 * MIB, 2 * MIB - 4096, 2 * MIB + 2 * 4096, PRIVATE)
+MAP_TEST(middle, 6 * MIB, 2 * MIB - PAGE, 2 * MIB + 2 * PAGE, PRIVATE)
 
 /* Maps a warm (or cold) file of that size */
 static u8 *mapped(u64 size, int prot, int flags, bool is_warm)

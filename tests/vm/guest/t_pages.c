@@ -3,8 +3,8 @@
 #include "t.h"
 
 #define SEED 0x9a9e5
-#define SIZE (2 * MIB + 100)
-#define NPAGES PAGES(SIZE)
+#define NPAGES 513
+#define SIZE ((NPAGES - 1) * PAGE + 100)
 
 static struct rfs_load l;
 static struct rfs_evict e;
@@ -512,7 +512,7 @@ TEST(evict_keeps_each_of_many_locked_pages, 15)
 
 TEST(evict_keeps_dirty_pages, 15)
 {
-	static char buf[PAGE];
+	static char buf[LARGEST_PAGE];
 	int dev;
 	u64 id = loaded(SIZE, &dev), gone = 0;
 	int fd = xopen(lo("f"), O_WRONLY);

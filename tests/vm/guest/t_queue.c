@@ -3,7 +3,7 @@
 #include "t.h"
 
 #define SEED 0x9ee0e
-#define SIZE (256 * KIB)
+#define SIZE (64 * PAGE)
 
 static u64 cold_named(const char *name)
 {

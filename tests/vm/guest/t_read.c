@@ -317,9 +317,9 @@ TEST(splice_copy_fills_pipes_as_far_as_they_go, 15)
 	CHECK_OK(fcntl(p[1], F_SETPIPE_SZ, 4 * PAGE));
 	for (u64 at = off; at < sizeof(buf); at += n) {
 		n = CHECK_OK(splice(fd, &off, p[1], NULL, sizeof(buf), 0));
-		CHECK_EQ(n, sizeof(buf) - at < 4 * PAGE ? sizeof(buf) - at : 4 * PAGE);
+		CHECK_EQ((u64)n, sizeof(buf) - at < 4 * PAGE ? sizeof(buf) - at : 4 * PAGE);
 		CHECK_EQ(off, at + n);
-		if (n == 4 * PAGE)
+		if ((u64)n == 4 * PAGE)
 			CHECK_ERR(splice(fd, &off, p[1], NULL, PAGE, 0), EAGAIN);
 		CHECK_EQ(off, at + n);
 		CHECK_EQ(read(p[0], buf, sizeof(buf)), n);
