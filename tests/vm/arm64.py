@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles rfs.ko for arm64, for each kernel of the list, or for those named. It is not run.
+"""Compiles rfs.ko for arm64, for each kernel of the list, or for those named. `make vm K=7.3-arm64` runs it on one.
 
 The headers are those of Debian's arm64 kernels, in the versions that the tests run on amd64. What they share with
 amd64, and the tools, come from the amd64 packages: Debian makes these tools for cross compilers, too.
@@ -17,13 +17,11 @@ from pathlib import Path
 import build
 import job as jobs
 import kernel as kernels
+from architecture import ARM64
 from archive import ArchiveError, Suite
 from kernel import Kernel
 
-ARCHITECTURE = "arm64"
-PREFIX = "aarch64-linux-gnu-"
-COMPILER = f"{PREFIX}gcc"
-VARIABLES = [f"ARCH={ARCHITECTURE}", f"CROSS_COMPILE={PREFIX}", f"CC={COMPILER}", "W=1"]
+VARIABLES = [*ARM64.variables, "W=1"]
 
 
 def share(known: Kernel, partial: Path, final: Path) -> None:
@@ -34,7 +32,7 @@ def share(known: Kernel, partial: Path, final: Path) -> None:
             link = partial / shared.relative_to(root)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(shared)
-    for makefile in partial.glob(f"usr/src/linux-headers-*-{ARCHITECTURE}/Makefile"):
+    for makefile in partial.glob(f"usr/src/linux-headers-*-{ARM64.name}/Makefile"):
         text = makefile.read_text()
         makefile.write_text(text.replace("/usr/src/linux-headers", f"{final}/usr/src/linux-headers"))
     kernels.fit_config(partial)
@@ -42,11 +40,11 @@ def share(known: Kernel, partial: Path, final: Path) -> None:
 
 def headers(known: Kernel) -> Kernel:
     """The same kernel with headers for arm64."""
-    suite = Suite(known.suite, ARCHITECTURE)
+    suite = Suite(known.suite, ARM64.name)
     suite.refresh()
-    release = known.release.replace("amd64", ARCHITECTURE)
+    release = known.release.replace("amd64", ARM64.name)
     package = suite.need(f"linux-headers-{release}")
-    folder = f"{known.name}-{package.version.replace('~', '-')}-{ARCHITECTURE}"
+    folder = f"{known.name}-{package.version.replace('~', '-')}-{ARM64.name}"
     root = Path(known.headers).parents[3] / folder
     suite.unpack([package], root, lambda partial: share(known, partial, root))
     return dataclasses.replace(known, release=release, headers=str(root / f"usr/src/linux-headers-{release}"))
@@ -70,8 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", help="of tests/vm/kernels; default: all that are packaged")
     names = parser.parse_args().kernels or [entry.name for entry in kernels.listed()]
-    if shutil.which(COMPILER) is None:
-        print(f"arm64: {COMPILER} is not installed: apt-get install gcc-{PREFIX.rstrip('-')}", file=sys.stderr)
+    if shutil.which(ARM64.compiler) is None:
+        print(f"arm64: {ARM64.compiler} is not installed: apt-get install {ARM64.packages}", file=sys.stderr)
         return 1
     return 0 if all([compiled(name) for name in names]) else 1
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from architecture import AMD64, Architecture
 from archive import ArchiveError, cache_dir, locked
 from kernel import Kernel
 
@@ -24,8 +25,8 @@ MODULE = Path(os.environ.get("RFS_KMOD") or TREE / "kmod")
 GUEST = HERE / "guest"
 # Two checkouts share a cache, but not their builds.
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
-COMPILE = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
-LINK = ["gcc", "-static", "-pthread"]
+COMPILE = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+LINK = ["-static", "-pthread"]
 # Size above which programs go into the guest stripped.
 LARGE = 1 << 20
 WARNING = re.compile(r"(:\d+: (warning|error):|: (warning|error): |^WARNING: )", re.MULTILINE)
@@ -80,7 +81,8 @@ def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MO
         if target.exists() and log.exists() and not changed and not variables:
             return built(target, log.read_text())
         target.unlink(missing_ok=True)
-        base = ["make", "-C", kernel.headers, f"M={folder}", "CC=gcc", "CONFIG_DEBUG_INFO_BTF_MODULES="]
+        base = ["make", "-C", kernel.headers, f"M={folder}", *kernel.architecture.variables]
+        base.append("CONFIG_DEBUG_INFO_BTF_MODULES=")
         if variables:
             run_make([*base, "clean"], kernel)
         log.unlink(missing_ok=True)
@@ -115,9 +117,12 @@ def built(target: Path, log: str) -> Built:
     return Built(target, target.read_bytes(), log, len(WARNING.findall(log)))
 
 
-def program(name: str, sources: list[Path], flags: list[str]) -> Path:
+def program(name: str, sources: list[Path], flags: list[str], architecture: Architecture) -> Path:
     """A static program for the guest. Only objects older than their source, or than a header, are compiled."""
-    folder = cache_dir() / "build" / f"{TREE_ID}-guest"
+    compiler = architecture.compiler
+    if shutil.which(compiler) is None:
+        raise BuildError(f"{compiler} is not installed: apt-get install {architecture.packages}")
+    folder = cache_dir() / "build" / f"{TREE_ID}-guest{'' if architecture is AMD64 else '-' + architecture.name}"
     target = folder / name
     headers = max(path.stat().st_mtime for path in [*GUEST.rglob("*.h"), *(MODULE / "include").rglob("*.h")])
     objects = {source: folder / f"{name}-{source.stem}.o" for source in sorted(sources)}
@@ -129,7 +134,7 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
         if made.exists() and made.stat().st_mtime >= stamp:
             return
         scratch = made.with_suffix(".new")
-        run_compiler(name, [*COMPILE, *flags, "-c", "-o", str(scratch), str(source)])
+        run_compiler(name, [compiler, *COMPILE, *flags, "-c", "-o", str(scratch), str(source)])
         os.utime(scratch, (stamp, stamp))
         scratch.replace(made)
 
@@ -142,7 +147,7 @@ def program(name: str, sources: list[Path], flags: list[str]) -> Path:
         same = listing.exists() and listing.read_text() == "\n".join(parts)
         if not (same and target.exists() and target.stat().st_mtime >= newest):
             scratch = target.with_suffix(".new")
-            run_compiler(name, [*LINK, "-o", str(scratch), *parts])
+            run_compiler(name, [compiler, *LINK, "-o", str(scratch), *parts])
             os.utime(scratch, (newest, newest))
             scratch.replace(target)
             listing.write_text("\n".join(parts))
@@ -155,11 +160,11 @@ def run_compiler(name: str, command: list[str]) -> None:
         raise BuildError(f"{name} does not compile\n{' '.join(command)}\n{done.stdout}")
 
 
-def init() -> Path:
-    return program("init", [GUEST / "init.c", *(GUEST / "init").glob("*.c")], [])
+def init(architecture: Architecture = AMD64) -> Path:
+    return program("init", [GUEST / "init.c", *(GUEST / "init").glob("*.c")], [], architecture)
 
 
-def test_program() -> Path:
+def test_program(architecture: Architecture = AMD64) -> Path:
     """The program with the tests: every C file of the guest folder but PID 1."""
     sources = [path for path in GUEST.glob("*.c") if path.name != "init.c"]
     given = os.environ.get("RFS_TEST")
@@ -167,7 +172,7 @@ def test_program() -> Path:
         return Path(given)
     if not sources:
         raise ArchiveError(f"{GUEST} has no tests")
-    return program("rfs-test", sources, ["-I", str(MODULE / "include/uapi")])
+    return program("rfs-test", sources, ["-I", str(MODULE / "include/uapi")], architecture)
 
 
 def overlay() -> Path | None:

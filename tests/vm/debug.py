@@ -1,4 +1,4 @@
-"""The debug kernels: Debian's sources with every checker on, each built once and kept in the cache.
+"""The debug kernels, and that of arm64: Debian's sources with every checker on, each built once and kept in the cache.
 
 No distribution packages such kernels. The cache key consists of the options asked for and the package's version, so
 a change of either builds anew (about eight minutes on two cores); the order of the options and comments do not count.
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive import ArchiveError, Package, Suite, cache_dir, locked
+from architecture import Architecture, of_kernel
 from build import make_environment
-from kernel import Entry, Kernel
+from kernel import Entry, Kernel, series
 
 HERE = Path(__file__).parent
 # This metapackage depends on the newest source that a suite has.
@@ -98,10 +99,11 @@ def tarball_in(source: Path) -> Path:
 
 
 def asked_options(name: str) -> list[str]:
-    """The options asked for: those of all debug kernels, then those of this one, which take precedence."""
-    shared, own = HERE / "debug.config", HERE / f"debug-{name.removesuffix('-debug')}.config"
+    """The options asked for: those of all debug kernels, those of the series, and those of the processor. Later ones
+    take precedence."""
+    names = ["debug", f"debug-{series(name)}", of_kernel(name).name]
     chosen: dict[str, str] = {}
-    for path in (shared, own):
+    for path in (HERE / f"{one}.config" for one in names):
         for line in OPTION.findall(path.read_text()) if path.exists() else []:
             chosen[option_name(line)] = line
     return list(chosen.values())
@@ -119,13 +121,14 @@ def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
     print(f"building {name} in {partial} (about 8 minutes on 2 cores, once)", file=sys.stderr)
     subprocess.run(["tar", "-xf", str(tarball), "-C", str(partial), "--strip-components=1"], check=True)
     log = final.with_name(final.name + ".log")
+    architecture = of_kernel(name)
     with log.open("w") as handle:
         for step in (["-s", "tinyconfig"], ["olddefconfig"], [f"-j{os.cpu_count() or 1}", "all"]):
             if step == ["olddefconfig"]:
                 with (partial / ".config").open("a") as config:
                     config.writelines(f"{line}\n" for line in options)
             # The version has to come from the release alone: the tree may lie inside another project's git checkout.
-            command = ["nice", "-n", "19", "make", *step, "LOCALVERSION="]
+            command = ["nice", "-n", "19", "make", *architecture.variables, *step, "LOCALVERSION="]
             done = subprocess.run(
                 command, cwd=partial, env=make_environment(), stdout=handle, stderr=subprocess.STDOUT, check=False
             )
@@ -133,7 +136,7 @@ def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
                 raise ArchiveError(f"building {name} failed; see {log}")
             if step == ["olddefconfig"]:
                 check_config(name, options, partial / ".config")
-    prune(partial)
+    prune(partial, architecture)
     partial.rename(final)
 
 
@@ -147,11 +150,11 @@ def check_config(name: str, options: list[str], final: Path) -> None:
         raise ArchiveError(f"options of {name} that the kernel's own rules dropped: {', '.join(lost)}")
 
 
-def prune(tree: Path) -> None:
+def prune(tree: Path, architecture: Architecture) -> None:
     for name in UNNEEDED:
         shutil.rmtree(tree / name, ignore_errors=True)
     for arch in (tree / "arch").iterdir():
-        if arch.is_dir() and arch.name != "x86":
+        if arch.is_dir() and arch.name != architecture.folder:
             shutil.rmtree(arch)
     keep = {"scripts", "tools"}
     for path in tree.rglob("*.[oa]"):
@@ -167,7 +170,7 @@ def describe(name: str, source: Source, tree: Path) -> Kernel:
         suite=source.suite,
         version=source.version,
         release=release,
-        image=str(tree / "arch/x86/boot/bzImage"),
+        image=str(tree / of_kernel(name).image),
         modules=str(tree),
         headers=str(tree),
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
 import stat
-import subprocess
 from pathlib import Path
 
-from archive import ArchiveError
+import userland
+from architecture import Architecture
 from kernel import Kernel, module_bytes
 
 # The modules that a guest needs; a kernel with one built in has no file of it.
@@ -29,7 +27,6 @@ MODULES = [
 LATE = {"btrfs": "btrfs", "erofs": "erofs", "nfs4": "nfsv4", "nfsd": "nfsd"}
 # Parameters of modules. The null_blk disks are made later, through configfs.
 PARAMETERS = {"null_blk": "nr_devices=0"}
-PROGRAMS = ["mkfs.btrfs", "mkfs.erofs", "mkfs.ext4", "mkfs.xfs"]
 FOLDERS = ["bin", "sbin", "etc", "dev", "proc", "sys", "tmp", "modules", "mnt", "lower", "lib", "lib64"]
 MAGIC = "070701"
 
@@ -75,51 +72,19 @@ class Initramfs:
         path.write_bytes(b"".join(self._parts))
 
 
-def host_program(name: str) -> Path:
-    """Path of a program of this machine; /sbin is not on every user's path."""
-    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if found is None:
-        raise ArchiveError(f"{name} is not installed; `make deps` installs what the rig needs")
-    return Path(found)
-
-
-def is_elf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
-
-
-@functools.cache
-def libraries_of(path: Path) -> list[Path]:
-    """The libraries that a program or a library is linked with, and the loader; none for a static one."""
-    if not is_elf(path):
-        return []
-    shown = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
-    if shown.returncode != 0:
-        return []
-    lines = shown.stdout.splitlines()
-    missing = [line.split()[0] for line in lines if line.endswith("not found")]
-    if missing:
-        raise ArchiveError(f"{path.name} needs what this machine does not have: {', '.join(missing)}")
-    return [Path(word) for line in lines for word in line.split() if word.startswith("/")]
-
-
-def add_programs(root: Initramfs, tree: Path) -> None:
-    """Adds this machine's programs, the files in the overlay, and the libraries that they all need."""
-    busybox = host_program("busybox")
-    shown = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True)
-    programs = {f"sbin/{name}": host_program(name) for name in PROGRAMS} | {"bin/busybox": busybox}
+def add_programs(root: Initramfs, tree: Path, architecture: Architecture) -> None:
+    """Adds programs of Debian, the files in the overlay, and the libraries that they all need."""
+    programs = userland.programs(architecture)
     programs |= {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*")) if path.is_file()}
-    for applet in shown.stdout.split():
+    for applet in userland.applets():
         if f"bin/{applet}" not in programs:
             root.link(f"bin/{applet}", "/bin/busybox")
-    libraries: set[Path] = set()
     for name, path in programs.items():
         # Whatever the umask here: only root may write to programs that root runs in the guest.
         root.file(name, path.read_bytes(), path.stat().st_mode & 0o755)
-        libraries.update(libraries_of(path))
-    for library in sorted(libraries):
-        # At the path where the loader looks; a link on the way is as good as the file.
-        root.file(str(library), library.read_bytes(), 0o755)
+    libraries = userland.libraries(list(programs.values()), architecture)
+    for name, library in sorted(libraries.items()):
+        root.file(name, library.read_bytes(), 0o755)
 
 
 def module_name(path: Path) -> str:
@@ -150,7 +115,7 @@ def make(path: Path, kernel: Kernel, init: Path, rfs: bytes | None, tree: Path, 
         root.folder(folder)
     root.console()
     root.file("init", init.read_bytes(), 0o755)
-    add_programs(root, tree)
+    add_programs(root, tree, kernel.architecture)
     loads = add_modules(root, kernel)
     if rfs is not None:
         root.file("rfs.ko", rfs)

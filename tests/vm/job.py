@@ -18,6 +18,7 @@ import debug
 import initramfs
 import kernel as kernels
 import machine
+from architecture import AMD64, Architecture
 from archive import ArchiveError, cache_dir
 from selection import MODULE_TESTS, Test
 
@@ -89,7 +90,7 @@ class Job:
 
     def own_tests(self) -> list[str]:
         """The rig's own tests at the end of every boot."""
-        return ["module_unload", "kmemleak"] if kernels.is_debug(self.kernel) else ["module_unload"]
+        return ["module_unload", "kmemleak"] if kernels.is_built(self.kernel) else ["module_unload"]
 
     def planned(self) -> list[str]:
         """Every test that has to end in a result, the rig's own last."""
@@ -232,7 +233,7 @@ def run_folder() -> Path:
 
 
 def fetch_kernel(name: str) -> kernels.Kernel:
-    return debug.fetch(kernels.entry(name)) if kernels.is_debug(name) else kernels.fetch(name)
+    return debug.fetch(kernels.entry(name)) if kernels.is_built(name) else kernels.fetch(name)
 
 
 def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
@@ -245,20 +246,28 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
     if conf is None:
         conf = ["mode test", *(f"run {test.name} {test.limit_s} {test.program}" for test in job.tests)]
     image = job.folder / f"{job.name}.cpio"
-    initramfs.make(
-        image,
-        kernel,
-        inputs / "init",
-        built.data if built else None,
-        inputs / ROOT,
-        [*settings(job), *conf],
-    )
+    init, root = guest_files(job.folder, kernel.architecture)
+    initramfs.make(image, kernel, init, built.data if built else None, root, [*settings(job), *conf])
     return machine.Plan(
         image=kernel.image,
         initramfs=image,
         console=job.console,
-        memory_mb=DEBUG_MEMORY_MB if kernels.is_debug(job.kernel) else MEMORY_MB,
+        architecture=kernel.architecture,
+        memory_mb=DEBUG_MEMORY_MB if kernels.is_built(job.kernel) else MEMORY_MB,
     )
+
+
+def guest_files(folder: Path, architecture: Architecture) -> tuple[Path, Path]:
+    """A run's PID 1, and its programs at their paths in the guest. Of those for another processor, only the module's
+    tests are built."""
+    inputs = folder / INPUTS
+    if architecture is AMD64:
+        return inputs / "init", inputs / ROOT
+    own = inputs / architecture.name
+    (own / ROOT / "bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(build.init(architecture), own / "init")
+    shutil.copy(build.test_program(architecture), own / ROOT / "bin" / MODULE_TESTS)
+    return own / "init", own / ROOT
 
 
 def settings(job: Job) -> list[str]:

@@ -15,11 +15,14 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import architecture
 from archive import ArchiveError, Suite, cache_dir
+from architecture import Architecture
 
 LIST = Path(__file__).with_name("kernels")
-# The end of a debug kernel's name, and the beginning of a line about tests.
+# The ends of the names of kernels that are built from source, and the beginning of a line about tests.
 DEBUG = "-debug"
+BUILT = (DEBUG, f"-{architecture.ARM64.name}")
 ONCE = "once"
 METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
 # The libraries that the headers' tools are linked with.
@@ -51,12 +54,16 @@ class Entry:
     def is_debug(self) -> bool:
         return is_debug(self.name)
 
+    @property
+    def is_built(self) -> bool:
+        return is_built(self.name)
+
     def has_old_memory(self) -> bool:
         return "1" in self.cgroups
 
     def has_series(self, version: str) -> bool:
         """Whether a version, as Debian writes it, belongs to the series that the entry is named after."""
-        return re.match(re.escape(re.sub(r"-(rc|debug)$", "", self.name)) + r"[.~-]", version) is not None
+        return re.match(re.escape(series(self.name)) + r"[.~-]", version) is not None
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,10 @@ class Kernel:
     image: str
     modules: str
     headers: str
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture.of_kernel(self.name)
 
     def find_module(self, name: str) -> Path | None:
         """The file of a module; None if the kernel has it built in, or not at all."""
@@ -114,6 +125,14 @@ def is_debug(name: str) -> bool:
     return name.endswith(DEBUG)
 
 
+def is_built(name: str) -> bool:
+    return name.endswith(BUILT)
+
+
+def series(name: str) -> str:
+    return re.sub(r"-(rc|debug|arm64)$", "", name)
+
+
 def lines() -> list[list[str]]:
     """The words of each line of the list, without empty lines and comments."""
     split = [line.split("#")[0].split() for line in LIST.read_text().splitlines()]
@@ -128,7 +147,7 @@ def everything() -> list[Entry]:
 
 def listed() -> list[Entry]:
     """The kernels that are used as they are packaged."""
-    return [one for one in everything() if not one.is_debug]
+    return [one for one in everything() if not one.is_built]
 
 
 def debug_kernels() -> list[Entry]:

@@ -15,19 +15,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from architecture import AMD64, Architecture
 from archive import ArchiveError, Suite, cache_dir
 
 SUITE = "bookworm-backports"
-PACKAGES = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"]
+# Besides the one with the machine.
+PACKAGES = ["qemu-system-common", "qemu-system-data", "seabios"]
 # The suite of the libraries that QEMU is linked with; this machine need not have any of them.
 LIBRARY_SUITE = "bookworm"
 # The C library and the compiler's libraries must be the running system's own.
 LIBRARIES = r"lib(?!c6|c-|gcc|stdc\+\+|crypt1).*"
 # With ERMS or FSRM the kernel copies with `rep movsb`, which is emulated byte by byte: 18 MB/s instead of 1,500.
-CPU = "max,-erms,-fsrm,la57=off"
+# The algorithm with which arm64 signs pointers is as slow, and the guest does not care which one that is.
+CPU = {"amd64": "max,-erms,-fsrm,la57=off", "arm64": "max,pauth-impdef=on"}
+MACHINE = {"amd64": "q35", "arm64": "virt,gic-version=3"}
 # The console is read after a failure, so it gets warnings and worse; the guest itself reads the log.
 KERNEL_ARGUMENTS = (
-    "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic mitigations=off random.trust_cpu=on "
+    "loglevel=5 panic=-1 panic_on_warn=1 oops=panic mitigations=off random.trust_cpu=on "
     "log_buf_len=4M printk.devkmsg=on watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=120 null_blk.nr_devices=0"
 )
 
@@ -36,13 +40,14 @@ KERNEL_ARGUMENTS = (
 class Qemu:
     root: Path
     libraries: Path
+    architecture: Architecture = AMD64
 
     def command(self) -> list[str]:
         share = self.root / "usr/share"
         return [
             # A run that is killed must not leave a machine behind.
             *("setpriv", "--pdeathsig", "KILL"),
-            str(self.root / "usr/bin/qemu-system-x86_64"),
+            str(self.root / "usr/bin" / self.architecture.qemu),
             *("-L", str(share / "qemu")),
             *("-L", str(share / "seabios")),
         ]
@@ -52,31 +57,33 @@ class Qemu:
         return dict(os.environ, LD_LIBRARY_PATH=":".join(str(path) for path in found))
 
 
-def fetch(force: bool = False) -> Qemu:
+def fetch(architecture: Architecture = AMD64, force: bool = False) -> Qemu:
     """QEMU, unpacked in the cache."""
     folder = cache_dir() / "qemu"
-    current = folder / "current"
+    suffix = "" if architecture is AMD64 else f"-{architecture.name}"
+    current = folder / f"current{suffix}"
     suite = Suite(SUITE)
     fresh = suite.refresh(force)
     if current.exists() and (not fresh or current.stat().st_mtime > suite.updated()):
-        known = Qemu(*(Path(line) for line in current.read_text().splitlines()))
+        known = Qemu(*(Path(line) for line in current.read_text().splitlines()), architecture)
         if known.root.is_dir() and known.libraries.is_dir():
             return known
-    packages = suite.closure(PACKAGES[:1], "|".join(PACKAGES))
-    version = next(package.version for package in packages if package.name == PACKAGES[0])
-    root = folder / version.replace(":", "-").replace("~", "-")
+    main = architecture.qemu_package
+    packages = suite.closure([main], "|".join(PACKAGES))
+    version = next(package.version for package in packages if package.name == main)
+    root = folder / (version.replace(":", "-").replace("~", "-") + suffix)
     suite.unpack(packages, root)
     libraries = root.with_name(root.name + "-libraries")
     if not libraries.exists():
         base = Suite(LIBRARY_SUITE)
         base.refresh()
-        direct = suite.package(PACKAGES[0])
+        direct = suite.package(main)
         needed = [name for name in direct.depends_on(LIBRARIES) if base.package(name)] if direct else []
         base.unpack(base.closure(needed, LIBRARIES), libraries)
     scratch = current.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     scratch.write_text(f"{root}\n{libraries}\n")
     scratch.replace(current)
-    return Qemu(root, libraries)
+    return Qemu(root, libraries, architecture)
 
 
 @dataclass
@@ -86,6 +93,7 @@ class Plan:
     image: str
     initramfs: Path
     console: Path
+    architecture: Architecture = AMD64
     cpus: int = 2
     memory_mb: int = 2048
     # Counts instructions, on one processor: counts and times do not vary from run to run.
@@ -144,7 +152,8 @@ def hardware(plan: Plan) -> Iterator[str]:
     cpus = 1 if plan.icount else plan.cpus
     node_mb = plan.memory_mb // 2
     yield from ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
-    yield from ("-machine", "q35", "-cpu", CPU, "-m", f"{2 * node_mb}M")
+    name = plan.architecture.name
+    yield from ("-machine", MACHINE[name], "-cpu", CPU[name], "-m", f"{2 * node_mb}M")
     if plan.icount:
         yield from ("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off")
     else:
@@ -153,25 +162,38 @@ def hardware(plan: Plan) -> Iterator[str]:
     for node in range(2):
         own = [str(cpu) for cpu in range(cpus) if cpu % 2 == node]
         processors = "".join(f",cpus={cpu}" for cpu in own)
-        bus = 64 * (node + 1)
         yield from ("-object", f"memory-backend-ram,id=memory{node},size={node_mb}M")
         yield from ("-numa", f"node,nodeid={node}{processors},memdev=memory{node}")
-        yield from ("-device", f"pxb-pcie,id=bridge{node},bus=pcie.0,bus_nr={bus},numa_node={node}")
-        yield from ("-device", f"pcie-root-port,id=port{node},bus=bridge{node},chassis={node + 1},slot={node + 1}")
-        # In sysfs, a GPU looks like a display controller; without a ROM the firmware does not stop at it.
-        yield from ("-device", f"bochs-display,bus=port{node},romfile=")
-    if plan.interactive:
-        yield from ("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console", "-serial", "null")
-    else:
-        yield from ("-serial", f"file:{plan.console}", "-chardev", "stdio,id=results,signal=off")
-        yield from ("-serial", "chardev:results")
+        if plan.architecture is AMD64:
+            yield from gpu(node)
+    yield from serial_ports(plan)
     yield from ("-kernel", plan.image, "-initrd", str(plan.initramfs))
-    yield from ("-append", f"{KERNEL_ARGUMENTS} {plan.arguments}".strip())
+    yield from ("-append", f"console={plan.architecture.console} {KERNEL_ARGUMENTS} {plan.arguments}".strip())
     yield from plan.extra
 
 
+def gpu(node: int) -> Iterator[str]:
+    """In sysfs, a GPU looks like a display controller; without a ROM the firmware does not stop at it."""
+    yield from ("-device", f"pxb-pcie,id=bridge{node},bus=pcie.0,bus_nr={64 * (node + 1)},numa_node={node}")
+    yield from ("-device", f"pcie-root-port,id=port{node},bus=bridge{node},chassis={node + 1},slot={node + 1}")
+    yield from ("-device", f"bochs-display,bus=port{node},romfile=")
+
+
+def serial_ports(plan: Plan) -> Iterator[str]:
+    """The console, and ttyS1 for results. The port of arm64's board is its console, so ttyS1 is one of a card."""
+    if plan.interactive:
+        yield from ("-chardev", "stdio,id=console,signal=off", "-chardev", "null,id=results")
+    else:
+        yield from ("-chardev", f"file,id=console,path={plan.console}", "-chardev", "stdio,id=results,signal=off")
+    yield from ("-serial", "chardev:console")
+    if plan.architecture is AMD64:
+        yield from ("-serial", "chardev:results")
+    else:
+        yield from ("-chardev", "null,id=none", "-device", "pci-serial-2x,chardev1=none,chardev2=results")
+
+
 def boot(plan: Plan) -> Machine:
-    qemu = fetch()
+    qemu = fetch(plan.architecture)
     if not Path(plan.image).exists():
         raise ArchiveError(f"{plan.image} is gone from the cache; `make vm-clean` and run again")
     return Machine(qemu, plan)

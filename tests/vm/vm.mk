@@ -7,6 +7,7 @@
 #   make vm-exec K=6.12 EXEC='...'    one command line in a guest
 #   make vm-bench [K="6.1 6.12"]      rfs, the lower file system and FUSE side by side, in counted instructions
 #   make vm-arm64 [K="6.1 6.12"]      rfs.ko compiled for arm64, for every kernel; not part of make test
+#   make vm-arm64-quick               the tests of tests/vm/quick on arm64 with pages of 64 KiB; neither is this
 #   make vm-clean                     remove builds and logs from the cache
 
 K ?= 6.12
@@ -21,7 +22,7 @@ NAMED_KERNELS := $(if $(filter file,$(origin K)),,$(K))
 
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-bench vm-arm64 vm-clean deps
+.PHONY: vm vm-matrix vm-debug vm-shell vm-exec vm-bench vm-arm64 vm-arm64-quick vm-clean deps
 
 vm:
 	@$(VM) run $(K) "$(T)"
@@ -43,6 +44,9 @@ vm-bench:
 
 vm-arm64:
 	@python3 $(dir $(lastword $(filter %vm.mk,$(MAKEFILE_LIST))))arm64.py $(NAMED_KERNELS)
+
+vm-arm64-quick:
+	@$(VM) quick 7.3-arm64
 
 vm-clean:
 	@$(VM) clean

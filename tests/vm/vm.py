@@ -26,6 +26,7 @@ import job as jobs
 import kernel as kernels
 import machine
 import selection
+from architecture import AMD64, of_kernel
 from archive import ArchiveError, cache_dir
 from report import Report
 from selection import Test
@@ -58,8 +59,10 @@ def plan(
     """The machines for tests on kernels: for all tests asked for by name, or for those that the list gives."""
     planned = []
     for name in names:
-        factor = args.factor or (jobs.DEBUG_FACTOR if kernels.is_debug(name) else 1)
-        for found in selection.machines(kernels.entry(name), tests, kernels.once(), by_name, args.fs):
+        factor = args.factor or (jobs.DEBUG_FACTOR if kernels.is_built(name) else 1)
+        # The runtime's tests are compiled for this machine only.
+        runnable = [test for test in tests if of_kernel(name) is AMD64 or test.program == selection.MODULE_TESTS]
+        for found in selection.machines(kernels.entry(name), runnable, kernels.once(), by_name, args.fs):
             planned.append(jobs.Job(name, found.fs, found.tests, factor, folder, found.cgroup1))
     if not planned:
         raise ArchiveError(f"none of these tests is for {', '.join(names)}")
