@@ -18,7 +18,7 @@ from pathlib import Path
 from archive import ArchiveError, Package, Suite, cache_dir, locked
 from architecture import Architecture, of_kernel
 from build import make_environment
-from kernel import Entry, Kernel, series
+from kernel import Entry, Kernel, looks_for_races, series
 
 HERE = Path(__file__).parent
 # This metapackage depends on the newest source that a suite has.
@@ -99,9 +99,9 @@ def tarball_in(source: Path) -> Path:
 
 
 def asked_options(name: str) -> list[str]:
-    """The options asked for: those of all debug kernels, those of the series, and those of the processor. Later ones
-    take precedence."""
-    names = ["debug", f"debug-{series(name)}", of_kernel(name).name]
+    """The options asked for: those of all debug kernels, those of the series, and those of the processor or of the
+    search for races. Later ones take precedence."""
+    names = ["debug", f"debug-{series(name)}", "kcsan" if looks_for_races(name) else of_kernel(name).name]
     chosen: dict[str, str] = {}
     for path in (HERE / f"{one}.config" for one in names):
         for line in OPTION.findall(path.read_text()) if path.exists() else []:
@@ -122,13 +122,15 @@ def build(name: str, tarball: Path, options: list[str], final: Path) -> None:
     subprocess.run(["tar", "-xf", str(tarball), "-C", str(partial), "--strip-components=1"], check=True)
     log = final.with_name(final.name + ".log")
     architecture = of_kernel(name)
+    # Races of the kernel's own are none of our business: only the module's accesses are watched.
+    variables = [*architecture.variables, *(["KCSAN_SANITIZE=n"] if looks_for_races(name) else [])]
     with log.open("w") as handle:
         for step in (["-s", "tinyconfig"], ["olddefconfig"], [f"-j{os.cpu_count() or 1}", "all"]):
             if step == ["olddefconfig"]:
                 with (partial / ".config").open("a") as config:
                     config.writelines(f"{line}\n" for line in options)
             # The version has to come from the release alone: the tree may lie inside another project's git checkout.
-            command = ["nice", "-n", "19", "make", *architecture.variables, *step, "LOCALVERSION="]
+            command = ["nice", "-n", "19", "make", *variables, *step, "LOCALVERSION="]
             done = subprocess.run(
                 command, cwd=partial, env=make_environment(), stdout=handle, stderr=subprocess.STDOUT, check=False
             )

@@ -22,7 +22,8 @@ from architecture import Architecture
 LIST = Path(__file__).with_name("kernels")
 # The ends of the names of kernels that are built from source, and the beginning of a line about tests.
 DEBUG = "-debug"
-BUILT = (DEBUG, f"-{architecture.ARM64.name}")
+RACES = "-kcsan"
+BUILT = (DEBUG, RACES, f"-{architecture.ARM64.name}")
 ONCE = "once"
 METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
 # The libraries that the headers' tools are linked with.
@@ -130,7 +131,11 @@ def is_built(name: str) -> bool:
 
 
 def series(name: str) -> str:
-    return re.sub(r"-(rc|debug|arm64)$", "", name)
+    return re.sub(r"-(rc|debug|kcsan|arm64)$", "", name)
+
+
+def looks_for_races(name: str) -> bool:
+    return name.endswith(RACES)
 
 
 def lines() -> list[list[str]]:
