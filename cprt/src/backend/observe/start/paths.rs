@@ -27,7 +27,7 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct OpenedPaths {
     opens: Fanotify,
-    /// `/proc/self/fd`: looking that up for each open took most of the time.
+    /// `/proc/self/fd`, which would otherwise be looked up for each open.
     descriptors: File,
 }
 
