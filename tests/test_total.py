@@ -67,6 +67,10 @@ class Counting(unittest.TestCase):
         told = ["7.2 xfs evict 12 ms  t.rs:3: kept", "session::lost", "test_one (test_x.One)"]
         self.assertEqual(lines[1:], [f"  failed: {line}" for line in told])
 
+    def test_the_time_of_a_part_stands_beside_its_sum(self):
+        lines = total.Part("vm", Count(3), seconds=125.4).lines()
+        self.assertEqual(lines, ["vm: 3 passed, 0 failed, 0 skipped, in 2:05 min"])
+
     def test_a_flaky_test_has_passed_unless_that_is_not_to_count(self):
         output = "flaky  6.1/ext4/b: late\n7 passed, 0 failed\n"
         self.assertEqual(total.verdict("vm", 0, output, []).count, Count(7))

@@ -19,6 +19,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,7 @@ class Part:
     wrong: list[str] = field(default_factory=list)
     flaky: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    seconds: float = 0
 
     def fail(self, why: str) -> None:
         self.count += Count(failed=1)
@@ -70,7 +72,8 @@ class Part:
     def lines(self) -> list[str]:
         """Lists failures again: in a long output their first report is far above."""
         lines = [*(f"failed: {line}" for line in self.failed), *self.wrong]
-        return [f"{self.name}: {self.count}", *(f"  {line[:300]}" for line in lines)]
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return [f"{self.name}: {self.count}, in {minutes}:{seconds:02} min", *(f"  {line[:300]}" for line in lines)]
 
 
 def of_unittest(ran: str, words: str | None) -> Count:
@@ -177,7 +180,10 @@ def main(arguments: list[str]) -> int:
     done = []
     for name, _, command in parts:
         print(f"== {name}: {command}", flush=True)
-        done.append(verdict(name, *run(name, command), expected, strict))
+        begun = time.monotonic()
+        part = verdict(name, *run(name, command), expected, strict)
+        part.seconds = time.monotonic() - begun
+        done.append(part)
     total = sum((part.count for part in done), Count())
     flaky = [f"{part.name}: {line}" for part in done for line in part.flaky]
     print("==", *(line for part in done for line in part.lines()), sep="\n")
