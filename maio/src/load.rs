@@ -28,6 +28,10 @@ use phases::{Activity, Phases};
 use sources::Sources;
 pub(crate) use tally::Tally;
 
+/// An event that is heard so many ns after it is not the last one, unless no other follows within `MORE`.
+const BEHIND: u64 = 200_000_000;
+const MORE: Duration = Duration::from_secs(1);
+
 /// How long a reader may be silent before it no longer holds up others.
 const STALLED: Duration = Duration::from_secs(5);
 /// The same for an expected reader that has not come.
@@ -44,8 +48,8 @@ const CLOSED: Duration = Duration::from_secs(2);
 const TOLD_LATE: Duration = Duration::from_millis(200);
 /// How many pages make a reader a worker: one of fewer looks at the configuration, say.
 const WORKER: u64 = (1 << 20) / PAGE;
-/// The factor on the idle time until a worker comes: frameworks take their time between the configuration
-/// and the weights.
+/// The factor on the idle time until a worker comes, as frameworks take their time between the configuration and the
+/// weights, and while something is being loaded.
 const STARTING: u32 = 30;
 
 /// How long a load that began before its readers waits for them.
@@ -122,6 +126,8 @@ pub(crate) struct Load {
     quiet: bool,
     began_ns: u64,
     heard_ns: u64,
+    /// How long after it the last event was heard.
+    late_ns: u64,
     lost: bool,
     bypass: Bypass,
     cut_short: bool,
@@ -153,6 +159,8 @@ pub(crate) struct Load {
     phases: Phases,
     /// What it did when that was last found out.
     activity: Activity,
+    /// When that was last found to be loading.
+    loading_ns: u64,
     /// What was asked for and may not have come yet, in order.
     awaited: VecDeque<Extent>,
 }
@@ -182,6 +190,7 @@ impl Load {
             quiet,
             began_ns: now_ns,
             heard_ns: now_ns,
+            late_ns: 0,
             lost: false,
             bypass: Bypass::default(),
             cut_short: false,
@@ -201,6 +210,7 @@ impl Load {
             sources: Sources::default(),
             phases: Phases::new(now_ns),
             activity: Activity::Done,
+            loading_ns: now_ns,
             awaited: VecDeque::new(),
         };
         for group in (0..load.pieces.groups()).filter(|_| several) {
@@ -374,16 +384,24 @@ impl Load {
         }
     }
 
-    /// Takes in an event on these pages.
-    pub(crate) fn hear(&mut self, event: &Event, extent: &Extent, processes: &dyn Processes) {
-        let now_ns = event.time_ns.max(self.heard_ns);
+    /// Takes in an event on these pages. That may be long after it, and others may wait: how long readers are silent
+    /// counts from now.
+    pub(crate) fn hear(
+        &mut self,
+        event: &Event,
+        extent: &Extent,
+        processes: &dyn Processes,
+        now_ns: u64,
+    ) {
+        let now_ns = now_ns.max(self.heard_ns);
         self.heard_ns = now_ns;
+        self.late_ns = now_ns.saturating_sub(event.time_ns);
         self.deserted = false;
         self.reach(event, extent.file);
         let process = event.process;
         self.meet(process, processes);
         // The OPEN may arrive a little after the first read.
-        let began = Duration::from_nanos(now_ns.saturating_sub(self.began_ns));
+        let began = Duration::from_nanos(event.time_ns.saturating_sub(self.began_ns));
         if event.kind == Kind::Open && began <= TOLD_LATE {
             self.midway.take_if(|it| *it == (extent.file, process));
         }
@@ -512,6 +530,10 @@ impl Load {
     /// Time has passed. Returns whether the load is over; `idle` is how long its readers may be quiet.
     pub(crate) fn tick(&mut self, now_ns: u64, idle: Duration, processes: &dyn Processes) -> bool {
         let since = |then: u64| Duration::from_nanos(now_ns.saturating_sub(then));
+        if self.late_ns > BEHIND && since(self.heard_ns) < MORE {
+            // What readers have done since is not known yet.
+            return false;
+        }
         let workers = self.workers();
         let mut leave = self.see_off(now_ns, &workers, processes);
         // As many as are expected read: the other groups have no process of their own.
@@ -545,7 +567,9 @@ impl Load {
         }
         let closed = self.opens && self.open.is_empty();
         let closed = closed && quiet > CLOSED && self.has_read(ALL);
-        quiet > idle || closed || (all_gone && quiet > Duration::from_secs(1))
+        // Where the device takes longer than that, the readers wait for it, too.
+        let idles = since(self.heard_ns.max(self.loading_ns)) > idle || quiet > idle * STARTING;
+        idles || closed || (all_gone && quiet > Duration::from_secs(1))
     }
 
     /// Finds out which processes are gone or rest, and returns the places that hold up others no longer. A process that
@@ -600,20 +624,18 @@ impl Load {
 
     /// The processes that have read more than a little.
     fn workers(&self) -> HashSet<u32> {
-        let recorded = |process| {
-            let record = self
-                .records
-                .as_ref()
-                .and_then(|records| records.get(&process));
-            record.map_or(0, Record::pages)
-        };
         let followed = |member: &Worker| {
             let place = member.place;
             place.map_or(0, |(_, reader)| self.window.progress(reader).0)
         };
+        // A place far on in its order does not mean that it has read what comes before.
+        let read = |process, member| match &self.records {
+            Some(records) => records.get(&process).map_or(0, Record::pages),
+            None => followed(member),
+        };
         let members = self.workers.members();
         members
-            .filter(|&(process, member)| recorded(process).max(followed(member)) >= WORKER)
+            .filter(|&(process, member)| read(process, member) >= WORKER)
             .map(|(process, _)| process)
             .collect()
     }

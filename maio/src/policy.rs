@@ -367,7 +367,7 @@ impl Model {
             && let Some(extent) = Extent::of_bytes(number, &place(event))
         {
             let node = &self.node;
-            load.hear(event, &extent, &HostProcesses { host, node });
+            load.hear(event, &extent, &HostProcesses { host, node }, host.now());
         }
         if let Some(load) = &self.load
             && event.kind == Kind::Close

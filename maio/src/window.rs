@@ -257,11 +257,29 @@ impl Window {
         self.readers.iter().any(|reader| reader.rest.is_some()) || self.next_reader().is_some()
     }
 
-    /// Whether the piece that a range begins in has been issued, or read in, and not been dropped or given up since.
+    /// Whether the piece that a range begins in has been issued, or read in, and not been dropped or given up since;
+    /// and a reader has yet to come past it.
     #[must_use]
-    pub(crate) fn is_held(&self, extent: &Extent) -> bool {
-        let piece = self.pieces.at(extent.file, extent.first);
-        piece.is_some_and(|piece| self.cache.state(piece) == PieceState::Held)
+    pub(crate) fn is_due(&self, extent: &Extent) -> bool {
+        let is_due =
+            |piece| self.cache.state(piece) == PieceState::Held && self.cache.is_needed(piece);
+        self.pieces
+            .at(extent.file, extent.first)
+            .is_some_and(is_due)
+    }
+
+    /// The readers whose next piece has been issued and is still `absent`.
+    pub(crate) fn waiting(&self, mut absent: impl FnMut(&Extent) -> bool) -> Vec<usize> {
+        let mut waits = |reader: &Reader| {
+            let next = reader.order.piece(reader.front);
+            let next = next.filter(|_| !reader.gone && reader.follows());
+            let next = next.filter(|&it| self.cache.state(it) == PieceState::Held);
+            next.and_then(|it| self.pieces.extent(it))
+                .is_some_and(|it| absent(&it))
+        };
+        let readers = self.readers.iter().enumerate();
+        let waiting = readers.filter(|(_, reader)| waits(reader));
+        waiting.map(|(number, _)| number).collect()
     }
 
     /// How many pages of its order a reader has come past, and how many the order has.

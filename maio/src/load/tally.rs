@@ -11,6 +11,7 @@ use super::sources::Figures;
 use crate::extent::Extent;
 use crate::ranges::Ranges;
 use crate::record::Record;
+use crate::workers::Worker;
 
 /// What became of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +26,19 @@ impl Load {
         &mut self,
         now_ns: u64,
         memory: Memory,
-        absent: impl FnMut(&Extent) -> bool,
+        mut absent: impl FnMut(&Extent) -> bool,
     ) {
-        self.activity = self.activity_now(memory, absent);
+        self.activity = self.activity_now(memory, &mut absent);
+        if self.activity == Activity::Loading {
+            self.loading_ns = now_ns;
+            let waiting = self.window.waiting(absent);
+            let waits = |member: &Worker| member.place.is_some_and(|it| waiting.contains(&it.1));
+            let members = self.workers.members_mut();
+            for (_, member) in members.filter(|(_, it)| !it.gone && waits(it)) {
+                // It is silent because the device is.
+                member.heard_ns = member.heard_ns.max(now_ns);
+            }
+        }
         self.phases.pass(self.activity, self.heard_ns, now_ns);
     }
 
@@ -39,14 +50,14 @@ impl Load {
         if self.early {
             return Activity::Waiting;
         }
-        // A range is loaded from its beginning to its end. What is not held any more has come and gone.
+        // A range is loaded from its beginning to its end. What readers have come past has come, and may have gone.
         while let Some(extent) = self.awaited.front() {
             let last = Extent {
                 first: extent.end().saturating_sub(1),
                 pages: 1,
                 ..*extent
             };
-            if self.window.is_held(&last) && absent(&last) {
+            if self.window.is_due(&last) && absent(&last) {
                 let is_short = memory.available == 0;
                 return if is_short {
                     Activity::Held

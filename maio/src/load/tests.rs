@@ -1,4 +1,5 @@
 mod forerunners;
+mod silence;
 
 use std::collections::HashSet;
 
@@ -72,6 +73,11 @@ fn event(kind: Kind, process: u32, at_ms: u64) -> Event {
     event
 }
 
+/// Lets a load hear of an event at once.
+fn hear(load: &mut Load, event: &Event, extent: &Extent, fake: &FakeProcesses) {
+    load.hear(event, extent, fake, event.time_ns);
+}
+
 fn reads(load: &mut Load, process: u32, extents: &[Extent], at_ms: u64, fake: &FakeProcesses) {
     for extent in extents {
         for first in (extent.first..extent.end()).step_by(64) {
@@ -81,7 +87,7 @@ fn reads(load: &mut Load, process: u32, extents: &[Extent], at_ms: u64, fake: &F
                 pages,
                 ..*extent
             };
-            load.hear(&event(Kind::Touch, process, at_ms), &extent, fake);
+            hear(load, &event(Kind::Touch, process, at_ms), &extent, fake);
         }
     }
 }
@@ -95,7 +101,8 @@ fn ns(seconds: u64) -> u64 {
 #[test]
 fn whole_forecast_is_loaded_at_the_first_event() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
-    load.hear(
+    hear(
+        &mut load,
         &event(Kind::Open, 50, 0),
         &extent(0, 1),
         &FakeProcesses::default(),
@@ -120,7 +127,12 @@ fn early_load_waits_for_readers_then_takes_priority() {
     // Imports take longer than a load otherwise waits for readers.
     assert!(!load.tick(ns(200), IDLE, &fake));
     assert_eq!(load.advise(|_| true), Advice::default());
-    load.hear(&event(Kind::Open, 50, 200_000), &extent(0, 1), &fake);
+    hear(
+        &mut load,
+        &event(Kind::Open, 50, 200_000),
+        &extent(0, 1),
+        &fake,
+    );
     let advice = load.advise(|_| true);
     assert_eq!(advice.cancels, [extent(0, 48 * PAGES)]);
     assert!(advice.loads.iter().all(|wish| !wish.behind));
@@ -202,9 +214,9 @@ fn fault_around_past_a_workers_part_is_not_recorded() {
     let mut touch = event(Kind::Touch, 10, 1000);
     touch.mmap = true;
     for first in (10..16 * PAGES).step_by(16) {
-        load.hear(&touch, &extent(first, 16), &fake);
+        hear(&mut load, &touch, &extent(first, 16), &fake);
     }
-    load.hear(&touch, &extent(1, 9), &fake);
+    hear(&mut load, &touch, &extent(1, 9), &fake);
     reads(
         &mut load,
         11,
@@ -244,12 +256,12 @@ fn a_load_whose_reader_ends_in_the_midst_of_it_is_not_kept() {
     assert!(load.end().parts.is_err(), "it had begun before");
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(Some((0, 10)));
-    load.hear(&event(Kind::Open, 10, 100), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 10, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_ok(), "it was only told late");
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     load.record(Some((0, 10)));
-    load.hear(&event(Kind::Open, 11, 100), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 11, 100), &extent(0, 1), &fake);
     reads(&mut load, 10, &[extent(0, 48 * PAGES)], 1000, &fake);
     assert!(load.end().parts.is_err(), "another process has opened it");
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
@@ -330,7 +342,7 @@ fn large_folio_fault_does_not_reassign_a_reader() {
     for at in (0..8192).step_by(512) {
         let mut event = event(Kind::Touch, 10, 1);
         event.mmap = true;
-        load.hear(&event, &extent(at, 512), &fake);
+        hear(&mut load, &event, &extent(at, 512), &fake);
     }
     let member = load.workers.member(10).expect("it has read");
     assert_eq!(member.place, Some((0, 0)));
@@ -442,7 +454,7 @@ fn idle_worker_does_not_hold_up_a_reading_one() {
 fn fully_cached_or_bypassed_model_is_not_loaded() {
     let fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, true, 0);
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(load.advise(|_| true), Advice::default());
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     assert!(!load.advise(|_| true).loads.is_empty());
@@ -502,7 +514,7 @@ fn the_budget_is_what_others_leave() {
 fn misses(load: &mut Load, process: u32, extent: &Extent, at_ms: u64) {
     let mut event = event(Kind::Miss, process, at_ms);
     event.length = extent.length();
-    load.hear(&event, extent, &FakeProcesses::default());
+    hear(load, &event, extent, &FakeProcesses::default());
 }
 
 fn wished(load: &mut Load) -> u32 {
@@ -513,7 +525,8 @@ fn wished(load: &mut Load) -> u32 {
 #[test]
 fn load_pauses_while_reads_stray_from_the_forecast() {
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
-    load.hear(
+    hear(
+        &mut load,
         &event(Kind::Open, 50, 0),
         &extent(0, 1),
         &FakeProcesses::default(),
@@ -546,14 +559,19 @@ fn load_pauses_while_reads_stray_from_the_forecast() {
 fn load_whose_readers_died_is_held_back_and_ends() {
     let mut fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 48 * PAGES);
     assert!(!load.tick(ns(9), IDLE, &fake) && !load.is_to_hold_back());
     fake.dead.insert(50);
     assert!(!load.tick(ns(9), IDLE, &fake) && load.is_to_hold_back());
     load.hold_back(|_| true);
     assert!(load.advise(|_| true).loads.is_empty());
-    load.hear(&event(Kind::Open, 51, 9500), &extent(0, 1), &fake);
+    hear(
+        &mut load,
+        &event(Kind::Open, 51, 9500),
+        &extent(0, 1),
+        &fake,
+    );
     assert_eq!(wished(&mut load), 48 * PAGES);
     fake.dead.insert(51);
     assert!(!load.tick(ns(19), IDLE, &fake));
@@ -572,9 +590,9 @@ fn multi_node_load_covers_only_workers_that_appear() {
         ..forecast()
     };
     let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 0);
-    load.hear(&event(Kind::Open, 10, 1), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 10, 1), &extent(0, 1), &fake);
     assert_eq!(wished(&mut load), 32 * PAGES);
 }
 
@@ -584,10 +602,15 @@ fn when_all_has_been_read_and_closed_it_is_over_soon() {
     for (pages, close, over) in [(48, true, true), (47, true, false), (48, false, false)] {
         let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
         load.record(None);
-        load.hear(&event(Kind::Open, 10, 0), &extent(0, 1), &fake);
+        hear(&mut load, &event(Kind::Open, 10, 0), &extent(0, 1), &fake);
         reads(&mut load, 10, &[extent(0, pages * PAGES)], 1000, &fake);
         if close {
-            load.hear(&event(Kind::Close, 10, 1000), &extent(0, 1), &fake);
+            hear(
+                &mut load,
+                &event(Kind::Close, 10, 1000),
+                &extent(0, 1),
+                &fake,
+            );
         }
         assert!(!load.tick(ns(2), IDLE, &fake));
         assert_eq!(load.tick(ns(4), IDLE, &fake), over, "{pages} {close}");
@@ -606,7 +629,7 @@ fn a_beacon_among_neighbours_parts_does_not_make_a_worker_one_of_them() {
     let beacon = |load: &mut Load, process, fake: &FakeProcesses| {
         let mut event = event(Kind::Progress, process, 1);
         event.length = 2 * MIB;
-        load.hear(&event, &extent(2 * PAGES - 1, 1), fake);
+        hear(load, &event, &extent(2 * PAGES - 1, 1), fake);
         load.workers.member(process).and_then(|member| member.place)
     };
     let mut fake = FakeProcesses::default();

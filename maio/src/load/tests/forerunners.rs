@@ -14,7 +14,7 @@ fn a_forerunner_that_reads_a_file_of_no_template_is_not_the_reader() {
         pages: 1,
     };
     for kind in [Kind::Open, Kind::Miss, Kind::Touch] {
-        load.hear(&event(kind, 50, 1000), &configuration, &fake);
+        hear(&mut load, &event(kind, 50, 1000), &configuration, &fake);
     }
     fake.dead.insert(50);
     assert!(!load.tick(ns(2), IDLE, &fake));
@@ -31,12 +31,17 @@ fn a_load_that_a_forerunner_has_begun_waits_for_readers_until_one_reaches_the_we
         first: 0,
         pages: 1,
     };
-    load.hear(&event(Kind::Open, 50, 0), &configuration, &fake);
+    hear(&mut load, &event(Kind::Open, 50, 0), &configuration, &fake);
     load.await_readers(true);
     fake.dead.insert(50);
     assert!(!load.tick(ns(60), IDLE, &fake));
     assert!(load.is_early() && !load.is_to_hold_back());
-    load.hear(&event(Kind::Open, 51, 61_000), &extent(0, 1), &fake);
+    hear(
+        &mut load,
+        &event(Kind::Open, 51, 61_000),
+        &extent(0, 1),
+        &fake,
+    );
     load.await_readers(true);
     assert!(!load.is_early(), "its reader is there");
 }
@@ -46,7 +51,7 @@ fn a_forerunner_that_ends_leaves_its_place_to_the_worker() {
     let mut fake = FakeProcesses::default();
     let mut load = Load::new(forecast(), memory(1024), u64::MAX, false, 0);
     // The shell opens the file, and `head` reads of it.
-    load.hear(&event(Kind::Open, 50, 0), &extent(0, 1), &fake);
+    hear(&mut load, &event(Kind::Open, 50, 0), &extent(0, 1), &fake);
     misses(&mut load, 51, &extent(0, 160), 0);
     fake.dead.insert(51);
     // That it is gone is found out before anything is loaded.
@@ -71,7 +76,12 @@ fn early_load_waits_again_after_a_header_only_reader() {
     assert!(load.advise(|_| true).loads.iter().all(|it| it.behind));
     let place = |load: &mut Load, it| load.workers.member(it).and_then(|it| it.place);
     assert_eq!(place(&mut load, 50), None, "it is the worker's");
-    load.hear(&event(Kind::Open, 50, 8000), &extent(0, 1), &fake);
+    hear(
+        &mut load,
+        &event(Kind::Open, 50, 8000),
+        &extent(0, 1),
+        &fake,
+    );
     assert!(load.is_early(), "it looks again");
     assert!(!load.tick(ns(300), IDLE, &fake));
     misses(&mut load, 51, &extent(0, 160), 301_000);
