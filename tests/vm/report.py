@@ -31,8 +31,11 @@ class Report:
             if self.verbose or (result.status == "fail" and not not_run):
                 words = f"{result.status}  {result.kernel} {result.fs} {result.test} {result.ms} ms  {result.message}"
                 print(words.rstrip(), flush=True)
-            if not self.verbose and self.seen % max(PROGRESS_LEAST, self.total // PROGRESS_LINES) == 0:
-                print(f"... {self.seen} of {self.total}", file=sys.stderr, flush=True)
+            if self.seen % max(PROGRESS_LEAST, self.total // PROGRESS_LINES) == 0:
+                # A run that is ended has them, too.
+                self.keep()
+                if not self.verbose:
+                    print(f"... {self.seen} of {self.total}", file=sys.stderr, flush=True)
 
     def keep(self) -> None:
         """Writes every result beside the consoles, to show what each test took if a run is too long."""
