@@ -254,6 +254,8 @@ def prepare(job: Job, conf: list[str] | None = None) -> machine.Plan:
         console=job.console,
         architecture=kernel.architecture,
         memory_mb=DEBUG_MEMORY_MB if kernels.is_built(job.kernel) else MEMORY_MB,
+        # Not tried on the debug kernels.
+        trusts_counter=kernel.architecture is AMD64 and not kernels.is_built(job.kernel),
     )
 
 

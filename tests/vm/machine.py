@@ -101,6 +101,7 @@ class Plan:
     memory_mb: int = 2048
     # Counts instructions, on one processor: counts and times do not vary from run to run.
     icount: bool = False
+    trusts_counter: bool = False
     # Shows the console on this terminal instead of writing it to a file.
     interactive: bool = False
     arguments: str = ""
@@ -171,8 +172,7 @@ def hardware(plan: Plan) -> Iterator[str]:
             yield from gpu(node)
     yield from serial_ports(plan)
     yield from ("-kernel", plan.image, "-initrd", str(plan.initramfs))
-    trusts = plan.architecture is AMD64 and not plan.icount
-    clock = TRUST_THE_COUNTER if trusts else ""
+    clock = TRUST_THE_COUNTER if plan.trusts_counter and not plan.icount else ""
     arguments = f"console={plan.architecture.console} {KERNEL_ARGUMENTS} {clock} {plan.arguments}"
     yield from ("-append", " ".join(arguments.split()))
     yield from plan.extra
