@@ -55,6 +55,8 @@ pub(crate) struct Job {
     closed: bool,
     /// Bytes at the beginning of the file that it reads itself before it leaves the ranges to a child.
     parent: u64,
+    /// Has a lower priority than others.
+    yields: bool,
 }
 
 /// What a reader has done, over all its passes.
@@ -104,6 +106,7 @@ impl Job {
             heads: 0,
             closed: false,
             parent: 0,
+            yields: false,
         }
     }
 
@@ -195,6 +198,13 @@ impl Job {
         self
     }
 
+    /// Reads with a lower priority. In a guest, readers at full speed would otherwise have most of both processors, and
+    /// whatever is done beside them takes five times as long.
+    pub(crate) fn yields(mut self) -> Self {
+        self.yields = true;
+        self
+    }
+
     /// Starts it.
     pub(crate) fn start(&self) -> Outcome<Reader> {
         let program = std::env::current_exe()?;
@@ -247,6 +257,9 @@ impl Reader {
 /// The reader process.
 pub(crate) fn main() -> Outcome {
     let job: Job = serde_json::from_reader(std::io::stdin())?;
+    if job.yields {
+        sys::lower_priority()?;
+    }
     for group in &job.groups {
         fs::write(group, std::process::id().to_string()).of(group.display())?;
     }

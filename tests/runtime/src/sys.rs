@@ -1,5 +1,5 @@
-//! System calls that have no safe wrapper elsewhere: mappings and their pages, extents, fork, and opening
-//! a library.
+//! System calls that have no safe wrapper elsewhere: mappings and their pages, extents, fork, priorities, and
+//! opening a library.
 
 use std::fs::File;
 use std::io;
@@ -149,6 +149,12 @@ pub(crate) fn fork() -> nix::Result<Option<Pid>> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// Lets other processes have a processor three times as long as this one, where both want it.
+pub(crate) fn lower_priority() -> io::Result<()> {
+    // SAFETY: it concerns numbers alone.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) })
 }
 
 /// Opens a library of this source tree as a policy.

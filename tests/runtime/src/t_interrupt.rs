@@ -28,9 +28,9 @@ const SIZE: u64 = 160 * MIB;
 const ROUNDS: usize = 5;
 /// Upper bound on the median time to stop, on its own machine.
 const LIMIT_MS: f64 = 20.0;
-/// Factor on that bound: the guest is emulated and shares its two processors. Loads that do not stop go
-/// on for 800 ms.
-const GENEROUS: f64 = 10.0;
+/// Factor on that bound: the guest is emulated and shares its two processors. Alone on a fast machine it takes 95 ms,
+/// 210 and 248 beside another guest on one that computes 1.6 times as long. Loads that do not stop go on for 800 ms.
+const GENEROUS: f64 = 20.0;
 
 fn slow() -> Outcome<(Disk, Mount, Pattern)> {
     let mut disk = Disk::new("slow")?;

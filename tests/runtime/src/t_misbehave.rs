@@ -42,13 +42,13 @@ pub(crate) const CASES: &[Case] = &[
 
 const SIZE: u64 = 16 * MIB;
 /// Rounds of reads with and without a policy, in turn; one verdict covers all of them.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// Upper bound on the rounds, which continue while the verdict is against the policy. On a guest's disk,
 /// 16 MiB take either 150 or 250 ms, on an idle machine, too, depending on where the host puts the
-/// emulator's threads, and the median of seven falls on one or the other: "hang" took 1.02, 1.12 and 1.47
+/// emulator's threads, and the median of a few falls on one or the other: "hang" took 1.02, 1.12 and 1.47
 /// times as long as without, in three runs. Time that readers wait for a policy shows in any number of
 /// rounds.
-const MOST_ROUNDS: usize = 3 * ROUNDS;
+const MOST_ROUNDS: usize = 4 * ROUNDS;
 /// How many times as long reading may take, in the median over all rounds. A guest's clock is that of the
 /// host, which other processes use, too; `bench_misbehaviour`, whose clock counts instructions, measures to
 /// a percent what misbehaviour costs readers.

@@ -32,7 +32,7 @@ fn load(mount: &Mount) -> Outcome<Vec<Reader>> {
     (1..=3)
         .map(|seed| {
             let file = mount.file(&format!("f{seed}"), seed, SIZE)?;
-            let job = Job::new(mount, &file).until(stop.clone());
+            let job = Job::new(mount, &file).until(stop.clone()).yields();
             if seed == 3 { job.mmap() } else { job }.start()
         })
         .collect()
