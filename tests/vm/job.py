@@ -88,6 +88,10 @@ class Job:
     def console(self) -> Path:
         return self.folder / f"{self.name}.log"
 
+    def limit_s(self) -> int:
+        """The time limits of its tests together: the only measure there is of how long it takes."""
+        return sum(test.limit_s for test in self.tests)
+
     def own_tests(self) -> list[str]:
         """The rig's own tests at the end of every boot."""
         return ["module_unload", "kmemleak"] if kernels.is_built(self.kernel) else ["module_unload"]

@@ -20,11 +20,12 @@ from archive import ArchiveError, Suite, cache_dir
 from architecture import Architecture
 
 LIST = Path(__file__).with_name("kernels")
-# The ends of the names of kernels that are built from source, and the beginning of a line about tests.
+# The ends of the names of kernels that are built from source, and the beginnings of lines about tests.
 DEBUG = "-debug"
 RACES = "-kcsan"
 BUILT = (DEBUG, RACES, f"-{architecture.ARM64.name}")
 ONCE = "once"
+ONLY = "only"
 METAPACKAGES = ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"]
 # The libraries that the headers' tools are linked with.
 TOOL_LIBRARIES = ["libc6", "libelf1t64", "zlib1g", "libzstd1"]
@@ -65,6 +66,22 @@ class Entry:
     def has_series(self, version: str) -> bool:
         """Whether a version, as Debian writes it, belongs to the series that the entry is named after."""
         return re.match(re.escape(series(self.name)) + r"[.~-]", version) is not None
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """Which tests need not run everywhere, by how their names begin."""
+
+    # One file system of a kernel is enough for these.
+    once: tuple[str, ...]
+    # These run on a few kernels, each `KERNEL` or `KERNEL@FS`.
+    only: dict[str, tuple[str, ...]]
+
+    def allow(self, test: str, kernel: str, fs: str, first: bool) -> bool:
+        """Whether a test is for a file system of a kernel, which is the first one listed there or not."""
+        places = {kernel, f"{kernel}@{fs}"}
+        kept = all(places & set(few) for start, few in self.only.items() if test.startswith(start))
+        return kept and (first or not test.startswith(self.once))
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ def lines() -> list[list[str]]:
 
 def everything() -> list[Entry]:
     """The kernels of the list, debug kernels included, in its order."""
-    rows = [fields for fields in lines() if fields[0] != ONCE]
+    rows = [fields for fields in lines() if fields[0] not in (ONCE, ONLY)]
     return [Entry(fields[0], *(tuple(field.split(",")) for field in fields[1:])) for fields in rows]
 
 
@@ -159,9 +176,10 @@ def debug_kernels() -> list[Entry]:
     return [one for one in everything() if one.is_debug]
 
 
-def once() -> tuple[str, ...]:
-    """Prefixes of the names of tests for which one file system of a kernel is enough."""
-    return tuple(start for fields in lines() if fields[0] == ONCE for start in fields[1:])
+def restrictions() -> Restrictions:
+    found = lines()
+    once = tuple(start for fields in found if fields[0] == ONCE for start in fields[1:])
+    return Restrictions(once, {fields[1]: tuple(fields[2:]) for fields in found if fields[0] == ONLY})
 
 
 def entry(name: str) -> Entry:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive import ArchiveError
-from kernel import Entry
+from kernel import Entry, Restrictions
 
 # Tests that run long on purpose: only when asked for by name, and on the debug kernels.
 STORM = "storm"
@@ -81,7 +81,7 @@ def of_file(tests: list[Test], path: Path) -> list[Test]:
 
 
 def machines(
-    kernel: Entry, tests: list[Test], once: tuple[str, ...], by_name: bool, systems: Iterable[str] = ()
+    kernel: Entry, tests: list[Test], rules: Restrictions, by_name: bool, systems: Iterable[str] = ()
 ) -> list[Machine]:
     """The tests to run on a kernel: those that the list gives it or, if tests are named, all of these."""
     chosen = list(systems) or list(kernel.file_systems)
@@ -91,7 +91,7 @@ def machines(
         own = [
             test
             for test in tests
-            if by_name or (is_given(kernel, test, fs) and (fs == chosen[0] or not is_once(test, once)))
+            if by_name or (is_given(kernel, test, fs) and rules.allow(test.name, kernel.name, fs, fs == chosen[0]))
         ]
         plain = [test for test in own if not test.needs_old_memory()]
         # These tests need pages of any file system: one is enough.
@@ -104,17 +104,11 @@ def machines(
 
 def is_given(kernel: Entry, test: Test, fs: str) -> bool:
     """Whether the list gives a kernel a test: `PROGRAM`, or `PROGRAM:BEGINNING` for tests whose names begin with that;
-    `@FS` at the end restricts a word to that file system; `!` in front excludes these tests.
+    `@FS` at the end restricts a word to that file system.
     """
-
-    def has(entry: str) -> bool:
-        tests, _, only = entry.partition("@")
-        program, _, start = tests.partition(":")
-        return test.program == program and test.name.startswith(start) and only in ("", fs)
-
-    given = any(has(entry) for entry in kernel.tests if not entry.startswith("!"))
-    return given and not any(has(entry[1:]) for entry in kernel.tests if entry.startswith("!"))
-
-
-def is_once(test: Test, once: tuple[str, ...]) -> bool:
-    return test.program == MODULE_TESTS and test.name.startswith(once)
+    for word in kernel.tests:
+        names, _, only = word.partition("@")
+        program, _, start = names.partition(":")
+        if test.program == program and test.name.startswith(start) and only in ("", fs):
+            return True
+    return False

@@ -45,7 +45,8 @@ def run_jobs(planned: list[jobs.Job]) -> int:
     workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
     pool = ThreadPoolExecutor(workers)
     try:
-        for done in [pool.submit(one.run, report.heard) for one in planned]:
+        # Longest first, so that no processor is idle while the last of them runs.
+        for done in [pool.submit(one.run, report.heard) for one in sorted(planned, key=jobs.Job.limit_s, reverse=True)]:
             done.result()
     except KeyboardInterrupt:
         # Exiting at once kills the machines; an orderly end would wait for them.
@@ -62,7 +63,7 @@ def plan(
         factor = args.factor or (jobs.DEBUG_FACTOR if kernels.is_built(name) else 1)
         # The runtime's tests are compiled for this machine only.
         runnable = [test for test in tests if of_kernel(name) is AMD64 or test.program == selection.MODULE_TESTS]
-        for found in selection.machines(kernels.entry(name), runnable, kernels.once(), by_name, args.fs):
+        for found in selection.machines(kernels.entry(name), runnable, kernels.restrictions(), by_name, args.fs):
             planned.append(jobs.Job(name, found.fs, found.tests, factor, folder, found.cgroup1))
     if not planned:
         raise ArchiveError(f"none of these tests is for {', '.join(names)}")
