@@ -1,4 +1,4 @@
-"""Which deaths of a machine are the emulator's fault, that second tries are reported, and how tests are shared out."""
+"""Which deaths of a machine are the emulator's fault, and that second tries are reported."""
 
 import contextlib
 import io
@@ -13,7 +13,6 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parent / "vm"))
 
 import job  # noqa: E402
-import vm  # noqa: E402
 from report import Report  # noqa: E402
 from selection import Test  # noqa: E402
 
@@ -104,33 +103,6 @@ class SecondTries(unittest.TestCase):
         self.assertEqual(lines[-1], "4 passed, 0 failed")
         *_, one = self.run_boots(("the machine hung", []), ("the machine hung", []))
         self.assertEqual(one.flaky, {})
-
-
-class Sharing(unittest.TestCase):
-    @staticmethod
-    def machine(kernel: str, count: int, cgroup1: bool = False) -> job.Job:
-        return job.Job(kernel, "ext4", [Test(f"{kernel}_{number}", 10) for number in range(count)], 6, cgroup1=cgroup1)
-
-    def test_a_machine_that_would_outlast_the_others_shares_its_tests(self) -> None:
-        long, short = self.machine("6.1-debug", 601), self.machine("6.1-debug", 2, cgroup1=True)
-        first, second, last = vm.shared_out([long, short], 2)
-        self.assertEqual(sorted(test.name for test in first.tests + second.tests), sorted(t.name for t in long.tests))
-        self.assertLessEqual(abs(len(first.tests) - len(second.tests)), 1)
-        self.assertEqual([first.factor, second.factor], [6, 6])
-        self.assertEqual(len({first.console, second.console, last.console}), 3)
-        self.assertIsNot(first.results, second.results)
-        self.assertIs(last, short)
-
-    def test_machines_of_equal_length_and_short_ones_stay_whole(self) -> None:
-        for planned in (
-            [self.machine("6.1", 400), self.machine("6.12", 400)],
-            [self.machine("6.12", 44)],
-            [self.machine("6.1", 600), self.machine("6.12", 500), self.machine("7.2", 500)],
-        ):
-            self.assertEqual(vm.shared_out(planned, 2), planned)
-
-    def test_one_processor_has_nothing_to_share(self) -> None:
-        self.assertEqual(len(vm.shared_out([self.machine("6.12", 600)], 1)), 1)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,6 @@ class Job:
     factor: int = 1
     folder: Path = Path()
     cgroup1: bool = False
-    # Which of the machines it is that share a kernel's tests; 0: it has all of them.
-    share: int = 0
     # Size of the disk with the file system under test; 0: init's default.
     disk_mb: int = 0
     results: list[Result] = field(default_factory=list)
@@ -84,8 +82,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        share = f"-{self.share}" if self.share else ""
-        return f"{self.kernel}-{self.fs}" + ("-cgroup1" if self.cgroup1 else "") + share
+        return f"{self.kernel}-{self.fs}" + ("-cgroup1" if self.cgroup1 else "")
 
     @property
     def console(self) -> Path:
@@ -94,13 +91,6 @@ class Job:
     def limit_s(self) -> int:
         """The time limits of its tests together: the only measure there is of how long it takes."""
         return sum(test.limit_s for test in self.tests)
-
-    def shared(self, machines: int) -> list[Job]:
-        """As many machines that have its tests in turn."""
-        return [
-            Job(self.kernel, self.fs, self.tests[first::machines], self.factor, self.folder, self.cgroup1, first + 1)
-            for first in range(machines)
-        ]
 
     def own_tests(self) -> list[str]:
         """The rig's own tests at the end of every boot."""

@@ -36,35 +36,22 @@ from selection import Test
 TESTING = {"run", "matrix", "debug", "quick"}
 # The file system of machines that boot without tests.
 FILE_SYSTEM = "ext4"
-# A machine with fewer tests than this for each processor boots longer than it tests.
-WORTH_SHARING = 50
 QUICK = Path(__file__).with_name("quick")
 
 
 def run_jobs(planned: list[jobs.Job]) -> int:
     """Runs machines side by side. The exit status says whether everything passed."""
-    workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
-    planned = shared_out(planned, workers)
     report = Report(planned, verbose=os.environ.get("V", "0") not in ("", "0"))
+    workers = int(os.environ.get("JOBS") or min(4, os.cpu_count() or 1))
     pool = ThreadPoolExecutor(workers)
     try:
-        # Longest first, so that none is left to run by itself at the end.
-        longest_first = sorted(planned, key=jobs.Job.limit_s, reverse=True)
-        for done in [pool.submit(one.run, report.heard) for one in longest_first]:
+        # Longest first, so that no processor is idle while the last of them runs.
+        for done in [pool.submit(one.run, report.heard) for one in sorted(planned, key=jobs.Job.limit_s, reverse=True)]:
             done.result()
     except KeyboardInterrupt:
         # Exiting at once kills the machines; an orderly end would wait for them.
         os._exit(130)
     return report.close()
-
-
-def shared_out(planned: list[jobs.Job], workers: int) -> list[jobs.Job]:
-    """A machine that would outlast the others gives tests to more machines, as most tests keep one processor busy."""
-    longest = max(planned, key=jobs.Job.limit_s)
-    alone = longest.limit_s() * workers > sum(one.limit_s() for one in planned)
-    if not alone or len(longest.tests) < workers * WORTH_SHARING:
-        return planned
-    return [share for one in planned for share in (one.shared(workers) if one is longest else [one])]
 
 
 def plan(
