@@ -80,7 +80,7 @@ install-headers: ## install what policies, and readers of the module's events, a
 	install -d $(DESTDIR)/usr/share/pkgconfig
 	sed 's/@VERSION@/$(VERSION)/' policies/ppc.pc.in > $(DESTDIR)/usr/share/pkgconfig/ppc.pc
 
-# An /etc/cprt.toml that is there is somebody's.
+# An /etc/cprt.toml that is there stays as it is.
 .PHONY: install-tools
 install-tools: tools install-headers ## install cprtd, ppcctl, ppc-store, mount.rfs, the policies and what belongs to them
 	install -D -m 755 -t $(DESTDIR)/usr/bin $(TOOLS_OUT)/ppcctl
