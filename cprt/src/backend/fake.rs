@@ -27,6 +27,8 @@ struct FakeState {
     broken: HashSet<(u64, u64)>,
     stopped: HashSet<u64>,
     loads: Vec<Span>,
+    /// Of each load, whether nothing beyond it may be read.
+    exact: Vec<bool>,
     charged: Vec<Option<u32>>,
     events: Vec<Event>,
     interrupted: bool,
@@ -60,6 +62,11 @@ impl Fake {
     /// The ranges that were loaded, in order.
     pub(crate) fn loads(&self) -> Vec<Span> {
         self.lock().loads.clone()
+    }
+
+    /// Of each load, whether nothing beyond it was to be read.
+    pub(crate) fn exact(&self) -> Vec<bool> {
+        self.lock().exact.clone()
     }
 
     /// The processes whose cgroups paid for them.
@@ -161,6 +168,7 @@ impl Backend for Fake {
         {
             let mut state = self.lock();
             state.loads.push(span);
+            state.exact.push(how.exact);
             state.charged.push(how.charge);
         }
         let mut loaded = Loaded::default();

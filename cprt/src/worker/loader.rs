@@ -14,7 +14,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ mod backlog;
 mod common;
 mod neighbours;
 mod pace;
+mod readahead;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -76,6 +77,8 @@ struct LoaderShared {
     /// Where workers publish their loads, and whether this one has tried to.
     devices: Option<PathBuf>,
     has_joined: AtomicBool,
+    /// How far the kernel may read on beyond the end of a load.
+    beyond: AtomicU64,
 }
 
 struct LoaderState {
@@ -129,6 +132,7 @@ impl Loader {
             in_flight: AtomicI64::new(0),
             devices,
             has_joined: AtomicBool::new(false),
+            beyond: AtomicU64::new(readahead::UNKNOWN),
         };
         Self {
             inner: Arc::new(inner),
@@ -457,9 +461,14 @@ impl LoaderShared {
             let reads = state.neighbours.read();
             state.backlog.background_look(now, reads);
         }
-        let Some(chunk) = state.backlog.take(group) else {
+        let Some(mut chunk) = state.backlog.take(group) else {
             return Turn::Wait(None);
         };
+        // What the kernel reads on beyond loads must not exceed the room either.
+        let flying = state.backlog.flying() as u64;
+        let beyond = self.beyond.load(Relaxed).saturating_mul(flying);
+        let taken = in_flight + chunk.range.span.length;
+        chunk.exact |= room.is_some_and(|room| room < taken.saturating_add(beyond));
         state.publish();
         state.bucket.spend(chunk.range.span.length);
         self.fly(chunk.range.span.length.cast_signed());
@@ -511,6 +520,7 @@ impl LoaderShared {
         if let Ok(info) = self.backend.info(file)
             && !self.has_joined.swap(true, Relaxed)
         {
+            self.beyond.store(readahead::of(info.device), Relaxed);
             let mut state = self.lock();
             state.neighbours = Neighbours::of(info.device);
             if let Some(directory) = &self.devices {

@@ -168,6 +168,26 @@ fn slow_answers_about_memory_let_at_most_one_chunk_too_many_begin() {
     rig.loader.end();
 }
 
+/// What the kernel reads ahead is charged to the same memory.
+#[test]
+fn loads_are_exact_once_what_is_read_ahead_of_them_may_exceed_memory() {
+    const CHUNK: u64 = 1 << 20;
+    let limit = readahead::UNKNOWN + 8 * CHUNK;
+    let pages = limit / PAGE;
+    let chunk = CHUNK / PAGE;
+    let rig = Rig::new(Fake::new(Duration::ZERO).file(1, pages), 1, chunk);
+    rig.memory.limit.store(limit.cast_signed(), Relaxed);
+    // The device of a fake file does not tell how far the kernel reads ahead.
+    rig.submit(7, 1, 0..pages - 4);
+    rig.fake
+        .until("all loaded", |fake| fake.cached(1) == pages - 4);
+    rig.loader.end();
+    let exact = rig.fake.exact();
+    let first = exact.iter().position(|&exact| exact);
+    assert_eq!(first, Some(8), "{exact:?}");
+    assert!(exact[8..].iter().all(|&exact| exact), "{exact:?}");
+}
+
 #[test]
 fn failed_load_is_skipped_and_the_rest_is_loaded() {
     let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 64).broken(1, 20), 1, 8);
