@@ -20,6 +20,9 @@ pub(super) enum PieceState {
     Dropped,
 }
 
+/// Set in [`Slot`] for a held piece of which a reader has brought in a part, and the rest has not been issued.
+const BEGUN: u8 = 0b1100_0000;
+
 /// The state of a piece, and how many readers have yet to pass it: a byte, as a large model's node has half a million.
 #[derive(Clone, Copy, Debug)]
 struct Slot(u8);
@@ -28,9 +31,13 @@ impl Slot {
     const fn state(self) -> PieceState {
         match self.0 >> 6 {
             0 => PieceState::Absent,
-            1 => PieceState::Held,
+            1 | 3 => PieceState::Held,
             _ => PieceState::Dropped,
         }
+    }
+
+    const fn is_begun(self) -> bool {
+        self.0 & BEGUN == BEGUN
     }
 
     const fn left(self) -> u8 {
@@ -39,6 +46,10 @@ impl Slot {
 
     const fn set(&mut self, state: PieceState) {
         self.0 = self.left() | (state as u8) << 6;
+    }
+
+    const fn begin(&mut self) {
+        self.0 |= BEGUN;
     }
 
     const fn count(&mut self, left: u8) {
@@ -162,6 +173,16 @@ impl Cache {
         true
     }
 
+    /// Whether a needed piece has its room, but has yet to be issued, as a reader has brought in a part. From now on it
+    /// counts as issued.
+    pub(super) fn is_to_complete(&mut self, piece: Piece) -> bool {
+        let completes = self.slots[piece as usize].is_begun() && self.is_needed(piece);
+        if completes {
+            self.slot(piece).set(PieceState::Held);
+        }
+        completes
+    }
+
     /// A piece has been issued, but will no longer come.
     pub(super) fn give_up(&mut self, piece: Piece) {
         let pages = self.pieces.pages(piece);
@@ -182,12 +203,12 @@ impl Cache {
         self.slot(piece).set(PieceState::Absent);
     }
 
-    /// A reader has brought a piece in, whether there was room or not.
+    /// A reader has brought a part of a piece in, whether there was room or not. Room is now taken for all of it.
     pub(super) fn came_in(&mut self, piece: Piece) {
         if self.state(piece) == PieceState::Held {
             return;
         }
-        self.slot(piece).set(PieceState::Held);
+        self.slot(piece).begin();
         self.held += self.pieces.pages(piece);
         if !self.is_needed(piece) {
             // The piece was dropped too early, or is read again.

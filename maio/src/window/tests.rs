@@ -554,16 +554,26 @@ fn a_look_into_the_last_file_is_not_where_a_reader_is() {
         window.hear(0, &page(1, 5000 + at * 32, 32), Access::Miss, 0);
     }
     assert!(window.progress(0).0 > 50_000);
-    assert!(window.loads().is_empty(), "it may come back");
+    let piece_of = |page: u32| page / TABLE * TABLE..(page / TABLE + 1) * TABLE;
+    let alone = |loads: &[Prefetch], page| {
+        let pages = |it: &Prefetch| it.extent.first..it.extent.end();
+        loads.len() == 1 && loads[0].extent.file == 1 && pages(&loads[0]) == piece_of(page)
+    };
+    let loads = window.loads();
+    assert!(loads[0].instead, "{loads:?}");
+    assert!(alone(&loads, 5000 + 9 * 32), "it may come back: {loads:?}");
     for at in 10..600 {
         window.hear(0, &page(1, 5000 + at * 32, 32), Access::Miss, 0);
     }
+    let loads = window.loads();
+    let last = 5000 + 599 * 32;
     assert!(
-        window.loads().is_empty(),
-        "what it does not need is to go first"
+        alone(&loads, last),
+        "what it does not need is to go first: {loads:?}"
     );
     let loads = window.loads();
-    assert!(loads[0].instead && loads[0].extent.file == 1, "{loads:?}");
+    let next = piece_of(last).end;
+    assert_eq!((loads[0].extent.file, loads[0].extent.first), (1, next));
     assert_eq!(
         window.hear(0, &page(1, 60_000, 1), Access::Miss, 0),
         Expectation::Unexpected

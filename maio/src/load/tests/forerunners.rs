@@ -56,8 +56,8 @@ fn a_forerunner_that_ends_leaves_its_place_to_the_worker() {
     fake.dead.insert(51);
     // That it is gone is found out before anything is loaded.
     assert!(!load.tick(ns(1) / 1000, IDLE, &fake));
-    // All but the piece that it has brought in.
-    assert_eq!(wished(&mut load), 46 * PAGES);
+    // With the piece that it has brought a part of in.
+    assert_eq!(wished(&mut load), 48 * PAGES);
     misses(&mut load, 52, &extent(0, 160), 100);
     let place = |load: &mut Load, it| load.workers.member(it).and_then(|it| it.place);
     assert_eq!(place(&mut load, 51), None);

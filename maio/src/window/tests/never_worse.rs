@@ -209,6 +209,33 @@ fn the_piece_that_an_overtaking_reader_is_in_is_loaded_to_its_end() {
     );
 }
 
+/// Readers miss pages that there was no room to issue, and room is taken for the whole pieces then: they must not miss
+/// through all of those. The hole is where they first get ahead of the loader.
+#[test]
+fn pieces_that_readers_have_begun_without_room_are_loaded_to_their_end() {
+    let load = Load {
+        orders: slices(3, 20, 729),
+        budget: 4374,
+        device: 426,
+        speeds: vec![588, 344, 192],
+        beacon: 382,
+        lost: Some(Lost {
+            in_a_row: 1,
+            of: 10,
+        }),
+        hole: None,
+    };
+    let mut template = load.template();
+    for order in &mut template {
+        order[3].pages -= 8262 / HOLE_PART;
+    }
+    let (replay, forecast) = (load.with(&template), load.with(&by_headers(&load.orders)));
+    assert!(
+        replay.turns <= forecast.turns + 5,
+        "{replay:?}, by headers {forecast:?}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
