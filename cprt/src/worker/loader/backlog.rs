@@ -44,7 +44,7 @@ pub(crate) struct Chunk {
     pub(crate) range: LoadRange,
     /// Identifies it while it is in flight.
     pub(crate) cookie: u64,
-    /// Nothing beyond it may be read, as others read from the device.
+    /// Nothing beyond it may be read, as others read from the device or memory is nearly full.
     pub(crate) exact: bool,
 }
 
