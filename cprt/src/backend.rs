@@ -93,7 +93,7 @@ pub(crate) struct How {
     pub(crate) charge: Option<u32>,
     /// Large folios rather than the exact range.
     pub(crate) large: bool,
-    /// Nothing beyond the range all the same: others wait for the device.
+    /// Nothing beyond the range all the same: others wait for the device, or memory is nearly full.
     pub(crate) exact: bool,
     /// The kernel is to reclaim other cache first, where processes keep what they map.
     pub(crate) hold: bool,
