@@ -633,7 +633,7 @@ impl Window {
             if !self.cache.hold_within(piece, room, spares) {
                 return false;
             }
-        } else if !self.cache.is_to_complete(piece) && !again {
+        } else if !self.cache.take_begun(piece) && !again {
             self.readers[number].issued += 1;
             return true;
         }

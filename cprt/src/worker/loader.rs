@@ -454,12 +454,23 @@ impl LoaderShared {
         if let Some(wait) = state.bucket.wait(now) {
             return Turn::Wait(Some(wait));
         }
+        self.take(state, group, room, in_flight)
+    }
+
+    /// Takes the next piece of a group, where `in_flight` bytes of the room are taken already.
+    fn take(
+        &self,
+        state: &mut LoaderState,
+        group: usize,
+        room: Option<u64>,
+        in_flight: u64,
+    ) -> Turn {
         if self.has_joined.load(Relaxed)
             && state.backlog.is_for_background()
             && state.backlog.background_is_to_look()
         {
             let reads = state.neighbours.read();
-            state.backlog.background_look(now, reads);
+            state.backlog.background_look(Instant::now(), reads);
         }
         let Some(mut chunk) = state.backlog.take(group) else {
             return Turn::Wait(None);

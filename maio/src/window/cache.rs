@@ -173,14 +173,13 @@ impl Cache {
         true
     }
 
-    /// Whether a needed piece has its room, but has yet to be issued, as a reader has brought in a part. From now on it
-    /// counts as issued.
-    pub(super) fn is_to_complete(&mut self, piece: Piece) -> bool {
-        let completes = self.slots[piece as usize].is_begun() && self.is_needed(piece);
-        if completes {
+    /// Takes a needed piece to be issued that a reader has begun, and so has its room; false if this is none.
+    pub(super) fn take_begun(&mut self, piece: Piece) -> bool {
+        let takes = self.slots[piece as usize].is_begun() && self.is_needed(piece);
+        if takes {
             self.slot(piece).set(PieceState::Held);
         }
-        completes
+        takes
     }
 
     /// A piece has been issued, but will no longer come.

@@ -137,8 +137,8 @@ TEST(eio_by_load, 30)
 /*
  * A slow disk: at 8 MiB a second, 32 MiB take 4 s, and one chunk of a load takes
  * 250 ms. Slow kernels get longer time limits, and a load that is not stopped
- * must still take longer than those. So their disk is slower, at 2 MiB a second:
- * to write a larger file instead takes them a minute. Any slower, mounting does.
+ * must still take longer than those. So their disk is slower, at 2 MiB a second,
+ * and their file less large than it would have to be: they write slowly, too.
  */
 
 #define SLOW_MOST (256 * MIB)	/* of a disk of 400 MiB */

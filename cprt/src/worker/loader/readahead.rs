@@ -6,7 +6,7 @@ use std::path::Path;
 use super::common::of_block_device;
 use nix::sys::stat::{major, minor};
 
-/// Where the kernel does not tell, as for btrfs: more than it reads ahead by default anywhere.
+/// Where the kernel does not tell here, as for btrfs: as of a device that is set to read 8 MiB ahead.
 pub(super) const UNKNOWN: u64 = 16 << 20;
 
 /// How many bytes the kernel may read ahead of a load from the device with this number. A load that streams has it
