@@ -300,9 +300,12 @@ static char *mk_served(void)
 TEST(parity_on_fuse, 120)
 {
 	char *dir = point("fuse");
-	pid_t server = serve_fuse(mk_served(), dir, 60);
+	pid_t server;
 
-	all_alike(dir);
+	mk_served();
+	server = serve_fuse(t_lower, dir, 60);
+	/* Not the root: Linux 7.2 caches no ACL of that, so each step of a user's path would ask the server */
+	all_alike(join(dir, "tree"));
 	umount_both();
 	do_umount(dir);
 	JOIN(server);
