@@ -27,6 +27,7 @@ static struct node {
 static int node_count;
 static int channel;
 static u32 valid_s;
+static u32 features = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_POSIX_ACL;
 
 static void answer(const struct fuse_in_header *in, int error, const void *data, size_t len)
 {
@@ -197,7 +198,7 @@ static void do_init(const struct fuse_in_header *in, const struct fuse_init_in *
 	struct fuse_init_out init = {
 		.major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = MOST_DATA,
 		.max_readahead = asked->max_readahead, .time_gran = 1,
-		.flags = asked->flags & (FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_POSIX_ACL),
+		.flags = asked->flags & features,
 	};
 
 	answer(in, 0, &init, sizeof(init));
@@ -268,6 +269,12 @@ static void serve(void)
 		/* A request that was withdrawn */
 		CHECK(errno == ENOENT || errno == EINTR);
 	}
+}
+
+/* Has the kernel keep the targets of links: without that, a link to itself asks the server 40 times */
+void fuse_keeps_links(void)
+{
+	features |= FUSE_CACHE_SYMLINKS;
 }
 
 /* Mounts a directory, passed through by a process; names and attributes are valid for this many seconds */

@@ -260,6 +260,7 @@ void mkfs_on(const char *dev);
 void need_fs(const char *fs);
 
 /* h_fuse.c, h_nfs.c: file systems that are served */
+void fuse_keeps_links(void);
 pid_t serve_fuse(const char *dir, const char *mnt, u32 valid);
 void serve_nfs(const char *dir, const char *mnt, const char *opts, bool squash);
 void nfs_gone(bool gone);

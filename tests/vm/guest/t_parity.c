@@ -303,6 +303,7 @@ TEST(parity_on_fuse, 120)
 	pid_t server;
 
 	mk_served();
+	fuse_keeps_links();
 	server = serve_fuse(t_lower, dir, 60);
 	/* Not the root: Linux 7.2 caches no ACL of that, so each step of a user's path would ask the server */
 	all_alike(join(dir, "tree"));
