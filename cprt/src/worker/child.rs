@@ -134,7 +134,9 @@ impl ChildEnd {
         match self {
             Self::Ended(status) => describe(status),
             Self::Held => {
-                "it was killed, and ends once the file system that it waits for answers".to_owned()
+                "it was killed, but has not ended yet: it waits for a file system that does not answer, or the \
+                 machine is too busy"
+                    .to_owned()
             }
         }
     }

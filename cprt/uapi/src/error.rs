@@ -126,7 +126,8 @@ fn open_failure(error: &io::Error) -> (ErrorKind, &'static str) {
         ),
         Some(libc::EBUSY) => (
             ErrorKind::Busy,
-            "another process reads it, and only one may at a time; stop that process",
+            "another process reads it, and only one may at a time; stop that process, or try again if it is \
+             ending",
         ),
         _ => (ErrorKind::Io, "the device cannot be opened"),
     }
@@ -199,7 +200,7 @@ mod tests {
                 libc::EBUSY,
                 ErrorKind::Busy,
                 "Opening /dev/rfs7: another process reads it, and only one may at a time; stop that \
-                 process",
+                 process, or try again if it is ending",
             ),
             (
                 libc::EMFILE,

@@ -27,12 +27,18 @@ pub(crate) const CASES: &[Case] = &[
 const SIZE: u64 = 8 * MIB;
 
 /// Readers that read one file each, again and again, until the file `stop` exists.
+///
+/// They rest where every memory access is checked: with both processors busy, a worker's memory takes the kernel longer
+/// to free than the next worker waits for the device.
 fn load(mount: &Mount) -> Outcome<Vec<Reader>> {
     let stop = scratch().join("stop");
+    let pause = if factor() > 1.0 { 100 } else { 0 };
     (1..=3)
         .map(|seed| {
             let file = mount.file(&format!("f{seed}"), seed, SIZE)?;
+            let pieces = (0..SIZE / MIB).map(|n| n * MIB..(n + 1) * MIB);
             let job = Job::new(mount, &file).until(stop.clone()).yields();
+            let job = job.ranges(pieces).pause(pause);
             if seed == 3 { job.mmap() } else { job }.start()
         })
         .collect()
