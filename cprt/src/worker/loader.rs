@@ -71,7 +71,8 @@ struct LoaderShared {
     places: Vec<ThreadGroup>,
     state: Mutex<LoaderState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    work: Condvar,
+    /// One for each group.
+    work: Vec<Condvar>,
     ending: AtomicBool,
     in_flight: AtomicI64,
     /// Where workers publish their loads, and whether this one has tried to.
@@ -124,10 +125,10 @@ impl Loader {
             backend,
             room,
             counters,
+            work: places.iter().map(|_| Condvar::new()).collect(),
             places,
             state: Mutex::new(state),
             threads: Mutex::default(),
-            work: Condvar::new(),
             ending: AtomicBool::new(false),
             in_flight: AtomicI64::new(0),
             devices,
@@ -151,15 +152,17 @@ impl Loader {
         if plan.is_empty() || self.inner.ending.load(Relaxed) {
             return;
         }
-        let (aside, start) = {
+        let (aside, start, wake) = {
             let mut state = self.inner.lock();
             let aside = state.backlog.submit(plan);
             state.publish();
-            (aside, state.lacking())
+            (aside, state.lacking(), state.useful())
         };
         self.inner.stop(&aside);
         self.inner.start(&start);
-        self.inner.work.notify_all();
+        for (work, threads) in self.inner.work.iter().zip(wake) {
+            (0..threads).for_each(|_| work.notify_one());
+        }
     }
 
     /// Removes these ranges from the queue, because the evictor is about to drop them.
@@ -196,7 +199,7 @@ impl Loader {
         self.inner.ending.store(true, Relaxed);
         let aside = self.inner.lock().backlog.clear();
         self.inner.stop(&aside);
-        self.inner.work.notify_all();
+        self.inner.wake_all();
         loop {
             let threads = std::mem::take(&mut *self.inner.threads());
             if threads.is_empty() {
@@ -211,8 +214,8 @@ impl Loader {
 }
 
 impl LoaderState {
-    /// How many threads of each group to start for the waiting work. From now on they count as running.
-    fn lacking(&mut self) -> Vec<(usize, usize)> {
+    /// How many loads each group could have in flight with what waits now.
+    fn possible(&self) -> Vec<usize> {
         let limit = self.streams.limit();
         let limit = if self.backlog.is_for_background() {
             self.backlog.background_at_once()
@@ -221,9 +224,26 @@ impl LoaderState {
         } else {
             limit
         };
+        (0..self.running.len())
+            .map(|group| {
+                limit.min(self.backlog.flying_in(group) + self.backlog.chunks(group, limit))
+            })
+            .collect()
+    }
+
+    /// How many threads of each group could begin a load beside those that are loading.
+    fn useful(&self) -> Vec<usize> {
+        let possible = self.possible().into_iter().enumerate();
+        possible
+            .map(|(group, most)| most.saturating_sub(self.backlog.flying_in(group)))
+            .collect()
+    }
+
+    /// How many threads of each group to start for the waiting work. From now on they count as running.
+    fn lacking(&mut self) -> Vec<(usize, usize)> {
         let mut lacking = Vec::new();
-        for (group, running) in self.running.iter_mut().enumerate() {
-            let most = limit.min(self.backlog.flying_in(group) + self.backlog.chunks(group, limit));
+        let possible = self.possible();
+        for ((group, running), most) in self.running.iter_mut().enumerate().zip(possible) {
             if *running < most {
                 lacking.push((group, most - *running));
                 *running = most;
@@ -296,6 +316,10 @@ impl LoaderShared {
         }
     }
 
+    fn wake_all(&self) {
+        self.work.iter().for_each(Condvar::notify_all);
+    }
+
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -347,11 +371,12 @@ impl LoaderShared {
                 }
                 Turn::End => {
                     state.running[group] -= 1;
+                    // What it was woken for is left to another.
+                    self.work[group].notify_one();
                     return;
                 }
                 Turn::Rest => {
-                    let (rested, timeout) = self
-                        .work
+                    let (rested, timeout) = self.work[group]
                         .wait_timeout(state, IDLE)
                         .unwrap_or_else(PoisonError::into_inner);
                     state = rested;
@@ -361,14 +386,12 @@ impl LoaderShared {
                     }
                 }
                 Turn::Wait(None) => {
-                    state = self
-                        .work
+                    state = self.work[group]
                         .wait(state)
                         .unwrap_or_else(PoisonError::into_inner);
                 }
                 Turn::Wait(Some(time)) => {
-                    state = self
-                        .work
+                    state = self.work[group]
                         .wait_timeout(state, time)
                         .unwrap_or_else(PoisonError::into_inner)
                         .0;
@@ -377,8 +400,7 @@ impl LoaderShared {
                     drop(state);
                     self.room.recount();
                     state = self.lock();
-                    state = self
-                        .work
+                    state = self.work[group]
                         .wait_timeout(state, LOOK_AGAIN)
                         .unwrap_or_else(PoisonError::into_inner)
                         .0;
@@ -615,7 +637,7 @@ impl LoaderShared {
         let beside = state.backlog.flying().saturating_sub(1);
         if state.streams.loaded(loaded.fresh, took, beside) {
             self.counters.streams.set(state.streams.limit() as u64);
-            self.work.notify_all();
+            self.wake_all();
         }
     }
 

@@ -83,8 +83,8 @@ impl Rig {
         }
     }
 
-    fn submit(&self, process: u32, file: u64, pages: std::ops::Range<u64>) {
-        let range = LoadRange {
+    fn range(process: u32, file: u64, pages: std::ops::Range<u64>) -> LoadRange {
+        LoadRange {
             span: Span {
                 file: FileId(file),
                 offset: pages.start * PAGE,
@@ -96,7 +96,11 @@ impl Rig {
             large: false,
             hold: false,
             replaces: true,
-        };
+        }
+    }
+
+    fn submit(&self, process: u32, file: u64, pages: std::ops::Range<u64>) {
+        let range = Self::range(process, file, pages);
         self.loader.submit(&[(0, range)]);
     }
 }
@@ -186,6 +190,36 @@ fn loads_are_exact_once_what_is_read_ahead_of_them_may_exceed_memory() {
     let first = exact.iter().position(|&exact| exact);
     assert_eq!(first, Some(8), "{exact:?}");
     assert!(exact[8..].iter().all(|&exact| exact), "{exact:?}");
+}
+
+#[test]
+fn plan_wakes_as_many_threads_as_can_begin_to_load_it() {
+    const CHUNK: u64 = 4;
+    let rig = Rig::new(Fake::new(Duration::ZERO).file(1, 1000), 8, CHUNK);
+    let mut state = rig.loader.inner.lock();
+    let mut plan = |pages: std::ops::Range<u64>| {
+        state.backlog.submit(&[(0, Rig::range(7, 1, pages))]);
+        state.useful()
+    };
+    assert_eq!(plan(0..CHUNK), [1]);
+    assert_eq!(plan(0..3 * CHUNK), [3]);
+    assert_eq!(plan(0..1000), [8]);
+    state.backlog.take(0);
+    state.backlog.take(0);
+    assert_eq!(state.useful(), [6], "two are loading");
+}
+
+#[test]
+fn each_of_many_small_plans_is_loaded() {
+    const PLANS: u64 = 200;
+    let rig = Rig::new(Fake::new(ms(1)).file(1, 16 + PLANS), 16, 1);
+    rig.submit(7, 1, 0..16);
+    for page in 16..16 + PLANS {
+        rig.fake
+            .until("what was planned is loaded", |fake| fake.cached(1) == page);
+        rig.submit(7, 1, page..page + 1);
+    }
+    rig.loader.end();
 }
 
 #[test]
