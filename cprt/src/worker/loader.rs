@@ -214,8 +214,27 @@ impl Loader {
 }
 
 impl LoaderState {
-    /// How many loads each group could have in flight with what waits now.
-    fn possible(&self) -> Vec<usize> {
+    /// How many loads each group could have in flight with what waits now, where `limit` may be.
+    fn possible(&self, limit: usize) -> Vec<usize> {
+        (0..self.running.len())
+            .map(|group| {
+                limit.min(self.backlog.flying_in(group) + self.backlog.chunks(group, limit))
+            })
+            .collect()
+    }
+
+    /// How many threads of each group could begin a load beside those that are loading, now or once there is memory or
+    /// the load is no longer in the background: nothing wakes them then.
+    fn useful(&self) -> Vec<usize> {
+        let limit = self.streams.limit().max(self.backlog.background_at_once());
+        let possible = self.possible(limit).into_iter().enumerate();
+        possible
+            .map(|(group, most)| most.saturating_sub(self.backlog.flying_in(group)))
+            .collect()
+    }
+
+    /// How many threads of each group to start for the waiting work. From now on they count as running.
+    fn lacking(&mut self) -> Vec<(usize, usize)> {
         let limit = self.streams.limit();
         let limit = if self.backlog.is_for_background() {
             self.backlog.background_at_once()
@@ -224,25 +243,8 @@ impl LoaderState {
         } else {
             limit
         };
-        (0..self.running.len())
-            .map(|group| {
-                limit.min(self.backlog.flying_in(group) + self.backlog.chunks(group, limit))
-            })
-            .collect()
-    }
-
-    /// How many threads of each group could begin a load beside those that are loading.
-    fn useful(&self) -> Vec<usize> {
-        let possible = self.possible().into_iter().enumerate();
-        possible
-            .map(|(group, most)| most.saturating_sub(self.backlog.flying_in(group)))
-            .collect()
-    }
-
-    /// How many threads of each group to start for the waiting work. From now on they count as running.
-    fn lacking(&mut self) -> Vec<(usize, usize)> {
         let mut lacking = Vec::new();
-        let possible = self.possible();
+        let possible = self.possible(limit);
         for ((group, running), most) in self.running.iter_mut().enumerate().zip(possible) {
             if *running < most {
                 lacking.push((group, most - *running));

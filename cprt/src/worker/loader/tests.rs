@@ -207,6 +207,8 @@ fn plan_wakes_as_many_threads_as_can_begin_to_load_it() {
     state.backlog.take(0);
     state.backlog.take(0);
     assert_eq!(state.useful(), [6], "two are loading");
+    state.backlog.pause(true);
+    assert_eq!(state.useful(), [6], "once there is memory");
 }
 
 #[test]
