@@ -16,6 +16,10 @@ use crate::sys::{cache, page_size};
 /// Bytes looked at through one mapping.
 const WINDOW: u64 = 256 << 20;
 
+/// Upper bound on tries at a file. A page that is being written stays, and may have been written before the kernel is
+/// asked why: with no reason left to stay, it goes at the next try.
+const TRIES: usize = 3;
+
 /// What became of a file's cached pages, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Released {
@@ -31,6 +35,14 @@ pub struct Released {
     pub locked: u64,
     /// These processes.
     pub processes: Vec<u32>,
+}
+
+impl Released {
+    /// How many bytes stay for another reason than these.
+    pub fn stay_unexplained(&self) -> u64 {
+        let explained = self.dirty + self.mapped;
+        self.after.unwrap_or(0).saturating_sub(explained)
+    }
 }
 
 impl Cache {
@@ -55,14 +67,20 @@ impl Cache {
             after: Some(before),
             ..Released::default()
         };
-        if before == 0 {
-            return Ok(released);
-        }
-        self.engine.evict(&opened, &all, true).map_err(plain)?;
-        let after = self.engine.resident(&opened, &all).map_err(plain)?;
-        released.after = Some(after);
-        if after > 0 {
-            explain(file, &opened, &all, &mut released)?;
+        for _ in 0..TRIES {
+            if released.stay_unexplained() == 0 {
+                break;
+            }
+            self.engine.evict(&opened, &all, true).map_err(plain)?;
+            let after = self.engine.resident(&opened, &all).map_err(plain)?;
+            released = Released {
+                before: Some(before),
+                after: Some(after),
+                ..Released::default()
+            };
+            if after > 0 {
+                explain(file, &opened, &all, &mut released)?;
+            }
         }
         Ok(released)
     }

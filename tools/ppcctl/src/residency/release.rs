@@ -152,9 +152,12 @@ fn reasons(released: &Released) -> Vec<String> {
             format!("{mapped} is mapped by {named}")
         });
     }
-    let known = released.dirty + released.mapped;
-    if known < released.after.unwrap_or(0) {
-        let of_it = if known > 0 { "the rest is" } else { "it is" };
+    if released.stay_unexplained() > 0 {
+        let of_it = if released.dirty + released.mapped > 0 {
+            "the rest is"
+        } else {
+            "it is"
+        };
         reasons.push(format!(
             "{of_it} being read, or mapped by a process that this user does not see (try as root)"
         ));
