@@ -86,17 +86,42 @@ static void rfs_note_mapped(struct inode *inode, pgoff_t index, pgoff_t end, u32
 	if (pos >= size)
 		return;
 	end = min_t(pgoff_t, end, (size - 1) >> PAGE_SHIFT);
-	gap = rfs_next_gap(mapping, index, end);
+	gap = min(rfs_next_gap(mapping, index, end), end + 1);
 	if (gap > index)
 		rfs_note_done(inode, RFS_EV_MMAP, kinds, pos,
 			      min_t(u64, (u64)(gap - index) << PAGE_SHIFT, size - pos));
+}
+
+/*
+ * Widens a range of pages to what is mapped with it: a page that came with others is
+ * mapped with those that are in the VMA and the page table, before it and after it. The
+ * kernel may map fewer, and the next fault then reports the rest once more.
+ */
+static void rfs_mapped_range(struct vm_fault *vmf, struct address_space *mapping,
+			     pgoff_t *first, pgoff_t *last)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long table = vmf->address & PMD_MASK;
+	pgoff_t from = linear_page_index(vma, max(table, vma->vm_start));
+	pgoff_t to = linear_page_index(vma, min(table + PMD_SIZE, vma->vm_end)) - 1;
+	pgoff_t unused;
+
+	if (!pmd_trans_huge(*vmf->pmd)) {
+		rfs_mapped_with(mapping, *first, first, &unused);
+		rfs_mapped_with(mapping, *last, &unused, last);
+		from = max(from, *first);
+		to = min(to, *last);
+	}
+	*first = from;
+	*last = to;
 }
 
 static vm_fault_t rfs_fault(struct vm_fault *vmf)
 {
 	struct inode *inode = rfs_vma_inode(vmf->vma);
 	u32 kinds = rfs_wanted(inode);
-	pgoff_t last;
+	pgoff_t first = vmf->pgoff;
+	pgoff_t last = vmf->pgoff;
 	vm_fault_t ret;
 
 	/* a second try is for a page that the first has asked for */
@@ -105,7 +130,9 @@ static vm_fault_t rfs_fault(struct vm_fault *vmf)
 	ret = rfs_lower_vm(vmf->vma)->fault(vmf);
 	if (!(kinds & RFS_CONSUMING) || !(ret & VM_FAULT_LOCKED))
 		return ret;
-	last = rfs_mapped_last(vmf, rfs_mapping(inode), vmf->pgoff);
+	rfs_mapped_range(vmf, rfs_mapping(inode), &first, &last);
+	if (first < vmf->pgoff)
+		rfs_note_mapped(inode, first, vmf->pgoff - 1, kinds);
 	if (last > vmf->pgoff)
 		rfs_note_mapped(inode, vmf->pgoff + 1, last, kinds);
 	return ret;
@@ -166,7 +193,7 @@ vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 	struct vm_area_struct *vma = vmf->vma;
 	struct inode *inode = rfs_vma_inode(vma);
 	u32 kinds = rfs_wanted(inode) & RFS_CONSUMING;
-	pgoff_t index = vmf->pgoff;
+	pgoff_t first = vmf->pgoff;
 	vm_fault_t ret;
 
 	if (kinds & BIT(RFS_EVENT_TOUCH))
@@ -174,9 +201,10 @@ vm_fault_t rfs_map_table(struct vm_fault *vmf, pgoff_t start, pgoff_t end)
 	else
 		rfs_widen(vmf, inode, &start, &end);
 	ret = rfs_call_map_pages(rfs_lower_vm(vma), vmf, start, end);
-	if (kinds)
-		rfs_note_mapped(inode, index, rfs_mapped_last(vmf, rfs_mapping(inode), end),
-				kinds);
+	if (kinds) {
+		rfs_mapped_range(vmf, rfs_mapping(inode), &first, &end);
+		rfs_note_mapped(inode, first, end, kinds);
+	}
 	return ret;
 }
 

@@ -373,26 +373,22 @@ static inline pgoff_t rfs_folio_end(struct page *page, pgoff_t index)
 #endif
 }
 
-/*
- * 6.18: a folio is mapped with all of its pages that are in the VMA and the page
- * table, whichever of them was asked for. Returns the last one that may be mapped
- * with a range that ends at @last; the kernel may map fewer, and the next fault
- * then reports the rest once more.
- */
-static inline pgoff_t rfs_mapped_last(struct vm_fault *vmf, struct address_space *mapping,
-				      pgoff_t last)
+/* 6.18: a folio is mapped whole; the range of pages that are mapped with this one */
+static inline void rfs_mapped_with(struct address_space *mapping, pgoff_t index,
+				   pgoff_t *first, pgoff_t *last)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
-	struct vm_area_struct *vma = vmf->vma;
-	unsigned long to = min((vmf->address & PMD_MASK) + PMD_SIZE, vma->vm_end);
-	struct folio *folio = filemap_get_folio(mapping, last);
+	struct folio *folio = filemap_get_folio(mapping, index);
 
 	if (!IS_ERR(folio)) {
-		last = min(folio->index + folio_nr_pages(folio), linear_page_index(vma, to)) - 1;
+		*first = folio->index;
+		*last = folio->index + folio_nr_pages(folio) - 1;
 		folio_put(folio);
+		return;
 	}
 #endif
-	return last;
+	*first = index;
+	*last = index;
 }
 
 /*

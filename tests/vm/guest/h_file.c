@@ -283,8 +283,8 @@ void warm(const char *path)
 	CHECK_EQ(resident(path), PAGES(st.st_size));
 }
 
-/* Turns off readahead on the lower device for files opened from now on */
-void ra_off(void)
+/* Sets the readahead of the lower device for files opened from now on */
+void ra_kb(const char *kb)
 {
 	char path[96], old[32];
 	struct stat st;
@@ -294,7 +294,12 @@ void ra_off(void)
 		 major(st.st_dev), minor(st.st_dev));
 	CHECK(get_str(path, old, sizeof(old)) > 0);
 	defer_write(path, old);
-	put_str(path, "0");
+	put_str(path, kb);
+}
+
+void ra_off(void)
+{
+	ra_kb("0");
 }
 
 /* Skips where the lower file system has no RWF_NOWAIT; leaves f cold */

@@ -236,6 +236,7 @@ u64 residency(const char *path, u8 *vec);
 u64 resident(const char *path);
 void drop(const char *path);
 void warm(const char *path);
+void ra_kb(const char *kb);
 void ra_off(void);
 void need_nowait(void);
 u64 smaps_kb(void *addr, const char *field);

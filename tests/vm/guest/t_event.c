@@ -6,6 +6,8 @@
 #define SEED 0xe7e47
 #define NPAGES 64
 #define SIZE (NPAGES * PAGE)
+/* with folios as large as they get */
+#define LARGE (8 * MIB)
 #define ALL (K(OPEN) | K(CLOSE) | K(MISS) | K(TOUCH))
 
 /* Mounts a cold file, without readahead anywhere; returns its id */
@@ -490,18 +492,70 @@ TEST(event_touch_by_mmap, 15)
 	CHECK_LE(e->offset + e->length, SIZE);
 }
 
-/* Checks that each page of the file was in a TOUCH */
-static void all_touched(int dev, u64 id)
+static u64 large(void)
 {
-	struct evs *s = pick(drain(dev), RFS_EVENT_TOUCH, id);
-	u8 seen[NPAGES] = { 0 };
+	mk_file(lo("f"), SEED, LARGE);
+	ra_kb("4096");
+	setup();
+	drop(lo("f"));
+	warm(lo("f"));
+	return path_id(up("f"));
+}
 
+/* Marks the pages that were in one of these events */
+static void touched(struct evs *s, u8 *seen)
+{
+	memset(seen, 0, LARGE / 4096);
 	for (int i = 0; i < s->n; i++) {
 		for (u64 at = s->e[i].offset / PAGE;
 		     at < PAGES(s->e[i].offset + s->e[i].length); at++)
 			seen[at] = 1;
 	}
-	for (u64 i = 0; i < NPAGES; i++)
+}
+
+/* Reads 8 bytes of a mapped page, and checks that those are mapped which a TOUCH names */
+static void touches_what_it_maps(int dev, u64 id, u64 size, u64 page)
+{
+	u64 *entry = mmap(NULL, PAGES(size) * sizeof(*entry), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	static u8 seen[LARGE / 4096];
+	struct evs *s;
+
+	IN_CHILD(int map = xopen("/proc/self/pagemap", O_RDONLY);
+		 u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
+		 CHECK_BYTES(p + page * PAGE, SEED, page * PAGE, 8);
+		 CHECK_EQ(pread(map, entry, PAGES(size) * sizeof(*entry),
+				(uintptr_t)p / PAGE * sizeof(*entry)),
+			  PAGES(size) * sizeof(*entry)));
+	s = pick(drain(dev), RFS_EVENT_TOUCH, id);
+	touched(s, seen);
+	for (u64 at = 0; at < PAGES(size); at++)
+		CHECK_EQ(seen[at], entry[at] >> 63);
+}
+
+TEST(event_mapped_touch_is_what_is_mapped, 15)
+{
+	u64 id = hot();
+
+	touches_what_it_maps(dev_masked(K(TOUCH)), id, SIZE, 1);
+}
+
+TEST(event_mapped_touch_is_what_is_mapped_of_large_folios, 30)
+{
+	u64 id = large();
+	int dev = dev_masked(K(TOUCH));
+
+	touches_what_it_maps(dev, id, LARGE, 1);
+	touches_what_it_maps(dev, id, LARGE, 900);
+}
+
+/* Checks that each page of the file was in a TOUCH */
+static void all_touched(int dev, u64 id, u64 size)
+{
+	static u8 seen[LARGE / 4096];
+
+	touched(pick(drain(dev), RFS_EVENT_TOUCH, id), seen);
+	for (u64 i = 0; i < PAGES(size); i++)
 		CHECK_EQ(seen[i], 1);
 }
 
@@ -511,7 +565,7 @@ TEST(event_mapped_touch_names_every_page_read, 15)
 	int dev = dev_masked(K(TOUCH));
 
 	IN_CHILD(check_map(up("f"), SEED, SIZE));
-	all_touched(dev, id);
+	all_touched(dev, id, SIZE);
 }
 
 /* A fault brings in large folios, which are mapped with all their pages */
@@ -526,7 +580,25 @@ TEST(event_mapped_touch_names_what_is_read_ahead, 15)
 	id = path_id(up("f"));
 	dev = dev_masked(K(TOUCH));
 	IN_CHILD(check_map(up("f"), SEED, SIZE));
-	all_touched(dev, id);
+	all_touched(dev, id, SIZE);
+}
+
+static void check_map_downwards(const char *path, u64 size)
+{
+	u8 *p = xmap(xopen(path, O_RDONLY), 0, size, PROT_READ, MAP_SHARED);
+
+	for (u64 at = size; at; at -= PAGE)
+		CHECK_BYTES(p + at - PAGE, SEED, at - PAGE, 8);
+}
+
+/* Of a large folio, the pages before the one asked for are mapped as well */
+TEST(event_mapped_touch_names_every_page_read_downwards, 30)
+{
+	u64 id = large();
+	int dev = dev_masked(K(TOUCH));
+
+	IN_CHILD(check_map_downwards(up("f"), LARGE));
+	all_touched(dev, id, LARGE);
 }
 
 /* Whose events */
