@@ -106,7 +106,7 @@ static void rfs_mapped_range(struct vm_fault *vmf, struct address_space *mapping
 	pgoff_t to = linear_page_index(vma, min(table + PMD_SIZE, vma->vm_end)) - 1;
 	pgoff_t unused;
 
-	if (!pmd_trans_huge(*vmf->pmd)) {
+	if (!pmd_trans_huge(*vmf->pmd) && !rfs_fills_table(vmf, from, to)) {
 		rfs_mapped_with(mapping, *first, first, &unused);
 		rfs_mapped_with(mapping, *last, &unused, last);
 		from = max(from, *first);

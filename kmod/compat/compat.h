@@ -392,6 +392,23 @@ static inline void rfs_mapped_with(struct address_space *mapping, pgoff_t index,
 }
 
 /*
+ * 5.16: the page that a fault returns may be a huge one, which is mapped as one if the
+ * pages of its table, from @from to @to, are all there and the table is not
+ */
+static inline bool rfs_fills_table(struct vm_fault *vmf, pgoff_t from, pgoff_t to)
+{
+#ifdef HAVE_FOLIO
+	if (vmf->page && pmd_none(*vmf->pmd)) {
+		struct folio *folio = page_folio(vmf->page);
+
+		return folio_test_pmd_mappable(folio) && folio->index == from &&
+		       folio->index + folio_nr_pages(folio) - 1 == to;
+	}
+#endif
+	return false;
+}
+
+/*
  * 7.0: the caller holds the mapping's invalidate_lock, so that no hole is punched
  * meanwhile; before that page_cache_ra_unbounded() takes it by itself,
  * and no header shows which of the two a kernel does.

@@ -591,6 +591,43 @@ static void check_map_downwards(const char *path, u64 size)
 		CHECK_BYTES(p + at - PAGE, SEED, at - PAGE, 8);
 }
 
+/* A miss brings in large folios, too */
+TEST(event_mapped_touch_names_every_page_read_cold, 30)
+{
+	u64 id = large();
+	int dev = dev_masked(K(TOUCH));
+
+	drop(lo("f"));
+	IN_CHILD(check_map(up("f"), SEED, LARGE));
+	all_touched(dev, id, LARGE);
+}
+
+TEST(event_mapped_touch_names_every_page_read_cold_downwards, 30)
+{
+	u64 id = large();
+	int dev = dev_masked(K(TOUCH));
+
+	drop(lo("f"));
+	IN_CHILD(check_map_downwards(up("f"), LARGE));
+	all_touched(dev, id, LARGE);
+}
+
+/* A huge page is mapped as one, with no fault for the rest */
+TEST(event_mapped_touch_names_huge_pages, 30)
+{
+	u64 id = large();
+	int dev = dev_masked(K(TOUCH));
+
+	drop(lo("f"));
+	IN_CHILD(u8 *p = xmap(xopen(up("f"), O_RDONLY), 0, LARGE, PROT_READ, MAP_SHARED);
+		 if (madvise(p, LARGE, MADV_HUGEPAGE))
+			SKIP("no huge pages");
+		 CHECK_BYTES(p, SEED, 0, LARGE));
+	all_touched(dev, id, LARGE);
+	IN_CHILD(check_map_downwards(up("f"), LARGE));
+	all_touched(dev, id, LARGE);
+}
+
 /* Of a large folio, the pages before the one asked for are mapped as well */
 TEST(event_mapped_touch_names_every_page_read_downwards, 30)
 {
