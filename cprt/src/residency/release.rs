@@ -39,6 +39,7 @@ pub struct Released {
 
 impl Released {
     /// How many bytes stay for another reason than these.
+    #[must_use]
     pub fn stay_unexplained(&self) -> u64 {
         let explained = self.dirty + self.mapped;
         self.after.unwrap_or(0).saturating_sub(explained)
