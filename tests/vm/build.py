@@ -1,6 +1,6 @@
-"""Builds what goes into a guest: rfs.ko for its kernel, the test program, and PID 1.
+"""Builds what goes into a guest: modules for its kernel, the test program, and PID 1.
 
-Nothing is written into the tree: each kernel has a folder of its own in the cache, with a copy of kmod/ to build in.
+Nothing is written into the tree: each kernel has folders of its own in the cache, with copies of the sources to build in.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ TREE = HERE.parents[1]
 # Another module, or other tests, for trying the rig itself.
 MODULE = Path(os.environ.get("RFS_KMOD") or TREE / "kmod")
 GUEST = HERE / "guest"
+# A module for guests on an emulated processor of this machine's kind, and its name.
+EMULATOR = HERE / "emulator"
+STALE_INT3 = "stale_int3"
 # Two checkouts share a cache, but not their builds.
 TREE_ID = f"{TREE.name}-{hashlib.sha256(str(TREE).encode()).hexdigest()[:8]}"
 COMPILE = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -66,16 +69,17 @@ def copy_tree(source: Path, target: Path) -> bool:
     return changed
 
 
-def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MODULE) -> Built:
-    """rfs.ko for a kernel. With extra make variables (W=1, C=2), everything is compiled again."""
+def module(kernel: Kernel, variables: list[str] | None = None, source: Path = MODULE, name: str = "rfs") -> Built:
+    """A module for a kernel. With extra make variables (W=1, C=2), everything is compiled again."""
     variables = variables or []
     if not (source / "Kbuild").exists():
         raise BuildError(f"{source} has no Kbuild")
     special = "".join("-" + re.sub(r"\W+", "_", variable) for variable in variables)
+    special += "" if name == "rfs" else f"-{name}"
     folder = cache_dir() / "build" / f"{TREE_ID}-{kernel.name}-{kernel.release}{special}"
     with locked(folder.with_name(folder.name + ".lock")):
         folder.mkdir(parents=True, exist_ok=True)
-        target = folder / "rfs.ko"
+        target = folder / f"{name}.ko"
         log = folder / ".log"
         changed = copy_tree(source, folder)
         if target.exists() and log.exists() and not changed and not variables:
@@ -107,7 +111,7 @@ def run_make(command: list[str], kernel: Kernel) -> str:
         env=make_environment(),
     )
     if done.returncode != 0:
-        raise BuildError(f"rfs.ko does not build for {kernel.name}\n{' '.join(command)}\n{done.stdout}")
+        raise BuildError(f"the module does not build for {kernel.name}\n{' '.join(command)}\n{done.stdout}")
     return done.stdout
 
 

@@ -108,17 +108,22 @@ def add_modules(root: Initramfs, kernel: Kernel) -> list[str]:
     return lines
 
 
-def make(path: Path, kernel: Kernel, init: Path, rfs: bytes | None, tree: Path, conf: list[str]) -> None:
-    """Writes the archive of one boot."""
+def make(path: Path, kernel: Kernel, init: Path, own: dict[str, bytes], tree: Path, conf: list[str]) -> None:
+    """Writes the archive of one boot. `own` are modules by name: rfs, and those that are loaded before all others."""
     root = Initramfs()
     for folder in FOLDERS:
         root.folder(folder)
     root.console()
     root.file("init", init.read_bytes(), 0o755)
     add_programs(root, tree, kernel.architecture)
-    loads = add_modules(root, kernel)
-    if rfs is not None:
-        root.file("rfs.ko", rfs)
+    loads = []
+    for name, data in own.items():
+        if name == "rfs":
+            root.file("rfs.ko", data)
+            continue
+        root.file(f"modules/{name}.ko", data)
+        loads.append(f"load /modules/{name}.ko")
+    loads += add_modules(root, kernel)
     root.file("etc/vm.conf", "".join(f"{line}\n" for line in [f"kernel {kernel.name}", *loads, *conf]).encode())
     root.file("etc/passwd", b"root:x:0:0:root:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n")
     root.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
