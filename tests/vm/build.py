@@ -1,6 +1,6 @@
 """Builds what goes into a guest: modules for its kernel, the test program, and PID 1.
 
-Nothing is written into the tree: each kernel has folders of its own in the cache, with copies of the sources to build in.
+Nothing is written into the tree: each kernel has folders of its own in the cache, with copies of the sources.
 """
 
 from __future__ import annotations
