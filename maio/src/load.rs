@@ -500,10 +500,10 @@ impl Load {
         }
     }
 
-    /// Records a process's read, if the load is recorded. A fault also maps cached pages behind it, 64 KiB or the rest
-    /// of a large folio, the last of which may be another worker's: they count unless this worker's part
-    /// is known to end there. If that was wrong, it misses those pages next time, and a recording of that load has
-    /// them: a fault reports its own page first.
+    /// Records a process's read, if the load is recorded. A fault also maps cached pages around its own, 64 KiB or the
+    /// rest of a large folio, the first and last of which may be another worker's: they do not count where this worker's
+    /// part is known to begin or to end, unless it reads on there. If that was wrong, it misses those pages next time,
+    /// and a recording of that load has them: the fault of a page that has to be read reports only that page.
     fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
         let Some(records) = &mut self.records else {
             return;
@@ -511,9 +511,9 @@ impl Load {
         let member = self.workers.member(process).filter(|_| mapped);
         let group = member.and_then(|member| member.place);
         let reach = |(group, _)| self.pieces.reach(group, extent, ALONG);
-        let end = group.map_or(extent.end(), reach);
+        let own = group.map_or(extent.first..extent.end(), reach);
         let record = records.entry(process).or_default();
-        record.add_up_to(extent, end);
+        record.add_part(extent, &own);
     }
 
     /// Some events were lost.

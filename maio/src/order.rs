@@ -239,27 +239,33 @@ impl Pieces {
         first.unwrap_or(piece)..piece + 1
     }
 
-    /// Where a group's reading ends within a range, if it does so fewer than `most` pages before the
-    /// range's end; the range's end otherwise.
+    /// The part of a range that a group reads: from the first of its pages there to the last, if fewer than `most` are
+    /// before and behind; the range otherwise.
     #[must_use]
-    pub(crate) fn reach(&self, group: usize, range: &Extent, most: u32) -> u32 {
-        let all = range.end();
-        let Some(order) = self.order(group) else {
+    pub(crate) fn reach(&self, group: usize, range: &Extent, most: u32) -> Range<u32> {
+        let all = range.first..range.end();
+        let Some(order) = self.order(group).filter(|_| !all.is_empty()) else {
             return all;
         };
-        let first = range.first.max(all.saturating_sub(most));
-        let mut at = all;
-        while at > first
-            && let Some(piece) = self.up_to_page(range.file, at - 1)
-            && let Some(extent) = self.extent(piece)
-            && extent.end() > first
-        {
-            if order.place(piece).is_some() {
-                return extent.end().min(all);
-            }
-            at = extent.first;
-        }
-        all
+        let front = all.start..all.end.min(all.start.saturating_add(most));
+        let back = all.start.max(all.end.saturating_sub(most))..all.end;
+        let within = |piece: Piece, pages: &Range<u32>| {
+            let it = self.extent(piece)?;
+            let meets = it.first < pages.end && it.end() > pages.start;
+            (it.file == range.file && meets).then_some((piece, it))
+        };
+        let own = |&(piece, _): &(Piece, Extent)| order.place(piece).is_some();
+        let from = self.beyond(range.file, front.start).into_iter();
+        let mut ahead = from
+            .flat_map(|it| it..Piece::MAX)
+            .map_while(|it| within(it, &front));
+        let from = self.up_to_page(range.file, all.end - 1).into_iter();
+        let mut behind = from
+            .flat_map(|it| (0..=it).rev())
+            .map_while(|it| within(it, &back));
+        let first = ahead.find(own).map(|(_, it)| it.first.max(all.start));
+        let last = behind.find(own).map(|(_, it)| it.end().min(all.end));
+        first.unwrap_or(all.start)..last.unwrap_or(all.end)
     }
 
     /// A range, trimmed of unread pages at its beginning and at its end; `None` if no group reads any of it.
@@ -267,24 +273,24 @@ impl Pieces {
     pub(crate) fn expected_in(&self, range: &Extent) -> Option<Extent> {
         let last = self.up_to_page(range.file, range.end().checked_sub(1)?)?;
         let end = self.extent(last)?.end().min(range.end());
-        let first = match self.at(range.file, range.first) {
-            Some(_) => range.first,
-            None => {
-                self.up_to_page(range.file, range.first)
-                    .map_or_else(
-                        || self.files.get(range.file as usize).copied(),
-                        |it| Some(it + 1),
-                    )
-                    .and_then(|next| self.extent(next))
-                    .filter(|next| next.file == range.file)?
-                    .first
-            }
-        };
+        let first = self.extent(self.beyond(range.file, range.first)?)?;
+        let first = first.first.max(range.first);
         (first < end).then(|| Extent {
             file: range.file,
             first,
             pages: end - first,
         })
+    }
+
+    /// The first piece of a file that reaches beyond a page.
+    fn beyond(&self, file: u32, page: u32) -> Option<Piece> {
+        let piece = match self.up_to_page(file, page) {
+            Some(piece) if self.extent(piece)?.end() > page => piece,
+            Some(piece) => piece + 1,
+            None => *self.files.get(file as usize)?,
+        };
+        let of = self.extent(piece)?.file;
+        (of == file).then_some(piece)
     }
 
     /// The last piece of a file that begins at or before a page.
@@ -441,17 +447,21 @@ mod tests {
     }
 
     #[test]
-    fn a_group_reaches_to_the_end_of_its_part_if_that_is_near() {
-        let one = vec![extent(0, 0, 100), extent(0, 103, 2)];
+    fn a_group_reaches_from_the_beginning_to_the_end_of_its_part_if_these_are_near() {
+        let one = vec![extent(0, 0, 100), extent(0, 103, 2), extent(0, 180, 40)];
         let other = vec![extent(0, 99, 100)];
         let pieces = Pieces::new(&[one, other]);
         let reach = |first, pages| pieces.reach(0, &extent(0, first, pages), 16);
-        assert_eq!(reach(96, 16), 105);
-        assert_eq!(reach(80, 23), 100);
-        assert_eq!(reach(90, 8), 98, "it reads all of it");
-        assert_eq!(reach(90, 40), 130, "it ends too far before");
-        assert_eq!(reach(105, 5), 110, "it reads no part of it");
-        assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 106, "no group");
+        assert_eq!(reach(96, 16), 96..105);
+        assert_eq!(reach(80, 23), 80..100);
+        assert_eq!(reach(90, 8), 90..98, "it reads all of it");
+        assert_eq!(reach(90, 40), 90..130, "it ends too far before");
+        assert_eq!(reach(105, 5), 105..110, "it reads no part of it");
+        assert_eq!(reach(176, 16), 180..192);
+        assert_eq!(reach(102, 16), 103..105);
+        assert_eq!(reach(160, 40), 160..200, "it begins too far behind");
+        assert_eq!(reach(216, 16), 216..220, "it ends with the file");
+        assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 90..106, "no group");
     }
 
     #[test]

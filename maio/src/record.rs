@@ -5,6 +5,7 @@
 //! begins a new one otherwise.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 
 use crate::extent::Extent;
 use crate::ranges::Ranges;
@@ -30,34 +31,72 @@ pub(crate) struct Record {
     bodies: HashSet<usize>,
     seen: HashMap<u32, Ranges>,
     pages: u64,
-    /// Ranges that may only have been mapped along with the read before them, the latest at the end.
-    along: VecDeque<Extent>,
+    /// Ranges that may only have been mapped along with a read, the latest at the end.
+    along: VecDeque<(Along, Extent)>,
+}
+
+/// On which side of a read the pages are that may only have been mapped along with it.
+#[derive(Clone, Copy, Debug)]
+enum Along {
+    Before,
+    Behind,
 }
 
 impl Record {
-    /// The worker has read this, except perhaps the pages from `end` on: those count if it continues behind
-    /// them.
-    pub(crate) fn add_up_to(&mut self, extent: &Extent, end: u32) -> u64 {
-        let end = end.clamp(extent.first, extent.end());
-        let (mut read, mut along) = (*extent, *extent);
-        read.pages = end - extent.first;
-        (along.first, along.pages) = (end, extent.end() - end);
-        let pages = self.add(&read);
-        if along.pages > 0 {
-            if self.along.len() == STREAMS {
-                self.along.pop_front();
-            }
-            self.along.push_back(along);
+    /// The worker has read the `own` pages of this. Those before and behind may only have been mapped along: they count
+    /// if it has read what adjoins them on their other side, or comes to it.
+    pub(crate) fn add_part(&mut self, extent: &Extent, own: &Range<u32>) -> u64 {
+        let start = own.start.clamp(extent.first, extent.end());
+        let end = own.end.clamp(start, extent.end());
+        let part = |pages: Range<u32>| Extent {
+            file: extent.file,
+            first: pages.start,
+            pages: pages.end - pages.start,
+        };
+        let (before, behind) = (part(extent.first..start), part(end..extent.end()));
+        let mut pages = 0;
+        if self.adjoins(&before, before.first.checked_sub(1)) {
+            pages += self.add(&before);
+        } else {
+            self.keep(Along::Before, before);
+        }
+        pages += self.add(&part(start..end));
+        if self.adjoins(&behind, Some(behind.end())) {
+            pages += self.add(&behind);
+        } else {
+            self.keep(Along::Behind, behind);
         }
         pages
     }
 
+    /// Whether the worker has read the page that adjoins what may have been mapped along.
+    fn adjoins(&self, along: &Extent, page: Option<u32>) -> bool {
+        let of = self.seen.get(&along.file).zip(page);
+        of.is_some_and(|(seen, page)| seen.pages_in(&(page..page + 1)) > 0)
+    }
+
+    fn keep(&mut self, side: Along, extent: Extent) {
+        if extent.pages == 0 {
+            return;
+        }
+        if self.along.len() == STREAMS {
+            self.along.pop_front();
+        }
+        self.along.push_back((side, extent));
+    }
+
     /// The worker has read this; returns how many of its pages are new.
     pub(crate) fn add(&mut self, extent: &Extent) -> u64 {
-        let before = |it: &Extent| it.file == extent.file && it.end() == extent.first;
-        let along = self.along.iter().rposition(before);
+        let reached = |(side, it): &(Along, Extent)| {
+            it.file == extent.file
+                && match side {
+                    Along::Before => extent.end() == it.first,
+                    Along::Behind => it.end() == extent.first,
+                }
+        };
+        let along = self.along.iter().rposition(reached);
         let along = along.and_then(|at| self.along.remove(at));
-        along.map_or(0, |it| self.take(&it)) + self.take(extent)
+        along.map_or(0, |(_, it)| self.take(&it)) + self.take(extent)
     }
 
     fn take(&mut self, extent: &Extent) -> u64 {
@@ -346,13 +385,28 @@ mod tests {
     #[test]
     fn pages_mapped_along_count_if_reading_continues_behind() {
         let mut record = Record::default();
-        assert_eq!(record.add_up_to(&extent(0, 0, 16), 10), 10);
+        assert_eq!(record.add_part(&extent(0, 0, 16), &(0..10)), 10);
         assert_eq!(record.add(&extent(1, 16, 16)), 16, "of another file");
-        assert_eq!(record.add_up_to(&extent(0, 40, 16), 56), 16);
+        assert_eq!(record.add_part(&extent(0, 40, 16), &(40..56)), 16);
         assert_eq!(record.add(&extent(0, 16, 16)), 22);
-        assert_eq!(record.add_up_to(&extent(0, 100, 4), 0), 0);
+        assert_eq!(record.add_part(&extent(0, 100, 4), &(0..0)), 0);
         let pages = record.files().map(|(_, set)| set.pages());
         assert_eq!(pages.sum::<u64>(), 64);
+    }
+
+    #[test]
+    fn pages_mapped_along_before_a_part_count_if_the_worker_reads_there() {
+        let mut record = Record::default();
+        let part = |at: u32| (extent(0, at, 16), at + 6..at + 16);
+        let (all, own) = part(16);
+        assert_eq!(record.add_part(&all, &own), 10, "not from before");
+        assert_eq!(record.add(&extent(0, 32, 16)), 16, "and it goes on");
+        assert_eq!(record.add(&extent(0, 0, 16)), 22, "it comes to them");
+        let (all, own) = part(48);
+        assert_eq!(record.add_part(&all, &own), 16, "it came from there");
+        assert_eq!(record.add(&extent(0, 80, 16)), 16);
+        assert_eq!(record.add_part(&extent(0, 64, 16), &(64..70)), 16);
+        assert_eq!(record.extents(), [extent(0, 0, 96)]);
     }
 
     proptest! {
