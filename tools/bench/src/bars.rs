@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::backend_cost::{RECORDING, STARTING};
 use crate::case::{Policy, Regime};
 use crate::reader::{Access, Mode, Order};
-use crate::result::{Bar, Bystander, CaseResult, Results, Run};
+use crate::result::{Bar, Bystander, CaseResult, Recorded, Results, Run};
 use crate::ssd::TIMING;
 use crate::table::{beside, of_runs};
 use crate::units::float;
@@ -160,16 +160,22 @@ impl Ledger<'_> {
         }
     }
 
-    /// Adds a bar for the number of wrong pages in the template of this load.
+    /// Adds bars for the pages that the template of this load lacks, and for those that it has and nothing read.
     fn recorded(&self, bars: &mut Vec<Bar>) {
-        let wrong = of_some(self.case, |run| {
-            let found = run.recorded?;
-            let workers = found.workers == self.case.reader.workers as usize;
-            // All pages of an unknown worker are counted as missing already.
-            Some(found.missing + found.not_read + u64::from(!workers))
+        let workers = self.case.reader.workers as usize;
+        let pages =
+            |of: fn(&Recorded) -> u64| of_some(self.case, |run| run.recorded.map(|it| of(&it)));
+        let lacking = of_some(self.case, |run| {
+            let known = run.recorded.filter(|it| it.workers == workers);
+            // A template with other workers is of no use at all.
+            known
+                .map(|it| it.missing)
+                .or_else(|| run.recorded.map(|it| it.right + it.missing))
         });
-        if let Some(wrong) = wrong {
-            self.bar(bars, "pages wrong in the template", wrong, 0.0);
+        let read = pages(|it| it.right + it.missing).filter(|&read| read > 0.0);
+        if let (Some(lacking), Some(extra), Some(read)) = (lacking, pages(|it| it.not_read), read) {
+            self.bar(bars, "read, but not in the template", lacking / read, 0.001);
+            self.bar(bars, "in the template, but not read", extra / read, 0.01);
         }
     }
 
@@ -401,28 +407,33 @@ mod tests {
             (Policy::MaioReplay, 5.0),
         ];
         let mut results = results(Profile::tp(), Regime::Ample, &loads);
-        let what = "pages wrong in the template";
-        assert_eq!(bar(&bars(&results), what), None, "nothing was recorded");
+        let missing = "read, but not in the template";
+        let extra = "in the template, but not read";
+        assert_eq!(bar(&bars(&results), missing), None, "nothing was recorded");
         for (case, bytes) in results.cases.iter_mut().zip([1000, 300, 100]) {
             case.runs[0].readers_bytes = Some(bytes);
             case.runs[0].late_bytes = Some(bytes / 10);
         }
         let mut recorded = Recorded {
             workers: 4,
-            right: 9,
-            ..Recorded::default()
+            right: 199,
+            missing: 1,
+            not_read: 2,
         };
         results.cases[1].runs[0].recorded = Some(recorded);
         let found = bars(&results);
-        assert_eq!(bar(&found, what), Some((0.0, true)));
+        assert_eq!(bar(&found, missing), Some((0.005, false)));
+        assert_eq!(bar(&found, extra), Some((0.01, true)));
         let lost = bar(&found, "of a replay's gain is lost");
         assert_eq!(lost, Some((0.222, false)));
         let late = bar(&found, "readers' late bytes / native's");
         assert_eq!(late, Some((0.01, true)));
         recorded.workers = 3;
-        recorded.missing = 7;
+        recorded.not_read = 3;
         results.cases[1].runs[0].recorded = Some(recorded);
-        assert_eq!(bar(&bars(&results), what), Some((8.0, false)));
+        let found = bars(&results);
+        assert_eq!(bar(&found, missing), Some((1.0, false)));
+        assert_eq!(bar(&found, extra), Some((0.015, false)));
     }
 
     #[test]
