@@ -12,7 +12,7 @@ pub struct Extent {
     pub file: u32,
     /// The first page.
     pub first: u32,
-    /// How many, at least one.
+    /// How many; none only in a part that is cut off.
     pub pages: u32,
 }
 
@@ -33,6 +33,22 @@ impl Extent {
     #[must_use]
     pub const fn end(&self) -> u32 {
         self.first.saturating_add(self.pages)
+    }
+
+    /// Its pages before this one, and the others.
+    #[must_use]
+    pub(crate) fn cut(&self, page: u32) -> (Self, Self) {
+        let at = page.clamp(self.first, self.end());
+        let before = Self {
+            pages: at - self.first,
+            ..*self
+        };
+        let rest = Self {
+            first: at,
+            pages: self.end() - at,
+            ..*self
+        };
+        (before, rest)
     }
 
     /// Where it begins, in bytes.
@@ -60,5 +76,18 @@ mod tests {
         assert_eq!(of(4096..8192), Some((1, 1)));
         assert_eq!(of(5..5), None);
         assert_eq!(of(0..u64::MAX), None);
+    }
+
+    #[test]
+    fn an_extent_is_cut_at_a_page_within_it() {
+        let extent = |first, pages| Extent {
+            file: 3,
+            first,
+            pages,
+        };
+        let all = extent(10, 5);
+        assert_eq!(all.cut(12), (extent(10, 2), extent(12, 3)));
+        assert_eq!(all.cut(3), (extent(10, 0), all));
+        assert_eq!(all.cut(20), (all, extent(15, 0)));
     }
 }

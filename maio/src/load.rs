@@ -508,12 +508,16 @@ impl Load {
         let Some(records) = &mut self.records else {
             return;
         };
-        let member = self.workers.member(process).filter(|_| mapped);
-        let group = member.and_then(|member| member.place);
-        let reach = |(group, _)| self.pieces.reach(group, extent, ALONG);
-        let own = group.map_or(extent.first..extent.end(), reach);
         let record = records.entry(process).or_default();
-        record.add_part(extent, &own);
+        let member = self.workers.member(process).filter(|_| mapped);
+        let Some((group, _)) = member.and_then(|member| member.place) else {
+            record.add(extent);
+            return;
+        };
+        // What precedes all parts of a file is its header, which each worker reads.
+        let (header, rest) = extent.cut(self.pieces.first(extent.file));
+        record.add(&header);
+        record.add_part(&rest, &self.pieces.reach(group, &rest, ALONG));
     }
 
     /// Some events were lost.

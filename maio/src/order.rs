@@ -282,6 +282,13 @@ impl Pieces {
         })
     }
 
+    /// The first page of a file that any group reads; 0 if there is none.
+    #[must_use]
+    pub(crate) fn first(&self, file: u32) -> u32 {
+        let piece = self.beyond(file, 0).and_then(|it| self.extent(it));
+        piece.map_or(0, |it| it.first)
+    }
+
     /// The first piece of a file that reaches beyond a page.
     fn beyond(&self, file: u32, page: u32) -> Option<Piece> {
         let piece = match self.up_to_page(file, page) {
@@ -448,7 +455,12 @@ mod tests {
 
     #[test]
     fn a_group_reaches_from_the_beginning_to_the_end_of_its_part_if_these_are_near() {
-        let one = vec![extent(0, 0, 100), extent(0, 103, 2), extent(0, 180, 40)];
+        let one = vec![
+            extent(0, 2, 98),
+            extent(0, 103, 2),
+            extent(0, 180, 40),
+            extent(1, 7, 4),
+        ];
         let other = vec![extent(0, 99, 100)];
         let pieces = Pieces::new(&[one, other]);
         let reach = |first, pages| pieces.reach(0, &extent(0, first, pages), 16);
@@ -460,6 +472,10 @@ mod tests {
         assert_eq!(reach(176, 16), 180..192);
         assert_eq!(reach(102, 16), 103..105);
         assert_eq!(reach(160, 40), 160..200, "it begins too far behind");
+        assert_eq!(
+            (pieces.first(0), pieces.first(1), pieces.first(2)),
+            (2, 7, 0)
+        );
         assert_eq!(reach(216, 16), 216..220, "it ends with the file");
         assert_eq!(pieces.reach(2, &extent(0, 90, 16), 16), 90..106, "no group");
     }

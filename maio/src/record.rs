@@ -46,21 +46,15 @@ impl Record {
     /// The worker has read the `own` pages of this. Those before and behind may only have been mapped along: they count
     /// if it has read what adjoins them on their other side, or comes to it.
     pub(crate) fn add_part(&mut self, extent: &Extent, own: &Range<u32>) -> u64 {
-        let start = own.start.clamp(extent.first, extent.end());
-        let end = own.end.clamp(start, extent.end());
-        let part = |pages: Range<u32>| Extent {
-            file: extent.file,
-            first: pages.start,
-            pages: pages.end - pages.start,
-        };
-        let (before, behind) = (part(extent.first..start), part(end..extent.end()));
+        let (before, rest) = extent.cut(own.start);
+        let (own, behind) = rest.cut(own.end);
         let mut pages = 0;
         if self.adjoins(&before, before.first.checked_sub(1)) {
             pages += self.add(&before);
         } else {
             self.keep(Along::Before, before);
         }
-        pages += self.add(&part(start..end));
+        pages += self.add(&own);
         if self.adjoins(&behind, Some(behind.end())) {
             pages += self.add(&behind);
         } else {
@@ -87,6 +81,9 @@ impl Record {
 
     /// The worker has read this; returns how many of its pages are new.
     pub(crate) fn add(&mut self, extent: &Extent) -> u64 {
+        if extent.pages == 0 {
+            return 0;
+        }
         let reached = |(side, it): &(Along, Extent)| {
             it.file == extent.file
                 && match side {

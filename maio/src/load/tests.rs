@@ -1,7 +1,7 @@
 mod forerunners;
 mod silence;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::*;
 
@@ -229,6 +229,45 @@ fn fault_around_past_a_workers_part_is_not_recorded() {
     let extents: Vec<_> = parts.into_iter().map(|part| part.extents).collect();
     let own = [extent(0, 16 * PAGES), extent(16 * PAGES, 32 * PAGES)];
     assert_eq!(extents, own.map(|own| vec![own]));
+}
+
+#[test]
+fn fault_around_before_a_workers_part_is_not_recorded_but_the_header_is() {
+    let mut fake = FakeProcesses::default();
+    fake.ranks.extend([(10, 0), (11, 1)]);
+    // The header has four pages, so faults of 16 pages bring in the end of the other worker's part.
+    let parts = [extent(4, 8 * PAGES), extent(4 + 8 * PAGES, 8 * PAGES)];
+    let forecast = Forecast {
+        pieces: Arc::new(Pieces::new(&parts.map(|part| vec![part]))),
+        ..forecast()
+    };
+    let mut load = Load::new(forecast, memory(1024), u64::MAX, false, 0);
+    load.record(None);
+    for (process, part) in [10, 11].into_iter().zip(parts) {
+        reads(
+            &mut load,
+            process,
+            &[extent(part.first + 64, 1)],
+            1000,
+            &fake,
+        );
+        let mut touch = event(Kind::Touch, process, 1000);
+        touch.mmap = true;
+        let blocks = (part.first / 16 * 16..part.end()).step_by(16);
+        for first in std::iter::once(0).chain(blocks) {
+            hear(&mut load, &touch, &extent(first, 16), &fake);
+        }
+    }
+    assert!(load.tick(ns(13), IDLE, &fake));
+    let parts = load.end().parts.expect("it was whole");
+    let pages: Vec<BTreeSet<_>> = parts
+        .iter()
+        .map(|part| part.extents.iter().flat_map(|it| it.first..it.end()))
+        .map(BTreeSet::from_iter)
+        .collect();
+    let first: BTreeSet<_> = (0..4 + 8 * PAGES).collect();
+    let other = (0..16).chain(4 + 8 * PAGES..4 + 16 * PAGES).collect();
+    assert_eq!(pages, [first, other]);
 }
 
 #[test]
