@@ -49,13 +49,13 @@ impl Record {
         let (before, rest) = extent.cut(own.start);
         let (own, behind) = rest.cut(own.end);
         let mut pages = 0;
-        if self.adjoins(&before, before.first.checked_sub(1)) {
+        if self.has(before.file, before.first.checked_sub(1)) {
             pages += self.add(&before);
         } else {
             self.keep(Along::Before, before);
         }
         pages += self.add(&own);
-        if self.adjoins(&behind, Some(behind.end())) {
+        if self.has(behind.file, Some(behind.end())) {
             pages += self.add(&behind);
         } else {
             self.keep(Along::Behind, behind);
@@ -63,10 +63,10 @@ impl Record {
         pages
     }
 
-    /// Whether the worker has read the page that adjoins what may have been mapped along.
-    fn adjoins(&self, along: &Extent, page: Option<u32>) -> bool {
-        let of = self.seen.get(&along.file).zip(page);
-        of.is_some_and(|(seen, page)| seen.pages_in(&(page..page + 1)) > 0)
+    /// Whether the worker has read a page, if there is one.
+    fn has(&self, file: u32, page: Option<u32>) -> bool {
+        let of = self.seen.get(&file).zip(page);
+        of.is_some_and(|(seen, page)| seen.pages_in(&(page..page.saturating_add(1))) > 0)
     }
 
     fn keep(&mut self, side: Along, extent: Extent) {
