@@ -166,11 +166,10 @@ impl Ledger<'_> {
         let pages =
             |of: fn(&Recorded) -> u64| of_some(self.case, |run| run.recorded.map(|it| of(&it)));
         let lacking = of_some(self.case, |run| {
-            let known = run.recorded.filter(|it| it.workers == workers);
-            // A template with other workers is of no use at all.
-            known
-                .map(|it| it.missing)
-                .or_else(|| run.recorded.map(|it| it.right + it.missing))
+            let found = run.recorded?;
+            // A template with more workers or fewer is of no use at all.
+            let unusable = found.workers != workers;
+            Some(found.missing + if unusable { found.right } else { 0 })
         });
         let read = pages(|it| it.right + it.missing).filter(|&read| read > 0.0);
         if let (Some(lacking), Some(extra), Some(read)) = (lacking, pages(|it| it.not_read), read) {
