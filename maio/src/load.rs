@@ -500,9 +500,10 @@ impl Load {
         }
     }
 
-    /// Records a process's read, if the load is recorded. A fault also maps cached pages around its own, 64 KiB or the
-    /// rest of a large folio, the first and last of which may be another worker's: they do not count where this worker's
-    /// part is known to begin or to end, unless it reads on there. If that was wrong, it has to bring them in itself.
+    /// Records a process's read, if the load is recorded. A fault also maps cached pages around its own, 64 KiB or
+    /// the rest of a large folio, the first and last of which may be another worker's: they do not count where this
+    /// worker's part is known to begin or to end, unless it reads on there. If that was wrong, it has to bring them in
+    /// itself.
     fn note(&mut self, process: u32, extent: &Extent, mapped: bool) {
         let Some(records) = &mut self.records else {
             return;
